@@ -1,0 +1,57 @@
+"""The exceptions of stantools, each with the exit code that the command line gives it.
+
+Damage in a store is never an exception: it is a finding (see `stantools.inspection.findings`). An exception means
+that the work cannot go on.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of every command (design section 4)."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    REFUSED = 4
+    LOSS = 5
+    INTERRUPTED = 130
+
+
+class StantoolsError(Exception):
+    """Something that stops the work.
+
+    Args:
+        message: What is wrong, naming the file and the offset where there is one, and what was expected.
+        remedy: What the user can do next.
+    """
+
+    exit_code = ExitCode.UNREACHABLE
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+class UsageError(StantoolsError):
+    """The request itself makes no sense, for example a range that ends before it begins."""
+
+    exit_code = ExitCode.USAGE
+
+
+class StoreUnreadableError(StantoolsError):
+    """A path is not a store, or cannot be read."""
+
+
+class StoreUnwritableError(StantoolsError):
+    """Output cannot be written: no permission, no space, or it is there already."""
+
+
+class RefusedError(StantoolsError):
+    """Doing it could lose data or disturb a running server; the message says how to insist."""
+
+    exit_code = ExitCode.REFUSED

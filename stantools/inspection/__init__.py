@@ -1,0 +1,1 @@
+"""Questions about a store: overview, verify, forecast, subscription state. Nothing in this package can write."""

@@ -1,0 +1,1 @@
+"""Answers that change: truncate-bad-eof, salvage, compact. Plan, apply, verify."""

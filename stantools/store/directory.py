@@ -1,0 +1,286 @@
+"""What is in a datastore directory: which file is what, without opening any of them.
+
+Facts: filestore specification, sections 1 and 7.5. Nothing here follows the rule "whatever the server ignores is
+not there": files and directories that the server would ignore or misunderstand are kept in lists of their own, so
+that inspection can report them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from stantools.errors import StoreUnreadableError
+
+SERVER_FILE = "server.dat"
+CLIENTS_FILE = "clients.dat"
+SUBS_FILE = "subs.dat"
+FT_LOCK_FILE = ".rootdir.lck"
+WITNESS_FILE = ".truncate.lck"
+RAFT_LOG_FILE = "raft.log"
+
+_SLICE = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
+_INDEX = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_LEFTOVER = re.compile(r"(?:subs|clients\.dat)[0-9]+")
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SliceFiles:
+    """The two files of one message slice.
+
+    Attributes:
+        number: The slice number; the server sorts and names by it.
+        data: `msgs.N.dat`, or None where only the index is there.
+        index: `msgs.N.idx`, or None. As in the server it is looked up under the plain decimal number.
+        archived: These are `.bak` files, which the server never reads.
+        data_size: Bytes, 0 if missing.
+        index_size: Bytes, 0 if missing.
+    """
+
+    number: int
+    data: Path | None
+    index: Path | None
+    archived: bool
+    data_size: int
+    index_size: int
+
+    @property
+    def name(self) -> str:
+        """The name of the data file, or of the index where there is no data file."""
+        path = self.data or self.index
+        assert path is not None
+        return path.name
+
+
+@dataclass
+class ChannelFiles:
+    """The files of one channel directory.
+
+    Attributes:
+        name: Channel name; bytes that are not UTF-8 appear as surrogate escapes (`os.fsencode` gives them back).
+        path: The directory.
+        slices: Slices the server would read, by number.
+        archived: `.bak` slices, by number.
+        lone_indexes: Indexes without data file.
+        subs: `subs.dat`, or None.
+        misnamed: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
+        foreign: Files that belong to nobody (the server ignores them).
+        directories: Directories inside the channel (ignored as well).
+    """
+
+    name: str
+    path: Path
+    slices: list[SliceFiles] = field(default_factory=list)
+    archived: list[SliceFiles] = field(default_factory=list)
+    lone_indexes: list[SliceFiles] = field(default_factory=list)
+    subs: Path | None = None
+    misnamed: list[Path] = field(default_factory=list)
+    foreign: list[Path] = field(default_factory=list)
+    directories: list[Path] = field(default_factory=list)
+
+    @property
+    def raw_name(self) -> bytes:
+        """The channel name as the bytes that records hold in their subject."""
+        return os.fsencode(self.name)
+
+
+@dataclass
+class Datastore:
+    """A file store's root directory.
+
+    Attributes:
+        path: The root.
+        server: `server.dat`, or None.
+        clients: `clients.dat`, or None.
+        channel_names: Every real directory in the root, sorted as the server sorts (by bytes).
+        leftovers: Temporary files that a compaction left behind (section 1.1).
+        symlinks: Symbolic links to directories, which the server ignores.
+        foreign: Other plain files in the root.
+        raft_logs: Raft logs of a clustered node found below the root.
+        witness: The witness file of the truncate option is there (section 7.8).
+        ft_lock: The lock file of fault-tolerant mode, or None.
+        unreadable: Directories in the root that cannot be listed.
+    """
+
+    path: Path
+    server: Path | None = None
+    clients: Path | None = None
+    channel_names: list[str] = field(default_factory=list)
+    leftovers: list[Path] = field(default_factory=list)
+    symlinks: list[Path] = field(default_factory=list)
+    foreign: list[Path] = field(default_factory=list)
+    raft_logs: list[Path] = field(default_factory=list)
+    witness: bool = False
+    ft_lock: Path | None = None
+
+    def channel(self, name: str) -> ChannelFiles:
+        """Lists one channel directory.
+
+        Raises:
+            StoreUnreadableError: There is no such channel or it cannot be listed.
+        """
+        return list_channel(self.path / name)
+
+    def channels(self, patterns: Sequence[str] = ()) -> Iterator[ChannelFiles]:
+        """Lists the channels one by one, so that tens of thousands need no memory.
+
+        Args:
+            patterns: NATS subject patterns (`*` one token, `>` the rest); a channel that matches any is taken.
+                None given takes all.
+        """
+        for name in self.matching(patterns):
+            yield self.channel(name)
+
+    def matching(self, patterns: Sequence[str] = ()) -> list[str]:
+        """Returns the names of the channels that match any of the patterns (all, if none is given)."""
+        if not patterns:
+            return list(self.channel_names)
+        return [name for name in self.channel_names if any(subject_matches(p, name) for p in patterns)]
+
+
+def subject_matches(pattern: str, subject: str) -> bool:
+    """Tells whether a subject matches a pattern with NATS wildcards."""
+    if "*" not in pattern and ">" not in pattern:
+        return pattern == subject
+    wanted, have = pattern.split("."), subject.split(".")
+    for position, token in enumerate(wanted):
+        if token == ">" and position == len(wanted) - 1:
+            return len(have) > position
+        if position >= len(have) or (token != "*" and token != have[position]):
+            return False
+    return len(wanted) == len(have)
+
+
+def open_datastore(path: Path | str) -> Datastore:
+    """Looks at a datastore directory without opening its files.
+
+    Raises:
+        StoreUnreadableError: The path is missing, not a directory, not listable, or nothing in it belongs to a store.
+    """
+    root = Path(path)
+    store = Datastore(root)
+    try:
+        entries = sorted(os.scandir(root), key=lambda entry: os.fsencode(entry.name))
+    except NotADirectoryError as error:
+        raise StoreUnreadableError(
+            f"{root}: is a file, expected the directory of a file store",
+            f"name the directory that holds {SERVER_FILE}; for a single file use `stantools records`",
+        ) from error
+    except FileNotFoundError as error:
+        raise StoreUnreadableError(
+            f"{root}: there is no such directory", "name the directory given to the server as -dir"
+        ) from error
+    except OSError as error:
+        raise StoreUnreadableError(f"{root}: cannot be listed: {error.strerror}", "check the permissions") from error
+    for entry in entries:
+        _sort_root_entry(store, entry)
+    if not _is_store(store):
+        raise StoreUnreadableError(
+            f"{root}: is not a file store: neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it",
+            "name the directory given to the server as -dir",
+        )
+    return store
+
+
+def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
+    path = store.path / entry.name
+    if entry.is_dir(follow_symlinks=False):
+        store.channel_names.append(entry.name)
+    elif entry.is_symlink() and entry.is_dir():
+        store.symlinks.append(path)
+    elif entry.name == SERVER_FILE:
+        store.server = path
+    elif entry.name == CLIENTS_FILE:
+        store.clients = path
+    elif entry.name == FT_LOCK_FILE:
+        store.ft_lock = path
+    elif entry.name == WITNESS_FILE:
+        store.witness = True
+    elif entry.name == RAFT_LOG_FILE:
+        store.raft_logs.append(path)
+    elif _LEFTOVER.fullmatch(entry.name):
+        store.leftovers.append(path)
+    else:
+        store.foreign.append(path)
+
+
+def _is_store(store: Datastore) -> bool:
+    if store.server or store.clients:
+        return True
+    for name in store.channel_names:
+        try:
+            files = store.channel(name)
+        except StoreUnreadableError:
+            continue
+        if files.subs or files.slices or files.archived:
+            return True
+    return False
+
+
+def list_channel(path: Path) -> ChannelFiles:
+    """Lists one channel directory.
+
+    Raises:
+        StoreUnreadableError: The directory is missing or cannot be listed.
+    """
+    channel = ChannelFiles(path.name, path)
+    data: dict[tuple[bool, int], list[tuple[Path, int]]] = {}
+    indexes: dict[tuple[bool, str], tuple[Path, int]] = {}
+    try:
+        entries = sorted(os.scandir(path), key=lambda entry: os.fsencode(entry.name))
+    except OSError as error:
+        raise StoreUnreadableError(f"{path}: cannot be listed: {error.strerror}", "check the permissions") from error
+    for entry in entries:
+        entry_path = path / entry.name
+        if entry.is_dir():
+            channel.directories.append(entry_path)
+        elif entry.name == SUBS_FILE:
+            channel.subs = entry_path
+        elif match := _SLICE.fullmatch(entry.name):
+            number = slice_number(match[1])
+            archived = match[2] is not None
+            if number is not None:
+                data.setdefault((archived, number), []).append((entry_path, _size(entry)))
+            elif archived:
+                channel.foreign.append(entry_path)
+            else:
+                channel.misnamed.append(entry_path)
+        elif entry.name == "msgs.dat":
+            channel.misnamed.append(entry_path)
+        elif match := _INDEX.fullmatch(entry.name):
+            indexes[(match[2] is not None, match[1])] = (entry_path, _size(entry))
+        else:
+            channel.foreign.append(entry_path)
+    for (archived, number), files in sorted(data.items()):
+        index, index_size = indexes.pop((archived, str(number)), (None, 0))
+        target = channel.archived if archived else channel.slices
+        target.extend(SliceFiles(number, file, index, archived, size, index_size) for file, size in files)
+    for (archived, text), (index_path, index_size) in sorted(indexes.items()):
+        number = slice_number(text)
+        if number is None:
+            channel.foreign.append(index_path)
+        else:
+            channel.lone_indexes.append(SliceFiles(number, None, index_path, archived, 0, index_size))
+    return channel
+
+
+@lru_cache(maxsize=4096)
+def slice_number(text: str) -> int | None:
+    """Reads the part of a slice's name between `msgs.` and `.dat` as the server does: a signed 64-bit decimal."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -_INT64_MAX - 1 <= number <= _INT64_MAX else None
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0

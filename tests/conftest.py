@@ -1,0 +1,64 @@
+"""Shared fixtures: golden stores (skipped, visibly, where the folder is absent)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+
+
+def golden_cases() -> list[str]:
+    """Names of the golden stores (without the two collections of mutations); empty where the folder is absent."""
+    if not GOLDEN.is_dir():
+        return []
+    return sorted(p.parent.name for p in GOLDEN.glob("*/expected.json") if p.parent.name not in MUTATION_SETS)
+
+
+MUTATION_SETS = ("mutations", "systematic")
+
+
+@lru_cache(maxsize=8)
+def load_expected(case: str) -> dict[str, Any]:
+    """Reads what the real server saw in a golden store."""
+    expected: dict[str, Any] = json.loads((GOLDEN / case / "expected.json").read_text())
+    return expected
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of golden stores."""
+    if not GOLDEN.is_dir():
+        pytest.skip("the golden stores are not here (../shared/golden)")
+    return GOLDEN
+
+
+@pytest.fixture
+def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Copies a golden store to a place where it may be changed; applies its `setup`."""
+
+    def copy(case: str) -> Path:
+        target = tmp_path / case
+        shutil.copytree(golden / case / "datastore", target)
+        for path in target.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        target.chmod(0o755)
+        for step in load_expected(case)["setup"]:
+            place = target / step["path"]
+            if step["op"] == "chmod":
+                place.chmod(int(step["mode"], 8))
+            elif step["op"] == "mkdir":
+                place.mkdir()
+            elif step["op"] == "symlink":
+                place.symlink_to(step["target"])
+            else:
+                raise AssertionError(f"unknown set-up step {step}")
+        return target
+
+    return copy
