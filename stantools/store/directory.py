@@ -22,6 +22,8 @@ SUBS_FILE = "subs.dat"
 FT_LOCK_FILE = ".rootdir.lck"
 WITNESS_FILE = ".truncate.lck"
 RAFT_LOG_FILE = "raft.log"
+#: What a salvage leaves in a new store; servers ignore it.
+MANIFEST_FILE = "stantools-salvage.json"
 
 _SLICE = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
 _INDEX = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
@@ -105,7 +107,7 @@ class Datastore:
         raft_logs: Raft logs of a clustered node found below the root.
         witness: The witness file of the truncate option is there (section 7.8).
         ft_lock: The lock file of fault-tolerant mode, or None.
-        unreadable: Directories in the root that cannot be listed.
+        manifest: The account of the salvage that made this store, if one did.
     """
 
     path: Path
@@ -118,6 +120,7 @@ class Datastore:
     raft_logs: list[Path] = field(default_factory=list)
     witness: bool = False
     ft_lock: Path | None = None
+    manifest: Path | None = None
 
     def channel(self, name: str) -> ChannelFiles:
         """Lists one channel directory.
@@ -202,6 +205,8 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
         store.ft_lock = path
     elif entry.name == WITNESS_FILE:
         store.witness = True
+    elif entry.name == MANIFEST_FILE:
+        store.manifest = path
     elif entry.name == RAFT_LOG_FILE:
         store.raft_logs.append(path)
     elif _LEFTOVER.fullmatch(entry.name):

@@ -6,7 +6,7 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stantools.errors import StoreUnreadableError
@@ -35,7 +35,8 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise StoreUnreadableError(
-            f"{path}: cannot be read: {error.strerror}", "check that the file is there and that you may read it"
+            f"{path}: cannot be read: {error.strerror}",
+            "check that the file is there and that you may read it",
         ) from error
     try:
         status = os.fstat(descriptor)
@@ -56,9 +57,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
     try:
         yield view
     finally:
-        view.release()
-        try:
+        # Where a column or payload view still points into the mapping, it closes when the last view goes.
+        with suppress(BufferError):
+            view.release()
             mapping.close()
-        except BufferError:
-            # A column or payload view still points into the mapping: it closes when the last view goes.
-            pass

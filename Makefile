@@ -1,0 +1,69 @@
+# Everything runs inside .venv, which the first target that needs it sets up by itself.
+#   make demo    a sample store, damaged and saved, in front of your eyes
+#   make test    every test but the slow ones
+#   make check   formatting, lint, types, layers
+# A C compiler is welcome (fast kernels) but not needed (plain ones in Python and numpy take over).
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+  $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PROTO := stantools/format/proto/store
+NUMBER_OF_TEST_PROCESSES ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test test-slow demo proto docs samples bench clean
+
+help:
+	@sed -n 's/^#   make/make/p' Makefile
+	@echo "also: setup, format, test-slow, proto, docs, samples, bench, clean"
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/format/*.pyx)
+	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "setting up .venv with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
+	  || { echo "make: python3 -m venv failed; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -c 'from stantools.format import kernels; print(f"stantools is ready, with {kernels.NAME} kernels")'
+	@touch $@
+
+check: $(INSTALLED)
+	@$(BIN)/ruff format --check --quiet . || { echo "make: not formatted; run: make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@contracts=$$($(BIN)/lint-imports --no-logo) || { echo "$$contracts" >&2; exit 1; }
+	@echo "check: format, lint, types and layers are clean"
+
+format: $(INSTALLED)
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+test: $(INSTALLED)
+	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m "not slow" $(ARGS)
+
+test-slow: $(INSTALLED)
+	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m slow $(ARGS)
+
+demo: $(INSTALLED)
+	@$(BIN)/python samples/demo.py
+
+proto: $(INSTALLED)
+	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTO).proto
+	@echo "wrote $(PROTO)_pb2.py and $(PROTO)_pb2.pyi"
+
+docs: $(INSTALLED)
+	@$(BIN)/python docs/generate.py
+
+samples: $(INSTALLED)
+	@$(BIN)/python samples/make_samples.py
+
+bench: $(INSTALLED)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:
+	@rm -rf .venv build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -f stantools/format/_native.c stantools/format/_native*.so
+	@find stantools tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

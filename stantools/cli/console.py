@@ -1,0 +1,108 @@
+"""What goes to the terminal besides data: escaped names, notes, errors, questions. All of it on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from stantools.errors import UsageError
+
+_VERBOSE = "stantools.verbose"
+_COLOR = "stantools.color"
+
+
+def escape(text: str | bytes) -> str:
+    r"""Makes a name or a payload safe to print: control characters and the like become `\xNN` or `\uNNNN`.
+
+    Terminal escapes, line breaks, bidirectional overrides and bytes that are not UTF-8 cannot come through,
+    and the backslash is doubled, so that what is printed is unambiguous.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escape_character, text))
+
+
+def escape_lines(text: str) -> str:
+    """Makes a text of several lines safe to print; its line breaks stay."""
+    return "\n".join(line if line.isprintable() else escape(line) for line in text.split("\n"))
+
+
+def _escape_character(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code <= 0xFF:
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def note(text: str) -> None:
+    """Prints something worth knowing."""
+    _say(f"stantools: {text}")
+
+
+def warning(text: str, remedy: str = "") -> None:
+    """Prints something that is not as it should be."""
+    _say(f"stantools: {paint('warning', 'yellow')}: {text}", remedy)
+
+
+def error(text: str, remedy: str = "") -> None:
+    """Prints why the work ended, and what can be done next."""
+    _say(f"stantools: {paint('error', 'red')}: {text}", remedy)
+
+
+def _say(text: str, remedy: str = "") -> None:
+    sys.stdout.flush()
+    click.echo(text, err=True)
+    if remedy:
+        click.echo(f"  -> {remedy}", err=True)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Asks before something is changed; `--yes` answers for the user.
+
+    Raises:
+        UsageError: Nobody is there to answer.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is there to confirm this", "say --yes, or --dry-run to see the plan only")
+    return click.confirm(question, err=True)
+
+
+def set_verbose(ctx: click.Context) -> None:
+    """Remembers that the user wants details."""
+    ctx.meta[_VERBOSE] = True
+
+
+def is_verbose(ctx: click.Context | None = None) -> bool:
+    """Tells whether the user wants details."""
+    ctx = ctx or click.get_current_context(silent=True)
+    return bool(ctx and ctx.meta.get(_VERBOSE))
+
+
+def set_color(ctx: click.Context, when: str) -> None:
+    """Remembers when to use color: `auto`, `always` or `never`."""
+    ctx.meta[_COLOR] = when
+
+
+def paint(text: str, color: str, *, err: bool = True, bold: bool = False) -> str:
+    """Colors a text if the stream that it goes to is a terminal, or if the user says so."""
+    ctx = click.get_current_context(silent=True)
+    when = ctx.meta.get(_COLOR, "auto") if ctx else "auto"
+    if when == "auto":
+        stream = sys.stderr if err else sys.stdout
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+            return text
+    elif when == "never":
+        return text
+    return click.style(text, fg=color, bold=bold)

@@ -1,0 +1,152 @@
+"""The program `stantools`: finds the verb, runs it, and turns every way it can end into an exit code.
+
+Codes: `stantools.errors.ExitCode`. A traceback is shown only for mistakes of our own, and only with -v.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from stantools import __version__
+from stantools.cli import console
+from stantools.cli.verbs import CONTEXT, QUESTIONS, module_of, summaries
+from stantools.errors import ExitCode, StantoolsError
+
+_EXIT_CODES = """\
+Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
+safety; 5 done, with the loss that was announced; 130 interrupted."""
+
+
+class Program(click.Group):
+    """A group whose verbs are imported only when they run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the verbs in the order of the help page."""
+        return list(summaries())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports a verb's module."""
+        if cmd_name not in summaries():
+            return None
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the verb; an unknown one is answered with the ones that look like it."""
+        name = args[0]
+        if name not in summaries() and not name.startswith("-"):
+            close = difflib.get_close_matches(name, summaries(), n=2, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            ctx.fail(f"there is no verb {console.escape(name)}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the verbs under the questions that they answer."""
+        width = max(map(len, summaries()))
+        for question, verbs in QUESTIONS.items():
+            formatter.write_paragraph()
+            formatter.write_text(question)
+            with formatter.indentation():
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in verbs.items()])
+
+    def main(self, args: Sequence[str] | None = None, *other: Any, **extra: Any) -> Any:
+        """Runs the program and exits with one of the documented codes, never with a traceback."""
+        extra["standalone_mode"] = False
+        extra.setdefault("prog_name", "stantools")
+        _let_output_take_anything()
+        try:
+            code = super().main(args, *other, **extra)
+            sys.stdout.flush()
+        except click.Abort:
+            code = ExitCode.INTERRUPTED
+        except click.ClickException as problem:
+            code = _report_usage(problem)
+        except BrokenPipeError:
+            code = _leave_closed_output()
+        sys.exit(int(code or 0))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the verb; what goes wrong in it ends in a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except StantoolsError as problem:
+            console.error(problem.message, problem.remedy)
+            return problem.exit_code
+        except KeyboardInterrupt:
+            console.error("interrupted")
+            return ExitCode.INTERRUPTED
+        except BrokenPipeError:
+            return _leave_closed_output()
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as problem:
+            return _report_unexpected(ctx, problem)
+
+
+@click.group(
+    cls=Program,
+    context_settings=CONTEXT,
+    epilog=_EXIT_CODES,
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Look into, check and rescue NATS Streaming file stores.
+
+    Looking never changes anything. What changes something writes a new directory unless told otherwise.
+    """
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    cli.main()
+
+
+def _let_output_take_anything() -> None:
+    """Keeps a name that the terminal's encoding cannot show from ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _report_usage(problem: click.ClickException) -> int:
+    context = getattr(problem, "ctx", None)
+    remedy = f"see: {context.command_path} --help" if context else ""
+    console.error(console.escape_lines(problem.format_message()), remedy)
+    return ExitCode.USAGE
+
+
+def _leave_closed_output() -> int:
+    """Ends quietly when the reader of our output has gone; what is still buffered goes nowhere."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):  # no real file behind it, as in a test: nothing to redirect
+        return ExitCode.UNREACHABLE
+    return ExitCode.UNREACHABLE
+
+
+def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
+    if isinstance(problem, OSError):
+        place = f"{console.escape(os.fsdecode(problem.filename))}: " if problem.filename else ""
+        console.error(f"{place}{problem.strerror or problem}")
+    elif isinstance(problem, MemoryError):
+        console.error("out of memory")
+    else:
+        console.error(
+            f"unexpected {type(problem).__name__}: {console.escape(str(problem))}",
+            "this is a mistake in stantools: please report it, with the output of the same command and -v",
+        )
+    if console.is_verbose(ctx):
+        traceback.print_exc()
+    return ExitCode.UNREACHABLE

@@ -1,0 +1,209 @@
+"""The shared vocabulary of the verbs: one decorator for each group of options (design section 4).
+
+A decorator adds its options to a verb and hands them over as one value, so that a verb's function takes
+`reading: ReadOptions` instead of four loose parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stantools.cli import console
+from stantools.cli.completion import complete_channel
+from stantools.cli.values import Duration, Moment, Polynomial, SequenceRange, Size
+from stantools.errors import StoreUnreadableError, UsageError
+
+if TYPE_CHECKING:
+    from stantools.store.options import ReadOptions
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: The variable from which the server itself takes its key.
+SERVER_KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
+
+
+def _each(*decorators: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    def decorate(function: _F) -> _F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+store_argument = click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
+file_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+
+channel_option = click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    metavar="PATTERN",
+    shell_complete=complete_channel,
+    help="Only channels that match; * is one token, > the rest. May be repeated.",
+)
+sequence_option = click.option(
+    "--seq",
+    "sequences",
+    type=SequenceRange(),
+    metavar="A:B",
+    help="Only these sequences, both ends included; negative ones count from the end: -10: is the last ten.",
+)
+time_options = _each(
+    click.option("--since", type=Moment(), metavar="TIME", help="Not older: RFC 3339, or an age such as 1d3h."),
+    click.option("--until", type=Moment(), metavar="TIME", help="Older than this: RFC 3339, or an age such as 1d3h."),
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before changing something.")
+
+
+def _note_verbose(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        console.set_verbose(ctx)
+
+
+def _note_color(ctx: click.Context, _param: click.Parameter, value: str) -> None:
+    console.set_color(ctx, value)
+
+
+common_options = _each(
+    click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        expose_value=False,
+        callback=_note_color,
+        help="When to color.",
+    ),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_verbose,
+        help="Say more, on stderr.",
+    ),
+)
+
+progress_option = click.option(
+    "--progress",
+    type=click.Choice(["auto", "bar", "json", "none"]),
+    default="auto",
+    show_default=True,
+    help="How to show progress on stderr; auto is a bar on a terminal.",
+)
+
+
+def output_option(*formats: str) -> Callable[[_F], _F]:
+    """Adds `-o`; the first format is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        "output",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Format of what goes to stdout.",
+    )
+
+
+def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
+    """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
+
+    Args:
+        key: Add the options for the encryption key as well.
+    """
+    decorators: list[Callable[[Any], Any]] = [
+        click.option(
+            "--crc-poly",
+            type=Polynomial(),
+            default="auto",
+            show_default=True,
+            metavar="N|NAME|auto",
+            help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
+        ),
+        click.option("--no-crc", is_flag=True, help="Do not check CRCs, like a server with -file_crc=false."),
+    ]
+    if key:
+        decorators += [
+            click.option(
+                "--encryption-key-env",
+                metavar="NAME",
+                help=f"Variable that holds the server's encryption key; its own is {SERVER_KEY_VARIABLE}.",
+            ),
+            click.option(
+                "--encryption-key-file",
+                type=click.Path(path_type=Path),
+                metavar="PATH",
+                help="File with the server's encryption key; a line break at its end does not count.",
+            ),
+        ]
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **values: Any) -> Any:
+            values["reading"] = _reading(values)
+            return function(*args, **values)
+
+        decorated: _F = _each(*decorators)(wrapper)
+        return decorated
+
+    return decorate
+
+
+def _reading(values: dict[str, Any]) -> ReadOptions:
+    from stantools.store.options import ReadOptions
+
+    key = _key(values.pop("encryption_key_env", None), values.pop("encryption_key_file", None))
+    return ReadOptions(values.pop("crc_poly"), not values.pop("no_crc"), key)
+
+
+def _key(variable: str | None, path: Path | None) -> bytes | None:
+    if variable and path:
+        raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
+    if variable:
+        key = os.environb.get(os.fsencode(variable), b"")
+        if not key:
+            raise UsageError(f"the environment variable {console.escape(variable)} is not set", "export it first")
+        return key
+    if path:
+        try:
+            with path.open("rb") as file:
+                key = file.read(65536)
+        except OSError as problem:
+            raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}") from problem
+        key = key.removesuffix(b"\n").removesuffix(b"\r")
+        if not key:
+            raise UsageError(f"{path}: holds no key", "the file has to hold the key and nothing else")
+        return key
+    return None
+
+
+def limit_options(function: _F) -> _F:
+    """Adds the server's channel limits and passes them on as `limits: StoreLimits | None`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **values: Any) -> Any:
+        msgs, size, age = values.pop("max_msgs"), values.pop("max_bytes"), values.pop("max_age")
+        values["limits"] = None
+        if (msgs, size, age) != (None, None, None):
+            from stantools.store.limits import UNLIMITED, PatternLimits, StoreLimits
+
+            values["limits"] = StoreLimits(0, PatternLimits(msgs, size, age).over(UNLIMITED))
+        return function(*args, **values)
+
+    decorated: _F = _each(
+        click.option("--max-msgs", type=click.IntRange(0), metavar="N", help="The server's -mm; 0 is no limit."),
+        click.option("--max-bytes", type=Size(), metavar="SIZE", help="The server's -mb; 0 is no limit."),
+        click.option(
+            "--max-age", type=Duration(), metavar="AGE", help="The server's -ma, such as 72h; 0s is no limit."
+        ),
+    )(wrapper)  # type: ignore[assignment]
+    return decorated

@@ -1,0 +1,57 @@
+"""The verbs of the command line, grouped by the question they answer, and how a verb's module is found.
+
+`stantools --help` is answered from this table alone: no verb's module is imported until the verb runs. A new
+verb needs a row here and a module `stantools.cli.<name with underscores>` with a click command `command`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+#: Question -> verb -> what it does, in one line.
+QUESTIONS: dict[str, dict[str, str]] = {
+    "What is in my store?": {
+        "info": "Overview: server, clients, channels, slices, subscriptions and their lag.",
+        "messages": "Print messages of a channel.",
+        "subs": "Subscriptions: pending messages, lag, durables that would be lost.",
+        "clients": "Clients that are registered in the store.",
+        "records": "Every record of a single file, damaged or not.",
+    },
+    "What is wrong, and what would the server do?": {
+        "verify": "Read and check every byte; say what is intact, damaged and missing.",
+        "forecast": "Predict what the server does with this store if it is started now.",
+        "explain": "What a finding or a line of the server's log means, and what helps.",
+    },
+    "How do I get my data back?": {
+        "salvage": "Write a new store with every record that is intact.",
+        "truncate-bad-eof": "The server's own repair, with a report and a backup of what it cuts.",
+        "compact": "Write a store without what is dead or removed by limits.",
+    },
+    "How can I try it out?": {
+        "sample": "Write a sample store, healthy or damaged.",
+    },
+}
+
+#: Settings of every verb.
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+def summaries() -> dict[str, str]:
+    """Returns what each verb does in one line, in the order of the help page."""
+    return {name: summary for verbs in QUESTIONS.values() for name, summary in verbs.items()}
+
+
+def module_of(name: str) -> str:
+    """Returns the module that a verb lives in."""
+    return f"stantools.cli.{name.replace('-', '_')}"
+
+
+def verb(name: str) -> Callable[[Callable[..., int]], click.Command]:
+    """Declares a function to be a verb: a click command with the summary from the table.
+
+    The function's docstring is the help text, what it returns is the exit code.
+    """
+    return click.command(name, short_help=summaries()[name], context_settings=CONTEXT)

@@ -1,0 +1,525 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The scan and encode kernels, compiled. What each does is documented in `stantools.format.plain`, its twin.
+
+Every call releases the interpreter lock while it works. Rules for reading bytes that may be hostile, and may change
+while they are read because a server writes to the file:
+
+- a pointer moves only after the distance to its end was checked, as an unsigned number;
+- a size is read once, into a variable, and that is what is checked and used.
+
+A message that looks as the server writes it takes a short path; whatever is different in any way goes to the general
+decoder.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from stantools.format._bytes cimport (
+    crc_by_multiplication, crc_by_tables, has_multiplication, load32, load64, store32, store64
+)
+from stantools.format._fields cimport (
+    FOREIGN_SUBJECT, UNLIMITED, Message, any_fields, any_message, any_update, usual_message, varint_size
+)
+
+import numpy as np
+
+from stantools.format import fieldscan
+from stantools.format.layout import Stop
+
+NAME = "native"
+
+cdef enum:
+    # Members of layout.Stop.
+    END = 0
+    FULL = 1
+    SHORT_HEADER = 2
+    ZEROS = 3
+    DANGLING = 4
+    SHORT_PAYLOAD = 5
+    BAD_CRC = 6
+    BAD_DECODE = 7
+
+    HEADER_SIZE = 8
+    INDEX_SIZE = 32
+    #: Below this size tables are as fast as multiplication.
+    MULTIPLY_FROM = 32
+
+cdef tuple STOPS = tuple(Stop)
+cdef int64_t MAX_FIELDS = fieldscan.MAX_FIELDS
+cdef bint MULTIPLICATION = has_multiplication()
+cdef uint32_t UNTYPED = <uint32_t>-1  # all 32 bits of a header are the size
+
+
+cdef struct Polynomial:
+    const uint32_t* tables
+    const uint64_t* folding
+    size_t multiply_from
+
+
+cdef class Reader:
+    """A buffer and a CRC, held for the length of a call."""
+
+    cdef Py_buffer buffer
+    cdef bint held
+    cdef const uint32_t[:, ::1] tables
+    cdef const uint64_t[::1] folding
+    cdef const uint8_t* base
+    cdef uint64_t size
+    cdef Polynomial polynomial
+
+    def __cinit__(self, buffer, crc):
+        PyObject_GetBuffer(buffer, &self.buffer, PyBUF_SIMPLE)
+        self.held = True
+        self.base = <const uint8_t*>self.buffer.buf
+        self.size = <uint64_t>self.buffer.len
+        self.tables = crc.tables
+        self.folding = crc.folding
+        if self.tables.shape[0] != 16 or self.tables.shape[1] != 256 or self.folding.shape[0] != 12:
+            raise ValueError("these are not the tables of a CRC")
+        self.polynomial.tables = &self.tables[0, 0]
+        self.polynomial.folding = &self.folding[0]
+        self.polynomial.multiply_from = MULTIPLY_FROM if MULTIPLICATION else <size_t>-1
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+    cdef uint64_t end(self, int64_t start, int64_t limit) except? 0:
+        """The limit within the buffer."""
+        if start < 0 or limit < 0:
+            raise ValueError(f"start {start} or limit {limit} is negative")
+        return min(<uint64_t>limit, self.size)
+
+
+cdef inline uint32_t crc_of(const uint8_t* p, size_t size, const Polynomial* polynomial) noexcept nogil:
+    if size >= polynomial.multiply_from:
+        return crc_by_multiplication(p, size, polynomial.folding)
+    return crc_by_tables(p, size, polynomial.tables)
+
+
+cdef inline int read_header(
+    const uint8_t* p, uint64_t left, uint32_t mask, uint32_t* size, uint32_t* crc
+) noexcept nogil:
+    """Why the record with `left` bytes up to the limit cannot be read, or END."""
+    cdef uint64_t word
+    size[0] = crc[0] = 0
+    if left < HEADER_SIZE:
+        return SHORT_HEADER
+    word = load64(p)
+    if word == 0:
+        return ZEROS
+    size[0] = <uint32_t>word & mask
+    crc[0] = <uint32_t>(word >> 32)
+    if size[0] > left - HEADER_SIZE:
+        return DANGLING if left == HEADER_SIZE else SHORT_PAYLOAD
+    return END
+
+
+cdef class MessageSink:
+    """The arrays of MessageColumns as pointers."""
+
+    cdef int64_t[::1] offset_view
+    cdef uint32_t[::1] size_view
+    cdef uint64_t[::1] sequence_view
+    cdef int64_t[::1] timestamp_view
+    cdef int64_t[::1] data_start_view
+    cdef uint32_t[::1] data_size_view
+    cdef int64_t[::1] reply_start_view
+    cdef uint32_t[::1] reply_size_view
+    cdef uint8_t[::1] flags_view
+    cdef int64_t* offset
+    cdef uint32_t* size
+    cdef uint64_t* sequence
+    cdef int64_t* timestamp
+    cdef int64_t* data_start
+    cdef uint32_t* data_size
+    cdef int64_t* reply_start
+    cdef uint32_t* reply_size
+    cdef uint8_t* flags
+    cdef Py_ssize_t capacity
+
+    def __cinit__(self, columns):
+        self.capacity = columns.capacity
+        self.offset_view = columns.offset
+        self.size_view = columns.size
+        self.sequence_view = columns.sequence
+        self.timestamp_view = columns.timestamp
+        self.data_start_view = columns.data_start
+        self.data_size_view = columns.data_size
+        self.reply_start_view = columns.reply_start
+        self.reply_size_view = columns.reply_size
+        self.flags_view = columns.flags
+        if self.capacity < 0 or self.capacity > min(
+            self.offset_view.shape[0], self.size_view.shape[0], self.sequence_view.shape[0],
+            self.timestamp_view.shape[0], self.data_start_view.shape[0], self.data_size_view.shape[0],
+            self.reply_start_view.shape[0], self.reply_size_view.shape[0], self.flags_view.shape[0],
+        ):
+            raise ValueError("a column is shorter than the capacity")
+        if self.capacity:
+            self.offset = &self.offset_view[0]
+            self.size = &self.size_view[0]
+            self.sequence = &self.sequence_view[0]
+            self.timestamp = &self.timestamp_view[0]
+            self.data_start = &self.data_start_view[0]
+            self.data_size = &self.data_size_view[0]
+            self.reply_start = &self.reply_start_view[0]
+            self.reply_size = &self.reply_size_view[0]
+            self.flags = &self.flags_view[0]
+
+
+cdef inline int read_message(
+    const uint8_t* base, uint64_t position, uint32_t size, const uint8_t* channel, uint64_t channel_size,
+    MessageSink sink, Py_ssize_t row
+) noexcept nogil:
+    """Fills a row with the record at `position`, the payload of which is all there; END or BAD_DECODE."""
+    cdef Message message
+    cdef const uint8_t* payload = base + position + HEADER_SIZE
+    cdef const uint8_t* end = payload + size
+    if not usual_message(payload, end, channel, channel_size, &message):
+        if not any_message(payload, end, UNLIMITED, &message):
+            return BAD_DECODE
+        if not same(message.subject, message.subject_size, channel, channel_size):
+            message.flags |= FOREIGN_SUBJECT
+    sink.offset[row] = <int64_t>position
+    sink.size[row] = size
+    sink.sequence[row] = message.sequence
+    sink.timestamp[row] = message.timestamp
+    sink.data_start[row] = message.data - base if message.data_size else 0
+    sink.data_size[row] = <uint32_t>message.data_size
+    sink.reply_start[row] = message.reply - base if message.reply_size else 0
+    sink.reply_size[row] = <uint32_t>message.reply_size
+    sink.flags[row] = message.flags
+    return END
+
+
+def scan_messages(
+    buffer, int64_t start, int64_t limit, crc, bint check_crc, bytes channel not None, columns, Py_ssize_t row=0
+):
+    """See `stantools.format.plain.scan_messages`."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef MessageSink sink = MessageSink(columns)
+    cdef uint64_t end = reader.end(start, limit)
+    cdef uint64_t position = <uint64_t>start
+    cdef const uint8_t* base = reader.base
+    cdef const uint8_t* subject = <const uint8_t*>PyBytes_AS_STRING(channel)
+    cdef uint64_t subject_size = <uint64_t>PyBytes_GET_SIZE(channel)
+    cdef uint32_t size, stored
+    cdef int stop = END
+    check_row(row, sink.capacity)
+    with nogil:
+        while position < end:
+            if row == sink.capacity:
+                stop = FULL
+                break
+            stop = read_header(base + position, end - position, UNTYPED, &size, &stored)
+            if stop != END:
+                break
+            if check_crc and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
+                stop = BAD_CRC
+                break
+            stop = read_message(base, position, size, subject, subject_size, sink, row)
+            if stop != END:
+                break
+            row += 1
+            position += HEADER_SIZE + <uint64_t>size
+    return row, position, STOPS[stop]
+
+
+def read_messages_at(
+    buffer, int64_t limit, offsets, crc, bint check_crc, bytes channel not None, columns, uint8_t[::1] stops not None
+):
+    """See `stantools.format.plain.read_messages_at`."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef MessageSink sink = MessageSink(columns)
+    cdef uint64_t end = reader.end(0, limit)
+    cdef const int64_t[::1] places = np.ascontiguousarray(offsets, np.int64)
+    cdef Py_ssize_t count = places.shape[0], row
+    cdef const uint8_t* base = reader.base
+    cdef const uint8_t* subject = <const uint8_t*>PyBytes_AS_STRING(channel)
+    cdef uint64_t subject_size = <uint64_t>PyBytes_GET_SIZE(channel)
+    cdef uint64_t position
+    cdef uint32_t size, stored
+    cdef int stop
+    if count > sink.capacity or count > stops.shape[0]:
+        raise ValueError(f"{count} offsets for {sink.capacity} rows and {stops.shape[0]} stops")
+    with nogil:
+        for row in range(count):
+            position = <uint64_t>places[row]  # a negative one is beyond any limit
+            size = 0
+            stop = SHORT_HEADER
+            if position < end:
+                stop = read_header(base + position, end - position, UNTYPED, &size, &stored)
+            if stop == END:
+                if check_crc and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
+                    stop = BAD_CRC
+                else:
+                    stop = read_message(base, position, size, subject, subject_size, sink, row)
+            if stop != END:
+                sink.offset[row] = <int64_t>position
+                sink.size[row] = size
+                sink.sequence[row] = 0
+                sink.timestamp[row] = sink.data_start[row] = sink.reply_start[row] = 0
+                sink.data_size[row] = sink.reply_size[row] = 0
+                sink.flags[row] = 0
+            stops[row] = <uint8_t>stop
+
+
+def find_record(buffer, int64_t start, int64_t limit, crc, bytes channel not None):
+    """See `stantools.format.plain.find_record`."""
+    return find(buffer, start, limit, crc, 0)
+
+
+def find_log_record(buffer, int64_t start, int64_t limit, crc, int max_type):
+    """See `stantools.format.plain.find_log_record`."""
+    if not 0 < max_type < 256:
+        raise ValueError(f"{max_type} is not a record type")
+    return find(buffer, start, limit, crc, max_type)
+
+
+cdef int64_t find(buffer, int64_t start, int64_t limit, crc, int max_type) except -2:
+    """The next record header; `max_type` is 0 for message records."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef uint64_t end = reader.end(start, limit)
+    cdef uint64_t position = <uint64_t>start
+    cdef const uint8_t* p
+    cdef uint64_t word
+    cdef uint32_t size
+    cdef int first, kind
+    cdef Message message
+    with nogil:
+        # A record has at least one byte of payload.
+        while position < end and end - position > HEADER_SIZE:
+            p = reader.base + position
+            word = load64(p)
+            if word == 0:
+                # The earliest header whose size is not zero has the first other byte at its end.
+                position += 5
+                continue
+            position += 1
+            size = <uint32_t>word
+            if max_type:
+                kind = <int>(size >> 24)
+                size &= 0xFFFFFF
+                if kind == 0 or kind > max_type:
+                    continue
+            first = p[HEADER_SIZE]
+            if size == 0 or size > end - position - (HEADER_SIZE - 1) or first < 8 or not 0x2F >> (first & 7) & 1:
+                continue
+            p += HEADER_SIZE
+            if max_type:
+                if not any_fields(p, p + size, MAX_FIELDS):
+                    continue
+            elif not any_message(p, p + size, MAX_FIELDS, &message):
+                continue
+            elif message.sequence == 0 or message.subject_size == 0:
+                continue
+            if crc_of(p, size, &reader.polynomial) == <uint32_t>(word >> 32):
+                with gil:
+                    return <int64_t>position - 1
+    return -1
+
+
+def scan_log(buffer, int64_t start, int64_t limit, crc, bint check_crc, columns, Py_ssize_t row=0):
+    """See `stantools.format.plain.scan_log`."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef uint64_t end = reader.end(start, limit)
+    cdef uint64_t position = <uint64_t>start
+    cdef int64_t[::1] offset = columns.offset
+    cdef uint32_t[::1] sizes = columns.size
+    cdef uint8_t[::1] kinds = columns.type
+    cdef uint64_t[::1] ids = columns.id
+    cdef uint64_t[::1] seqs = columns.seq
+    cdef Py_ssize_t capacity = columns.capacity
+    cdef const uint8_t* p
+    cdef uint64_t identity, sequence
+    cdef uint32_t size, stored
+    cdef uint8_t kind
+    cdef int stop = END
+    if capacity > min(offset.shape[0], sizes.shape[0], kinds.shape[0], ids.shape[0], seqs.shape[0]):
+        raise ValueError("a column is shorter than the capacity")
+    check_row(row, capacity)
+    with nogil:
+        while position < end:
+            if row == capacity:
+                stop = FULL
+                break
+            p = reader.base + position
+            stop = read_header(p, end - position, 0xFFFFFF, &size, &stored)
+            if stop != END:
+                break
+            kind = p[3]
+            p += HEADER_SIZE
+            if check_crc and crc_of(p, size, &reader.polynomial) != stored:
+                stop = BAD_CRC
+                break
+            identity = sequence = 0
+            if 3 <= kind <= 5 and not any_update(p, p + size, kind != 3, &identity, &sequence):
+                stop = BAD_DECODE
+                break
+            offset[row] = <int64_t>position
+            sizes[row] = size
+            kinds[row] = kind
+            ids[row] = identity
+            seqs[row] = sequence
+            row += 1
+            position += HEADER_SIZE + <uint64_t>size
+    return row, position, STOPS[stop]
+
+
+def scan_index(buffer, int64_t start, int64_t limit, crc, bint check_crc):
+    """See `stantools.format.plain.scan_index`."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef uint64_t end = reader.end(start, limit)
+    cdef uint64_t position = <uint64_t>start
+    cdef const uint8_t* p
+    cdef int stop = END
+    with nogil:
+        while position < end:
+            if end - position < INDEX_SIZE:
+                stop = SHORT_HEADER
+                break
+            p = reader.base + position
+            if (load64(p) | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
+                stop = ZEROS
+                break
+            if check_crc and crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables) != load32(p + INDEX_SIZE - 4):
+                stop = BAD_CRC
+                break
+            position += INDEX_SIZE
+    return (position - <uint64_t>start) // INDEX_SIZE, STOPS[stop]
+
+
+def encode_index(sequence, offset, timestamp, size, crc):
+    """See `stantools.format.plain.encode_index`."""
+    cdef const uint64_t[::1] sequences = np.ascontiguousarray(sequence, np.uint64)
+    cdef const int64_t[::1] offsets = np.ascontiguousarray(offset, np.int64)
+    cdef const int64_t[::1] timestamps = np.ascontiguousarray(timestamp, np.int64)
+    cdef const uint32_t[::1] sizes = np.ascontiguousarray(size, np.uint32)
+    cdef Py_ssize_t count = sequences.shape[0], row
+    cdef Reader reader = Reader(b"", crc)
+    cdef bytes encoded
+    cdef uint8_t* p
+    if offsets.shape[0] != count or timestamps.shape[0] != count or sizes.shape[0] != count:
+        raise ValueError("the columns of an index have different lengths")
+    encoded = PyBytes_FromStringAndSize(NULL, count * INDEX_SIZE)
+    p = <uint8_t*>PyBytes_AS_STRING(encoded)
+    with nogil:
+        for row in range(count):
+            store64(p, sequences[row])
+            store64(p + 8, <uint64_t>offsets[row])
+            store64(p + 16, <uint64_t>timestamps[row])
+            store32(p + 24, sizes[row])
+            store32(p + 28, crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables))
+            p += INDEX_SIZE
+    return encoded
+
+
+cdef struct Piece:
+    const uint8_t* data
+    uint64_t size
+
+
+cdef inline uint8_t* put_varint(uint8_t* p, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        p[0] = <uint8_t>(value & 0x7F) | 0x80
+        value >>= 7
+        p += 1
+    p[0] = <uint8_t>value
+    return p + 1
+
+
+cdef inline uint8_t* put_bytes(uint8_t* p, uint8_t tag, const Piece* piece) noexcept nogil:
+    if piece.size == 0:
+        return p
+    p[0] = tag
+    p = put_varint(p + 1, piece.size)
+    memcpy(p, piece.data, piece.size)
+    return p + piece.size
+
+
+cdef inline uint64_t bytes_field_size(uint64_t size) noexcept nogil:
+    return 1 + varint_size(size) + size if size else 0
+
+
+cdef tuple as_bytes(items):
+    """The items as bytes objects that stay alive; usually the very same."""
+    return tuple([item if type(item) is bytes else bytes(memoryview(item)) for item in items])
+
+
+def encode_messages(bytes channel not None, sequences, timestamps, replies, payloads, crc):
+    """See `stantools.format.plain.encode_messages`."""
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(sequences, np.uint64)
+    cdef const int64_t[::1] times = np.ascontiguousarray(timestamps, np.int64)
+    cdef tuple data = as_bytes(payloads)
+    cdef tuple reply = None if replies is None else as_bytes(replies)
+    cdef Py_ssize_t count = len(data), row
+    cdef Reader reader = Reader(b"", crc)
+    cdef Piece subject
+    cdef Piece none
+    cdef Piece* pieces
+    cdef uint64_t size, total = 0
+    cdef uint8_t* p
+    cdef uint8_t* begin
+    cdef bytes encoded
+    if numbers.shape[0] != count or times.shape[0] != count or (reply is not None and len(reply) != count):
+        raise ValueError("sequences, timestamps, replies and payloads differ in number")
+    sizes = np.zeros(count, np.uint32)
+    cdef uint32_t[::1] size_of = sizes
+    subject.data = <const uint8_t*>PyBytes_AS_STRING(channel)
+    subject.size = <uint64_t>PyBytes_GET_SIZE(channel)
+    none.data = NULL
+    none.size = 0
+    pieces = <Piece*>malloc((2 * count + 1) * sizeof(Piece))
+    if pieces == NULL:
+        raise MemoryError
+    try:
+        for row in range(count):
+            pieces[2 * row].data = <const uint8_t*>PyBytes_AS_STRING(data[row])
+            pieces[2 * row].size = <uint64_t>PyBytes_GET_SIZE(data[row])
+            pieces[2 * row + 1] = none
+            if reply is not None:
+                pieces[2 * row + 1].data = <const uint8_t*>PyBytes_AS_STRING(reply[row])
+                pieces[2 * row + 1].size = <uint64_t>PyBytes_GET_SIZE(reply[row])
+            size = bytes_field_size(subject.size)
+            size += bytes_field_size(pieces[2 * row].size) + bytes_field_size(pieces[2 * row + 1].size)
+            if numbers[row]:
+                size += 1 + varint_size(numbers[row])
+            if times[row]:
+                size += 1 + varint_size(<uint64_t>times[row])
+            if size > UNTYPED:
+                raise ValueError(f"a message of {size} bytes does not fit into a record")
+            size_of[row] = <uint32_t>size
+            total += HEADER_SIZE + size
+        encoded = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+        p = <uint8_t*>PyBytes_AS_STRING(encoded)
+        with nogil:
+            for row in range(count):
+                begin = p
+                p += HEADER_SIZE
+                if numbers[row]:
+                    p[0] = 0x08
+                    p = put_varint(p + 1, numbers[row])
+                p = put_bytes(p, 0x12, &subject)
+                p = put_bytes(p, 0x1A, &pieces[2 * row + 1])
+                p = put_bytes(p, 0x22, &pieces[2 * row])
+                if times[row]:
+                    p[0] = 0x28
+                    p = put_varint(p + 1, <uint64_t>times[row])
+                store32(begin, size_of[row])
+                store32(begin + 4, crc_of(begin + HEADER_SIZE, size_of[row], &reader.polynomial))
+    finally:
+        free(pieces)
+    return encoded, sizes
+
+
+cdef inline bint same(const uint8_t* a, uint64_t a_size, const uint8_t* b, uint64_t b_size) noexcept nogil:
+    return a_size == b_size and (a_size == 0 or memcmp(a, b, a_size) == 0)
+
+
+cdef int check_row(Py_ssize_t row, Py_ssize_t capacity) except -1:
+    if not 0 <= row <= capacity:
+        raise ValueError(f"row {row} of {capacity}")
+    return 0

@@ -1,0 +1,116 @@
+"""Columns: one numpy array per property of a record, filled by the scan kernels.
+
+Columns are made once and used again for every part of a file; `take` gives views of the rows in use. Offsets
+are absolute positions in the buffer that was scanned; nothing of it is copied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: A size at which the columns stay in the processor's cache and the cost of a call does not show.
+DEFAULT_CAPACITY = 16384
+
+
+class _Columns:
+    """Arrays of the same length, named by the slots of the class."""
+
+    __slots__ = ("capacity",)
+    _arrays: tuple[str, ...] = ()
+
+    capacity: int
+
+    def take(self, rows: int) -> Self:
+        """The first `rows` rows, as views: they change when the columns are filled again."""
+        if not 0 <= rows <= self.capacity:
+            raise ValueError(f"{rows} rows of {self.capacity}")
+        part = object.__new__(type(self))
+        part.capacity = rows
+        for name in self._arrays:
+            setattr(part, name, getattr(self, name)[:rows])
+        return part
+
+
+class MessageColumns(_Columns):
+    """What is known of the messages of a slice, one row a record (msgs.N.dat, sections 2.2 and 3.5).
+
+    Attributes:
+        capacity: Number of rows.
+        offset: Where the record's header begins.
+        size: Payload size as in the header, without the 8 bytes of the header.
+        sequence: Message sequence.
+        timestamp: Nanoseconds since the epoch.
+        data_start: Where the message's data begins; 0 when it has none.
+        data_size: Size of the message's data in bytes.
+        reply_start: Where the reply subject begins; 0 when there is none.
+        reply_size: Size of the reply subject in bytes.
+        flags: Bits of `layout.Flag`.
+    """
+
+    __slots__ = _arrays = (
+        "offset",
+        "size",
+        "sequence",
+        "timestamp",
+        "data_start",
+        "data_size",
+        "reply_start",
+        "reply_size",
+        "flags",
+    )
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.uint32]
+    sequence: NDArray[np.uint64]
+    timestamp: NDArray[np.int64]
+    data_start: NDArray[np.int64]
+    data_size: NDArray[np.uint32]
+    reply_start: NDArray[np.int64]
+    reply_size: NDArray[np.uint32]
+    flags: NDArray[np.uint8]
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        self.capacity = capacity
+        self.offset = np.zeros(capacity, np.int64)
+        self.size = np.zeros(capacity, np.uint32)
+        self.sequence = np.zeros(capacity, np.uint64)
+        self.timestamp = np.zeros(capacity, np.int64)
+        self.data_start = np.zeros(capacity, np.int64)
+        self.data_size = np.zeros(capacity, np.uint32)
+        self.reply_start = np.zeros(capacity, np.int64)
+        self.reply_size = np.zeros(capacity, np.uint32)
+        self.flags = np.zeros(capacity, np.uint8)
+
+
+class LogColumns(_Columns):
+    """What is known of the typed records of a log, one row a record (clients.dat and subs.dat, section 2.2).
+
+    Attributes:
+        capacity: Number of rows.
+        offset: Where the record's header begins.
+        size: Payload size in bytes.
+        type: Record type.
+        id: Subscription id of the types 3, 4 and 5 of subs.dat, else 0.
+        seq: Message sequence of the types 4 and 5 of subs.dat, else 0.
+    """
+
+    __slots__ = _arrays = ("offset", "size", "type", "id", "seq")
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.uint32]
+    type: NDArray[np.uint8]
+    id: NDArray[np.uint64]
+    seq: NDArray[np.uint64]
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        self.capacity = capacity
+        self.offset = np.zeros(capacity, np.int64)
+        self.size = np.zeros(capacity, np.uint32)
+        self.type = np.zeros(capacity, np.uint8)
+        self.id = np.zeros(capacity, np.uint64)
+        self.seq = np.zeros(capacity, np.uint64)

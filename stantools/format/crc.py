@@ -1,0 +1,228 @@
+"""CRC-32 with any polynomial, as the server's `file_crc_poly` option allows (section 2.4).
+
+The polynomial is a 32-bit integer in reflected form (least significant bit first). The register starts with
+all ones, input and output are reflected, the result is inverted. So the default polynomial gives zlib's
+CRC-32.
+
+The store does not record the polynomial; `detect` finds it from a few records.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import crcmod
+import numpy as np
+
+from stantools.errors import UsageError
+
+try:
+    from isal.isal_zlib import crc32 as _ieee
+except ImportError:
+    # isal has wheels for x86-64 and arm64 only; zlib gives the same numbers, more slowly.
+    _ieee = zlib.crc32
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import NDArray
+
+IEEE: Final = 0xEDB88320
+CASTAGNOLI: Final = 0x82F63B78
+KOOPMAN: Final = 0xEB31D82E
+
+#: Polynomials in common use, by the name that the command line takes.
+KNOWN: Final[dict[str, int]] = {"ieee": IEEE, "castagnoli": CASTAGNOLI, "koopman": KOOPMAN}
+
+_ONES: Final = 0xFFFFFFFF
+_REVERSED_BITS: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+#: `detect` looks at this many samples of at most this size: more adds time, not certainty.
+_MAX_SAMPLES: Final = 24
+_MAX_SAMPLE_SIZE: Final = 4096
+#: The greatest common divisor of few samples may be the polynomial times a small factor, which is searched
+#: for.
+_MAX_EXTRA_DEGREE: Final = 10
+
+
+class Crc:
+    """A CRC-32: call it with bytes.
+
+    Two with the same polynomial are equal.
+
+    Args:
+        polynomial: In reflected form, 1 to 0xFFFFFFFF.
+
+    Raises:
+        UsageError: The polynomial is out of range.
+    """
+
+    def __init__(self, polynomial: int = IEEE) -> None:
+        if not 1 <= polynomial <= _ONES:
+            raise UsageError(
+                f"the CRC polynomial {polynomial} is not between 1 and {_ONES}",
+                f"give it as the server option does: the reflected form, for example {IEEE} (IEEE)",
+            )
+        self.polynomial: Final = polynomial
+        self._function: Callable[..., int]
+        if polynomial == IEEE:
+            self._function = _ieee
+        else:
+            self._function = crcmod.mkCrcFun(1 << 32 | _reflect(polynomial, 32), 0, True, _ONES)
+
+    def __call__(self, data: ReadableBuffer, value: int = 0) -> int:
+        """CRC of `data`; `value` is the CRC of what comes before it."""
+        return self._function(data, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Crc) and other.polynomial == self.polynomial
+
+    def __hash__(self) -> int:
+        return hash(self.polynomial)
+
+    def __repr__(self) -> str:
+        return f"Crc(0x{self.polynomial:08X})"
+
+    def __reduce__(self) -> tuple[type[Crc], tuple[int]]:
+        return Crc, (self.polynomial,)
+
+    @cached_property
+    def tables(self) -> NDArray[np.uint32]:
+        """Tables for 16 bytes at a time, shape (16, 256).
+
+        `tables[k][b]` is what byte `b` adds to the register when `k` more bytes follow it.
+        """
+        tables = np.zeros((16, 256), dtype=np.uint32)
+        register: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
+        for _ in range(8):
+            register = (register >> np.uint32(1)) ^ ((register & np.uint32(1)) * np.uint32(self.polynomial))
+        tables[0] = register
+        for k in range(1, 16):
+            tables[k] = (tables[k - 1] >> 8) ^ tables[0][tables[k - 1] & 0xFF]
+        return tables
+
+    @cached_property
+    def folding(self) -> NDArray[np.uint64]:
+        """Constants for carry-less multiplication, 12 numbers.
+
+        Pairs that move a 16-byte register 128, 256, 384 and 512 bits ahead: the factors for its first and
+        second eight bytes. Then the factors that reduce 128 bits to 96 and to 64, and for the Barrett
+        reduction to 32 bits floor(x^64 / P) and P, both reflected in 33 bits. A product of two reflected
+        factors comes out shifted by one bit; the powers here are one lower to make up for that.
+        """
+        numbers = []
+        for distance in (128, 256, 384, 512):
+            numbers += [self._power(distance + 63) << 32, self._power(distance - 1) << 32]
+        numbers += [self._power(95) << 32, self._power(63) << 32]
+        normal = 1 << 32 | _reflect(self.polynomial, 32)
+        numbers += [_reflect(_divide(1 << 64, normal)[0], 33), _reflect(normal, 33)]
+        return np.array(numbers, dtype=np.uint64)
+
+    def _power(self, exponent: int) -> int:
+        """x^exponent modulo the polynomial, reflected in 32 bits."""
+        value = 1 << 31
+        for _ in range(exponent):
+            value = (value >> 1) ^ (self.polynomial if value & 1 else 0)
+        return value
+
+
+def detect(samples: Iterable[tuple[ReadableBuffer, int]]) -> int | None:
+    """Finds the polynomial with which CRCs were made.
+
+    The known polynomials are tried first; one match decides, since a CRC matches by chance once in four
+    billion times. Any other polynomial divides, for every sample, the message (with the register's start
+    value and the CRC added), so it is the greatest common divisor of two or more of them over GF(2). Damaged
+    samples are outvoted.
+
+    Args:
+        samples: Payloads and their stored CRCs. Some may be damaged. Empty payloads say nothing.
+
+    Returns:
+        The polynomial in reflected form, or None when the samples do not tell.
+    """
+    usable = [(bytes(payload), crc) for payload, crc in samples]
+    usable = [(payload, crc) for payload, crc in usable if payload]
+    if not usable:
+        return None
+    votes = {
+        polynomial: sum(crc == stored for crc, stored in _crcs(Crc(polynomial), usable))
+        for polynomial in KNOWN.values()
+    }
+    best = max(votes, key=lambda polynomial: votes[polynomial])
+    if votes[best]:
+        return best
+    short = sorted((s for s in usable if len(s[0]) <= _MAX_SAMPLE_SIZE), key=lambda s: len(s[0]))
+    multiples = [_multiple(payload, crc) for payload, crc in dict(short[:_MAX_SAMPLES]).items()]
+    return _common_divisor(multiples)
+
+
+def _crcs(crc: Crc, samples: list[tuple[bytes, int]]) -> Iterable[tuple[int, int]]:
+    return ((crc(payload), stored) for payload, stored in samples)
+
+
+def _multiple(payload: bytes, crc: int) -> int:
+    """The sample as a GF(2) polynomial that the CRC polynomial divides; bit n is the coefficient of x^n."""
+    message = int.from_bytes(payload.translate(_REVERSED_BITS), "big")
+    return (message << 32) ^ (_ONES << (8 * len(payload))) ^ _reflect(crc, 32) ^ _ONES
+
+
+def _common_divisor(multiples: list[int]) -> int | None:
+    """The divisor of degree 32 that most of the numbers share; at least two must share it."""
+    best: tuple[int, int] | None = None
+    for start, base in enumerate(multiples[:4]):
+        for partner in multiples[start + 1 :]:
+            common, agreeing = _greatest_common_divisor(base, partner), 2
+            if common.bit_length() < 33:
+                continue
+            for other in multiples:
+                narrowed = _greatest_common_divisor(common, other)
+                if narrowed.bit_length() >= 33:
+                    common, agreeing = narrowed, agreeing + 1
+            polynomial = _degree_32(common)
+            if polynomial is not None and (best is None or agreeing > best[0]):
+                best = (agreeing, polynomial)
+        if best is not None:
+            return best[1]
+    return None
+
+
+def _degree_32(common: int) -> int | None:
+    """The only divisor of degree 32, reflected; None if there are several or the search would be long."""
+    extra = common.bit_length() - 33
+    if extra > _MAX_EXTRA_DEGREE:
+        return None
+    found = {
+        quotient
+        for quotient, rest in (_divide(common, factor) for factor in range(1 << extra, 2 << extra))
+        if not rest and _reflect(quotient & _ONES, 32)
+    }
+    return _reflect(found.pop() & _ONES, 32) if len(found) == 1 else None
+
+
+def _reflect(value: int, width: int) -> int:
+    return int(f"{value:0{width}b}"[::-1], 2)
+
+
+def _divide(dividend: int, divisor: int) -> tuple[int, int]:
+    """Quotient and remainder over GF(2)."""
+    quotient = 0
+    width = divisor.bit_length()
+    while (shift := dividend.bit_length() - width) >= 0:
+        quotient |= 1 << shift
+        dividend ^= divisor << shift
+    return quotient, dividend
+
+
+def _greatest_common_divisor(a: int, b: int) -> int:
+    while b:
+        a, b = b, _remainder(a, b)
+    return a
+
+
+def _remainder(dividend: int, divisor: int) -> int:
+    width = divisor.bit_length()
+    while (shift := dividend.bit_length() - width) >= 0:
+        dividend ^= divisor << shift
+    return dividend

@@ -1,0 +1,171 @@
+"""Encryption at rest: message data as the server stores it when it runs with an encryption key.
+
+Facts: filestore specification, section 9 and appendix B.
+
+    stored data | code u8: 1 AES-256-GCM, 2 ChaCha20-Poly1305 | nonce: 12 | ciphertext | tag: 16 |
+    nonce       | random: 4, one per process and channel | counter: 8, big endian |
+
+    master key  = SHA-256(key)
+    channel key = SHA-256(zero bytes, as many as 33 + the length of the name || master key || "." || channel name)
+
+A store does not say that it is encrypted, and one channel can hold plain and encrypted messages under both ciphers;
+so every message is looked at by itself. Only a successful decryption proves that it was encrypted.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
+from stantools.errors import StantoolsError, UsageError
+
+_CODE_SIZE = 1
+_NONCE_SIZE = 12
+_RANDOM_SIZE = 4
+_TAG_SIZE = 16
+_PREFIX_SIZE = _CODE_SIZE + _NONCE_SIZE
+
+#: What encryption adds to the size of a payload.
+OVERHEAD = _PREFIX_SIZE + _TAG_SIZE
+
+Data = bytes | bytearray | memoryview
+
+
+class Cipher(enum.IntEnum):
+    """The ciphers, with the code that begins stored data."""
+
+    AES = 1
+    CHACHA = 2
+
+
+_AUTHENTICATION_FAILED = {
+    Cipher.AES: "cipher: message authentication failed",
+    Cipher.CHACHA: "chacha20poly1305: message authentication failed",
+}
+
+
+class DecryptError(StantoolsError):
+    """Stored data that the server could not decrypt; the message is the server's text."""
+
+
+def cipher_named(name: str) -> Cipher:
+    """Returns the cipher of a name as the server's option takes it, in any case.
+
+    Raises:
+        UsageError: There is no such cipher.
+    """
+    try:
+        return Cipher[name.upper()]
+    except KeyError:
+        raise UsageError(
+            "encryption cipher not supported", f"the ciphers are {', '.join(Cipher.__members__)}"
+        ) from None
+
+
+def master_key(key: bytes) -> bytes:
+    """Derives the master key from the key given to the server.
+
+    Raises:
+        UsageError: The key is empty.
+    """
+    if not key:
+        raise UsageError("encryption key required")
+    return hashlib.sha256(key).digest()
+
+
+def channel_key(key: bytes, channel: bytes) -> bytes:
+    """Derives the key of one channel from the key given to the server.
+
+    Raises:
+        UsageError: The key is empty.
+    """
+    master = master_key(key)
+    # The zeros are an accident of the server's code, and part of every key.
+    return hashlib.sha256(bytes(33 + len(channel)) + master + b"." + channel).digest()
+
+
+def looks_encrypted(stored: Data) -> bool:
+    """Tells whether stored data could be encrypted, by its length and its first byte. Plain data can look so, too."""
+    return len(stored) > OVERHEAD and stored[0] in (Cipher.AES, Cipher.CHACHA)
+
+
+class DataCipher:
+    """Encrypts and decrypts with one key.
+
+    Args:
+        key: 32 bytes, for both ciphers.
+        counter: The counter in the first nonce. It must be higher than any used before with the same random part.
+        random: The first 4 bytes of every nonce; chosen at random if not given.
+    """
+
+    def __init__(self, key: bytes, *, counter: int = 1, random: bytes | None = None) -> None:
+        random = os.urandom(_RANDOM_SIZE) if random is None else random
+        if len(random) != _RANDOM_SIZE or not 0 <= counter < 2**64:
+            raise UsageError("the random part of a nonce has 4 bytes and its counter 64 bits")
+        self._nonce = int.from_bytes(random, "big") << 64 | counter
+        self._ciphers: dict[Cipher, AESGCM | ChaCha20Poly1305] = {
+            Cipher.AES: AESGCM(key),
+            Cipher.CHACHA: ChaCha20Poly1305(key),
+        }
+
+    def decrypt(self, stored: Data) -> bytes:
+        """Returns the payload of stored data, as a server with encryption turned on does.
+
+        Data that does not begin with the code of a cipher is returned as it is: it was stored without encryption.
+
+        Raises:
+            DecryptError: The key is wrong, the data is damaged, or it is plain and only looks encrypted.
+        """
+        if not len(stored) or stored[0] not in (Cipher.AES, Cipher.CHACHA):
+            return bytes(stored)
+        if len(stored) <= _PREFIX_SIZE:
+            raise DecryptError(f"trying to decrypt data that is not (len={len(stored)})")
+        cipher = Cipher(stored[0])
+        nonce, sealed = bytes(stored[_CODE_SIZE:_PREFIX_SIZE]), bytes(stored[_PREFIX_SIZE:])
+        try:
+            return self._ciphers[cipher].decrypt(nonce, sealed, None)
+        except InvalidTag:
+            raise DecryptError(
+                _AUTHENTICATION_FAILED[cipher], "check the encryption key and the name of the channel"
+            ) from None
+
+    def encrypt(self, data: Data, cipher: Cipher) -> bytes:
+        """Returns what the server would store for a payload, and counts the nonce up.
+
+        Empty data stays empty and uses no nonce.
+        """
+        if not len(data):
+            return b""
+        nonce = self._nonce.to_bytes(_NONCE_SIZE, "big")
+        self._nonce = (self._nonce + 1) % 2**96
+        return bytes([cipher]) + nonce + self._ciphers[cipher].encrypt(nonce, bytes(data), None)
+
+
+class ChannelCipher(DataCipher):
+    """Encrypts and decrypts the messages of one channel.
+
+    Args:
+        key: The key given to the server.
+        channel: The channel's name.
+        last_sequence: The channel's last sequence when it is opened for writing: the nonces count from the next one.
+        random: The first 4 bytes of every nonce; chosen at random if not given.
+
+    Raises:
+        UsageError: The key is empty.
+    """
+
+    def __init__(self, key: bytes, channel: bytes, *, last_sequence: int = 0, random: bytes | None = None) -> None:
+        super().__init__(channel_key(key, channel), counter=(last_sequence + 1) % 2**64, random=random)
+
+
+def raft_cipher(key: bytes) -> DataCipher:
+    """Returns the cipher for the entries of a clustered node's raft log, which use the master key itself.
+
+    Raises:
+        UsageError: The key is empty.
+    """
+    return DataCipher(master_key(key))

@@ -1,0 +1,187 @@
+"""The record envelope: a header of 8 bytes around every protobuf payload, and the version in front of a file.
+
+Facts: filestore specification, sections 2.1, 2.2 and 7.2 (see `layout` for the picture). The CRC covers the
+payload only: a wrong size or type byte is noticed only through what follows from it.
+
+This is the plain way to read single records and small files. Whole slices and logs are scanned by `kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from stantools.errors import UsageError
+from stantools.format.layout import (
+    FILE_HEADER,
+    FILE_HEADER_SIZE,
+    FILE_VERSION,
+    MAX_TYPED_PAYLOAD,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    Stop,
+)
+
+Buffer = bytes | bytearray | memoryview
+
+#: Computes the CRC-32 of bytes: `crc.Crc` for any polynomial.
+CrcFunction = Callable[[Buffer], int]
+
+EOF_TEXT = "unexpected EOF"
+PADDED_TEXT = "end of file padded with zeros"
+
+#: What a file holds before its first record.
+FILE_HEADER_BYTES = FILE_HEADER.pack(FILE_VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record, or what is left of it.
+
+    Attributes:
+        offset: Of the header in the file.
+        type: Type byte; None in untyped files.
+        size: Payload size as the header has it.
+        crc: Stored CRC.
+        payload: The payload; shorter than `size` where the file ends.
+    """
+
+    offset: int
+    type: int | None
+    size: int
+    crc: int
+    payload: memoryview
+
+    @property
+    def end(self) -> int:
+        """Offset of the next record, as the header has it."""
+        return self.offset + RECORD_HEADER_SIZE + self.size
+
+
+def check_file_version(buffer: Buffer) -> str | None:
+    """Returns the server's error text if it would not accept the version header of a file, else None."""
+    if len(buffer) < FILE_HEADER_SIZE:
+        return f"unable to verify file version: {EOF_TEXT if len(buffer) else 'EOF'}"
+    (version,) = FILE_HEADER.unpack_from(buffer)
+    if version != FILE_VERSION:
+        return f"unsupported file version: {version} (supports [{FILE_VERSION}..{FILE_VERSION}])"
+    return None
+
+
+def read_record(
+    buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: CrcFunction, check_crc: bool = True
+) -> tuple[Stop | None, Record | None]:
+    """Reads the record at an offset as the server does.
+
+    Args:
+        buffer: The file.
+        offset: Where the header should be.
+        limit: Where the file ends; nothing at or behind it is touched.
+        typed: The header holds a type byte.
+        crc: Computes the CRC.
+        check_crc: Refuse records whose CRC is wrong.
+
+    Returns:
+        None and the record if it is good; else why the server stops here, and the record as far as it is
+        there (None where there is not even a header).
+    """
+    limit = min(limit, len(buffer))
+    left = limit - offset
+    if left <= 0:
+        return Stop.END, None
+    if left < RECORD_HEADER_SIZE:
+        return Stop.SHORT_HEADER, None
+    word, stored = RECORD_HEADER.unpack_from(buffer, offset)
+    size = word & MAX_TYPED_PAYLOAD if typed else word
+    begin = offset + RECORD_HEADER_SIZE
+    payload = memoryview(buffer)[begin : min(begin + size, limit)]
+    record = Record(offset, word >> 24 if typed else None, size, stored, payload)
+    if word == 0 and stored == 0:
+        return Stop.ZEROS, record
+    if len(payload) < size:
+        return (Stop.SHORT_PAYLOAD if len(payload) else Stop.DANGLING), record
+    if check_crc and crc(payload) != stored:
+        return Stop.BAD_CRC, record
+    return None, record
+
+
+def crc_error_text(stored: int, computed: int) -> str:
+    """The server's text for a CRC that does not match."""
+    return f"corrupted data, expected crc to be 0x{stored:08x}, got 0x{computed:08x}"
+
+
+class Records(Iterator[Record]):
+    """The records of a file one by one, until the first that is not good.
+
+    Attributes:
+        stop: Why it ended; None before the end.
+        offset: Where the next record begins, at the end where it stopped.
+        bad: The record at which it stopped, as far as it is there.
+        error: The server's error text at the end: "" where the server goes on as if the file ended there.
+    """
+
+    def __init__(
+        self, buffer: Buffer, start: int, limit: int, *, typed: bool, crc: CrcFunction, check_crc: bool = True
+    ) -> None:
+        self._buffer = buffer
+        self._limit = limit
+        self._typed = typed
+        self._crc = crc
+        self._check_crc = check_crc
+        self.offset = start
+        self.stop: Stop | None = None
+        self.bad: Record | None = None
+        self.error = ""
+
+    def __next__(self) -> Record:
+        if self.stop is not None:
+            raise StopIteration
+        stop, record = read_record(
+            self._buffer,
+            self.offset,
+            self._limit,
+            typed=self._typed,
+            crc=self._crc,
+            check_crc=self._check_crc,
+        )
+        if stop is None:
+            assert record is not None
+            self.offset = record.end
+            return record
+        self.stop, self.bad = stop, record
+        if stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD):
+            self.error = EOF_TEXT
+        elif stop is Stop.BAD_CRC:
+            assert record is not None
+            self.error = crc_error_text(record.crc, self._crc(record.payload))
+        raise StopIteration
+
+
+def records(
+    buffer: Buffer, start: int, limit: int, *, typed: bool, crc: CrcFunction, check_crc: bool = True
+) -> Records:
+    """Iterates over the records of a file (see `Records`; its `stop` and `offset` tell how it ended)."""
+    return Records(buffer, start, limit, typed=typed, crc=crc, check_crc=check_crc)
+
+
+def encode(payload: Buffer, crc: CrcFunction, type: int | None = None) -> bytes:
+    """Puts a payload into its envelope.
+
+    Args:
+        payload: The protobuf message.
+        crc: Computes the CRC.
+        type: Record type 0 to 255; None for an untyped record.
+
+    Raises:
+        UsageError: The payload is too big for the size field, or there is no such type.
+    """
+    size = len(payload)
+    if type is None:
+        if size > 0xFFFFFFFF:
+            raise UsageError(f"a record payload of {size} bytes does not fit its 32-bit size field")
+        return RECORD_HEADER.pack(size, crc(payload)) + payload
+    if size > MAX_TYPED_PAYLOAD:
+        raise UsageError(f"a typed record payload of {size} bytes is too big, the maximum is {MAX_TYPED_PAYLOAD}")
+    if not 0 <= type <= 0xFF:
+        raise UsageError(f"there is no record type {type}, it must fit one byte")
+    return RECORD_HEADER.pack(type << 24 | size, crc(payload)) + payload

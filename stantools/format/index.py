@@ -1,0 +1,39 @@
+"""Index files as numpy arrays, in place (msgs.N.idx, section 2.3).
+
+4 bytes version | 32 bytes a message: sequence u64, offset i64, timestamp i64, size u32, crc u32
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_DTYPE, INDEX_RECORD_SIZE
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import NDArray
+
+DTYPE = np.dtype(INDEX_DTYPE)
+
+
+def view(buffer: ReadableBuffer, count: int) -> NDArray[Any]:
+    """The first `count` records of an index file, not copied and not checked.
+
+    Args:
+        buffer: The whole file.
+        count: Number of records, usually as `kernels.scan_index` counted the good ones.
+
+    Returns:
+        A structured array with the fields sequence, offset, timestamp, size and crc.
+
+    Raises:
+        ValueError: The buffer has fewer records.
+    """
+    data = memoryview(buffer)
+    if not 0 <= count <= (data.nbytes - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE and count:
+        raise ValueError(f"{count} index records in {data.nbytes} bytes")
+    if not count:
+        return np.empty(0, DTYPE)
+    return np.frombuffer(data, DTYPE, count, FILE_HEADER_SIZE)

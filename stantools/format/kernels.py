@@ -1,0 +1,75 @@
+"""The work on many records at once: the compiled kernels where they were built, else the plain ones.
+
+Both give the same results. The compiled ones release the interpreter lock for the whole call, so that threads
+can work on several files. The environment variable `STANTOOLS_KERNELS` forces one: `plain` or `native`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+from stantools.errors import UsageError
+from stantools.format import plain
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+VARIABLE = "STANTOOLS_KERNELS"
+
+
+def _choose(wanted: str) -> ModuleType:
+    """The module with the kernels that are wanted; the fastest there is for an empty string."""
+    if wanted not in ("", "plain", "native"):
+        raise UsageError(f"{VARIABLE} is {wanted!r}", "set it to plain or native, or unset it")
+    if wanted == "plain":
+        return plain
+    try:
+        return importlib.import_module("stantools.format._native")
+    except ImportError as error:
+        if wanted == "native":
+            raise UsageError(
+                f"{VARIABLE} asks for the compiled kernels, which are not built: {error}",
+                "install with a C compiler at hand, or unset the variable",
+            ) from error
+        return plain
+
+
+_kernels = _choose(os.environ.get(VARIABLE, ""))
+
+#: Which kernels are in use: "native" or "plain".
+NAME: str = _kernels.NAME
+
+if TYPE_CHECKING:
+    from stantools.format.plain import (
+        encode_index,
+        encode_messages,
+        find_log_record,
+        find_record,
+        read_messages_at,
+        scan_index,
+        scan_log,
+        scan_messages,
+    )
+else:
+    encode_index = _kernels.encode_index
+    encode_messages = _kernels.encode_messages
+    find_log_record = _kernels.find_log_record
+    find_record = _kernels.find_record
+    read_messages_at = _kernels.read_messages_at
+    scan_index = _kernels.scan_index
+    scan_log = _kernels.scan_log
+    scan_messages = _kernels.scan_messages
+
+__all__ = [
+    "NAME",
+    "encode_index",
+    "encode_messages",
+    "find_log_record",
+    "find_record",
+    "read_messages_at",
+    "scan_index",
+    "scan_log",
+    "scan_messages",
+]

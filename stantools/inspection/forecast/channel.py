@@ -1,0 +1,173 @@
+"""What the server recovers of the channels: message slices, limits and subscriptions, channel by channel.
+
+Facts: filestore specification, sections 7.1, 7.4 and 7.5. Slices and logs are read in several threads; what they lead
+to is put together in the server's order, and the first error ends the recovery as it does there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection.forecast import report
+from stantools.inspection.forecast.changes import Change
+from stantools.inspection.forecast.logfiles import recover_subs
+from stantools.inspection.forecast.removal import Totals, apply_limits
+from stantools.inspection.forecast.slices import Recovery, Slice, SliceOutcome, recover_slice
+from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
+from stantools.store.sublog import SubsState
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class RecoveredChannel:
+    """A channel after its recovery.
+
+    Attributes:
+        name: Its name.
+        raw_name: Its name as in subjects.
+        slices: Its slices that hold messages, by number, after limits.
+        totals: What the server counts.
+        subs: Its subscriptions.
+        subs_size: Size of subs.dat after the recovery.
+        log: Lines that are logged.
+        changes: What happens to its files, in order.
+        error: Why the server does not start; "" if it goes on.
+    """
+
+    name: str
+    raw_name: bytes
+    slices: list[Slice] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    subs: SubsState = field(default_factory=SubsState)
+    subs_size: int = FILE_HEADER_SIZE
+    log: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    error: str = ""
+
+
+def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
+    """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
+    with ThreadPoolExecutor(max(recovery.options.workers, 1)) as executor:
+        tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
+        current: RecoveredChannel | None = None
+        for apply in in_order(executor, tasks, ahead=4 * max(recovery.options.workers, 1)):
+            current = apply(current)
+            if current.error:
+                yield current
+                return
+            if current.subs.end is not None:
+                yield current
+                current = None
+
+
+#: Adds to a channel (None: to a new one) what was found out about a part of it.
+_Apply = Callable[[RecoveredChannel | None], RecoveredChannel]
+
+
+def in_order(executor: ThreadPoolExecutor, tasks: Iterable[Callable[[], _T]], *, ahead: int) -> Iterator[_T]:
+    """Runs tasks in threads and gives their results in the order of the tasks; only a few tasks ahead are begun."""
+    pending: deque[Future[_T]] = deque()
+    try:
+        for task in tasks:
+            pending.append(executor.submit(task))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Callable[[], _Apply]]:
+    """The parts of a channel's recovery: its slices in lexical order of their names, then its subscriptions."""
+    raw_name = os.fsencode(name)
+    directory = store.path / name
+    if not recovery.options.access.may_list(directory):
+        yield lambda: partial(_fail, name, "", f"open {recovery.full_name(name)}: permission denied")
+        return
+    files = store.channel(name)
+    for entry in _lexical(files):
+        if isinstance(entry, Path):
+            yield partial(_misnamed, name, entry.name)
+        else:
+            yield partial(_slice_task, recovery, name, raw_name, entry)
+    yield partial(_last_task, recovery, name, raw_name, files)
+
+
+def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
+    entries: list[SliceFiles | Path] = [*files.slices, *files.misnamed]
+    return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+
+
+def _fail(name: str, opened: str, error: str, channel: RecoveredChannel | None) -> RecoveredChannel:
+    channel = channel or RecoveredChannel(name, os.fsencode(name))
+    channel.error = f"unable to recover message store for [{name}](file: {report.quote(opened)}): {error}"
+    return channel
+
+
+def _misnamed(name: str, file: str) -> _Apply:
+    def apply(channel: RecoveredChannel | None) -> RecoveredChannel:
+        opened = channel.opened if isinstance(channel, _Open) else ""
+        return _fail(name, opened, f"message log has an invalid name: {file}", channel)
+
+    return apply
+
+
+@dataclass
+class _Open(RecoveredChannel):
+    """A channel whose message store is being recovered: knows which file was opened last."""
+
+    opened: str = ""
+
+
+def _slice_task(recovery: Recovery, name: str, raw_name: bytes, files: SliceFiles) -> _Apply:
+    outcome = recover_slice(recovery, name, raw_name, files)
+
+    def apply(channel: RecoveredChannel | None) -> RecoveredChannel:
+        return _add_slice(name, raw_name, outcome, channel)
+
+    return apply
+
+
+def _add_slice(name: str, raw_name: bytes, outcome: SliceOutcome, channel: RecoveredChannel | None) -> RecoveredChannel:
+    channel = channel or _Open(name, raw_name)
+    assert isinstance(channel, _Open)
+    channel.opened = outcome.opened
+    channel.log += outcome.log
+    channel.changes += outcome.changes
+    if outcome.error:
+        return _fail(name, outcome.opened, outcome.error, channel)
+    if outcome.slice is not None:
+        channel.slices.append(outcome.slice)
+        channel.totals.add(outcome.slice)
+    return channel
+
+
+def _last_task(recovery: Recovery, name: str, raw_name: bytes, files: ChannelFiles) -> _Apply:
+    subs = recover_subs(recovery, name, files)
+
+    def apply(channel: RecoveredChannel | None) -> RecoveredChannel:
+        channel = channel or RecoveredChannel(name, raw_name)
+        channel.slices.sort(key=lambda found: found.number)
+        options = recovery.options
+        now = time.time_ns() if options.now_ns is None else options.now_ns
+        limits = options.limits.limits_for(name)
+        channel.changes += apply_limits(channel.slices, channel.totals, limits, now, recovery, raw_name)
+        channel.subs, channel.subs_size = subs.state, subs.size
+        channel.log += subs.log
+        channel.changes += subs.changes
+        channel.error = subs.error
+        return channel
+
+    return apply

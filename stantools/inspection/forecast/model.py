@@ -1,0 +1,275 @@
+"""What a forecast is asked for and what it says: the server's options, and the outcome of a start.
+
+Facts: filestore specification, sections 7, 10 and 11. The json form of an outcome is the contract of design section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stantools.errors import UsageError
+from stantools.format.crc import IEEE
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast.access import Access, CurrentUser
+from stantools.inspection.forecast.changes import Change
+from stantools.store.limits import StoreLimits
+from stantools.store.ranges import Ranges
+from stantools.store.sublog import SubStatus
+
+DEFAULT_CLUSTER_ID = "test-cluster"
+DEFAULT_READ_BUFFER = 2 * 1024 * 1024
+
+#: Versions whose behaviour is known, by what is given as `--server-version`.
+SERVER_VERSIONS = ("0.23.2", "0.25.6")
+
+#: Errors of single messages that are kept with their text, per channel; of the others only the sequence is kept.
+MAX_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How the server would be started; the defaults are the server's.
+
+    Attributes:
+        version: One of `SERVER_VERSIONS`.
+        polynomial: `-file_crc_poly`, reflected.
+        check_crc: `-file_crc`.
+        limits: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
+        read_buffer_size: `-file_read_buffer_size` in bytes; 0 turns reading ahead off.
+        encryption_key: `-encryption_key`; None is a server without encryption.
+        cluster_id: `-cluster_id`.
+        store_name: The directory as given to `-dir`, for messages; the store's path if None.
+        now_ns: The time of the start, for age limits; None is the time of the forecast.
+        access: Which files the server's user may open and create.
+        workers: Threads of the forecast itself. The outcome does not depend on it.
+
+    Raises:
+        UsageError: The version is unknown or the read buffer size negative.
+    """
+
+    version: str = SERVER_VERSIONS[0]
+    polynomial: int = IEEE
+    check_crc: bool = True
+    limits: StoreLimits = StoreLimits()
+    read_buffer_size: int = DEFAULT_READ_BUFFER
+    encryption_key: bytes | None = field(default=None, repr=False)
+    cluster_id: str = DEFAULT_CLUSTER_ID
+    store_name: str | None = None
+    now_ns: int | None = None
+    access: Access = CurrentUser()
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.version not in SERVER_VERSIONS:
+            raise UsageError(
+                f"the behaviour of server version {self.version!r} is not known",
+                f"use one of {', '.join(SERVER_VERSIONS)}",
+            )
+        if self.read_buffer_size < 0:
+            raise UsageError("read buffer size value must be a positive number", "use 0 to turn reading ahead off")
+
+    @property
+    def since_0_25(self) -> bool:
+        """The server is 0.25.0 or later."""
+        return self.version == "0.25.6"
+
+
+class Progress(Protocol):
+    """Who wants to know how far the work is."""
+
+    def advance(self, count: int) -> None:
+        """So many more bytes of the store were read."""
+
+
+@dataclass
+class Lookups:
+    """What reading each message of a channel by its sequence gives.
+
+    Attributes:
+        readable: Sequences that give the message of that sequence.
+        failing: Sequences that give an error.
+        errors: The error texts, of the first `MAX_TEXTS` of them.
+        wrong: Sequences that give a message with another sequence, and which.
+    """
+
+    readable: Ranges = Ranges()
+    failing: Ranges = Ranges()
+    errors: dict[int, str] = field(default_factory=dict)
+    wrong: dict[int, int] = field(default_factory=dict)
+
+    def found(self) -> Ranges:
+        """Returns the sequences that are there, readable or not."""
+        return Ranges.union((self.readable, self.failing, Ranges.of((seq, seq) for seq in self.wrong)))
+
+
+@dataclass(frozen=True)
+class SubscriptionForecast:
+    """A recovered subscription.
+
+    Attributes:
+        state: As recovered.
+        pending: Sequences that were sent and not acknowledged, ascending.
+        status: What the server makes of it.
+    """
+
+    state: pb.SubState
+    pending: tuple[int, ...]
+    status: SubStatus
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the subscription with the field names of the `info` contract."""
+        state = self.state
+        return {
+            "id": state.id,
+            "client_id": text(state.client_id),
+            "q_group": text(state.q_group),
+            "inbox": text(state.inbox),
+            "ack_inbox": text(state.ack_inbox),
+            "max_in_flight": state.max_in_flight,
+            "ack_wait_in_secs": state.ack_wait_in_secs,
+            "durable_name": text(state.durable_name),
+            "last_sent": state.last_sent,
+            "is_durable": state.is_durable,
+            "is_closed": state.is_closed,
+            "pending": list(self.pending),
+            "status": self.status.value,
+        }
+
+
+@dataclass
+class ChannelForecast:
+    """What the server shows of a channel once it has started.
+
+    Attributes:
+        name: The channel.
+        first_seq: First sequence; 0 in a channel that never had a message.
+        last_seq: Last sequence.
+        count: Messages as the server counts them.
+        bytes: Bytes as the server counts them.
+        lookups: What reading from the first to the last sequence gives.
+        alone: What reading each message on its own gives, without reading ahead; None if it is the same.
+        missing: Sequences between first and last that are not there.
+        delivered: What a subscriber from the start gets, in order of delivery.
+        stalls_at: Sequence at which delivery stops for good, None if it does not.
+        stall_error: Why it stops.
+        subscriptions: Recovered subscriptions by id.
+    """
+
+    name: str
+    first_seq: int = 0
+    last_seq: int = 0
+    count: int = 0
+    bytes: int = 0
+    lookups: Lookups = field(default_factory=Lookups)
+    alone: Lookups | None = None
+    missing: Ranges = Ranges()
+    delivered: Sequence[tuple[int, int]] = ()
+    stalls_at: int | None = None
+    stall_error: str = ""
+    subscriptions: list[SubscriptionForecast] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the channel's part of the json contract."""
+        result: dict[str, Any] = {
+            "first_seq": self.first_seq,
+            "last_seq": self.last_seq,
+            "count": self.count,
+            "bytes": self.bytes,
+            **_lookups_json(self.lookups),
+            "missing": self.missing.as_json(),
+            "delivered_from_start": [list(pair) for pair in self.delivered],
+            "stalls_at": self.stalls_at,
+        }
+        if self.stall_error:
+            result["stall_error"] = self.stall_error
+        if self.alone is not None:
+            result["without_read_ahead"] = _lookups_json(self.alone)
+        result["subscriptions"] = [subscription.as_json() for subscription in self.subscriptions]
+        return result
+
+
+@dataclass
+class Forecast:
+    """What happens if the server is started now.
+
+    Attributes:
+        server_version: The server's version.
+        truncate: With the truncate option.
+        starts: It starts.
+        exit_code: Its exit code if it does not start, else None.
+        error: Why it does not start, without the words around it in the log.
+        log: What it logs from the recovery on, each line as `[LVL] STREAM: text`.
+        recovered: It found a state; otherwise it starts as if the store were empty.
+        channels: The channels, by name.
+        clients: The recovered clients by id.
+        server_info: The recovered server information, None if there was none.
+        changes: What the recovery does to files, by path relative to the store.
+        run_changes: Further changes as soon as the server runs: `server.dat` written, records appended to `subs.dat`.
+            Clients that do not answer are dropped later, which is not part of it.
+    """
+
+    server_version: str
+    truncate: bool
+    starts: bool = False
+    exit_code: int | None = None
+    error: str | None = None
+    log: list[str] = field(default_factory=list)
+    recovered: bool = False
+    channels: dict[str, ChannelForecast] = field(default_factory=dict)
+    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)
+    server_info: pb.ServerInfo | None = None
+    changes: dict[str, Change] = field(default_factory=dict)
+    run_changes: dict[str, Change] = field(default_factory=dict)
+
+    def files_changed(self) -> dict[str, tuple[int | None, int | None]]:
+        """Returns, by path, the sizes before and after the recovery; None where there is no file."""
+        return {path: (change.before, change.after) for path, change in sorted(self.changes.items())}
+
+    def files_changed_by_run(self) -> dict[str, tuple[int | None, int | None]]:
+        """Returns, by path, the sizes before and after recovery and start."""
+        sizes = self.files_changed()
+        for path, change in self.run_changes.items():
+            before = sizes[path][0] if path in sizes else change.before
+            sizes[path] = (before, change.after)
+        return dict(sorted(sizes.items()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns one of the two outcomes of the json contract (design section 5)."""
+        info = self.server_info
+        return {
+            "starts": self.starts,
+            "exit_code": self.exit_code,
+            "error": self.error,
+            "log": list(self.log),
+            "recovered": self.recovered,
+            "channels": {name: channel.as_json() for name, channel in self.channels.items()},
+            "clients": [text(client) for client in sorted(self.clients)],
+            "server_info": None if info is None else _info_json(info),
+            "files_changed": _sizes_json(self.files_changed()),
+            "files_changed_by_server_run": _sizes_json(self.files_changed_by_run()),
+        }
+
+
+def text(raw: bytes) -> str:
+    """Returns a string field as text; bytes that are not UTF-8 become surrogate escapes."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _info_json(info: pb.ServerInfo) -> dict[str, str]:
+    return {each.name: text(getattr(info, each.name)) for each in info.DESCRIPTOR.fields}
+
+
+def _lookups_json(lookups: Lookups) -> dict[str, Any]:
+    result: dict[str, Any] = {"readable": lookups.readable.as_json()}
+    if lookups.failing:
+        result["unreadable"] = lookups.failing.as_json()
+        result["lookup_errors"] = {str(seq): error for seq, error in sorted(lookups.errors.items())}
+    if lookups.wrong:
+        result["wrong_message"] = {str(seq): other for seq, other in sorted(lookups.wrong.items())}
+    return result
+
+
+def _sizes_json(sizes: dict[str, tuple[int | None, int | None]]) -> dict[str, dict[str, int | None]]:
+    return {path: {"size_before": before, "size_after": after} for path, (before, after) in sizes.items()}

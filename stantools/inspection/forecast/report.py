@@ -1,0 +1,153 @@
+r"""The texts that the server logs about a bad record, and its way of quoting (filestore specification, section 7.8).
+
+Unexpected EOF for file "/store/foo/msgs.1.dat"          Corrupted record in file "...": corrupted data, ...
+It is recommended that you make a copy ...               (only where it could be cut and is not)
+Restart with the ContinueOnUnexpectedEOF flag ...        (same)
+Dataloss may occur. Details ...                          (same)
+Record header:
+ Bytes:
+42 00 00 00 17 b2 59 9e
+ Type: 1                                                 (typed files, whole header)
+ Size: 66                                                (whole header)
+ CRC : 0x9e59b217                                        (whole header)
+Record payload:                                          (whole header)
+08 25 12                                                    - .%.
+record payload expected to be 66 bytes, only read 3      (only where it could be cut and is not)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE
+from stantools.store.mapping import Buffer
+
+_DUMP_BYTES = 20
+_DUMP_WIDTH = 59
+#: A damaged size field can announce gigabytes, all of which the server prints. These many lines are kept.
+_DUMP_LINES = 500
+
+#: What the server's text for byte 128 becomes for a reader of UTF-8: it writes the bare byte.
+_BARE_BYTE = "\N{REPLACEMENT CHARACTER}"
+
+_ESCAPES = {
+    "\a": r"\a",
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+    '"': r"\"",
+    "\\": r"\\",
+}
+
+
+def error(line: str) -> str:
+    """Returns a log line of level error."""
+    return f"[ERR] STREAM: {line}"
+
+
+def warning(line: str) -> str:
+    """Returns a log line of level warning."""
+    return f"[WRN] STREAM: {line}"
+
+
+def info(line: str) -> str:
+    """Returns a log line of level info."""
+    return f"[INF] STREAM: {line}"
+
+
+def quote(name: str) -> str:
+    """Quotes a file or channel name as the server does (`%q`)."""
+    return '"' + "".join(_escape(character) for character in name) + '"'
+
+
+def _escape(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bool, truncate: bool) -> list[str]:
+    """Returns what is logged about a record that the file's end cuts off.
+
+    Args:
+        buffer: The file; what is behind the offset is the record.
+        offset: Of the record.
+        file: Full path of the file, as the server names it.
+        store: The store's directory, as the server names it.
+        typed: The file has typed records.
+        truncate: The server runs with the truncate option and cuts the file here.
+    """
+    lines = [error(f"Unexpected EOF for file {quote(file)}")]
+    if not truncate:
+        lines += [
+            error(f"It is recommended that you make a copy of the whole datatstore {quote(store)}."),
+            error(f"Restart with the ContinueOnUnexpectedEOF flag to truncate this file to this offset: {offset}."),
+            error("Dataloss may occur. Details about the first corrupted record follows..."),
+        ]
+    lines += _record(buffer, offset, typed=typed)
+    if truncate:
+        return [*lines, info(f"File {quote(file)} has been truncated to offset: {offset}"), info("Recovery resumes...")]
+    left = len(buffer) - offset
+    if left < RECORD_HEADER_SIZE:
+        missing = f"record header expected to be {RECORD_HEADER_SIZE} bytes, only read {left}"
+    else:
+        size = _size(buffer, offset, typed=typed)
+        missing = f"record payload expected to be {size} bytes, only read {left - RECORD_HEADER_SIZE}"
+    return [*lines, error(missing)]
+
+
+def corrupted_record(buffer: Buffer, offset: int, *, file: str, reason: str, typed: bool) -> list[str]:
+    """Returns what is logged about a record whose CRC is wrong.
+
+    Args:
+        buffer: The file.
+        offset: Of the record.
+        file: Full path of the file, as the server names it.
+        reason: The CRC error.
+        typed: The file has typed records.
+    """
+    return [error(f"Corrupted record in file {quote(file)}: {reason}"), *_record(buffer, offset, typed=typed)]
+
+
+def _size(buffer: Buffer, offset: int, *, typed: bool) -> int:
+    word: int = RECORD_HEADER.unpack_from(buffer, offset)[0]
+    return word & MAX_TYPED_PAYLOAD if typed else word
+
+
+def _record(buffer: Buffer, offset: int, *, typed: bool) -> list[str]:
+    header = bytes(buffer[offset : offset + RECORD_HEADER_SIZE])
+    lines = ["Record header:", " Bytes:", header.hex(" ")]
+    if len(header) == RECORD_HEADER_SIZE:
+        word, crc = RECORD_HEADER.unpack(header)
+        size = _size(buffer, offset, typed=typed)
+        if typed:
+            lines.append(f" Type: {word >> 24}")
+        lines += [f" Size: {size}", f" CRC : 0x{crc:08x}", "Record payload:"]
+        begin = offset + RECORD_HEADER_SIZE
+        lines += _dump(buffer[begin : begin + size])
+    return [error(line) for line in lines]
+
+
+def _dump(payload: Buffer) -> Iterator[str]:
+    shown = min(len(payload), _DUMP_LINES * _DUMP_BYTES)
+    for start in range(0, shown, _DUMP_BYTES):
+        part = bytes(payload[start : min(start + _DUMP_BYTES, shown)])
+        yield f"{part.hex(' '):<{_DUMP_WIDTH}} - {''.join(map(_character, part))}"
+    if shown < len(payload):
+        yield f"... {-(-(len(payload) - shown) // _DUMP_BYTES)} lines ..."
+
+
+def _character(byte: int) -> str:
+    if byte == 128:
+        return _BARE_BYTE
+    return chr(byte) if 32 <= byte < 128 else "."

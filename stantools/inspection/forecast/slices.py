@@ -1,0 +1,278 @@
+"""What the server makes of one message slice at start: the decision table of filestore specification, section 7.6.
+
+    index                  then
+    clean end, records     check the last message; good: use the index, else log, rebuild
+    clean end, no records  scan the data file
+    a record of zeros      cut the index there, then as after a clean end
+    torn or wrong CRC      log, rebuild
+    missing                create it, scan the data file
+
+Rebuilding is a scan of the data file into a new index. A scan that fails deletes the index and ends the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.format.envelope import EOF_TEXT, check_file_version, crc_error_text
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    INDEX_RECORD,
+    INDEX_RECORD_SIZE,
+    MESSAGE_OVERHEAD,
+    Stop,
+)
+from stantools.inspection.forecast import report
+from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
+from stantools.inspection.forecast.datascan import DataScan, scan_data
+from stantools.inspection.forecast.model import ServerOptions
+from stantools.inspection.forecast.records import check_last_message
+from stantools.inspection.forecast.windows import index_rows
+from stantools.store.directory import SliceFiles
+from stantools.store.mapping import Buffer, mapped
+from stantools.format.envelope import FILE_HEADER_BYTES
+
+
+@dataclass(slots=True)
+class Slice:
+    """A slice that the server recovered; it holds at least one message.
+
+    Attributes:
+        number: Slice number.
+        data: The data file.
+        data_file: The data file, relative to the store.
+        data_size: Size of the data file now.
+        data_end: Its size after the recovery.
+        index: The index file where its records are used as they are; None where it is written anew from the data.
+        index_file: The index, relative to the store.
+        index_size: Size of the index now, None if there is none.
+        rows: Messages ever stored in the slice.
+        bytes: Their bytes in the server's accounting.
+        first: Sequence of the first message.
+        last: Sequence of the last message.
+        ascending: Sequences rise from message to message.
+        removed: Messages at the front that limits have removed.
+    """
+
+    number: int
+    data: Path
+    data_file: str
+    data_size: int
+    data_end: int
+    index: Path | None
+    index_file: str
+    index_size: int | None
+    rows: int = 0
+    bytes: int = 0
+    first: int = 0
+    last: int = 0
+    ascending: bool = True
+    removed: int = 0
+
+
+@dataclass
+class SliceOutcome:
+    """What the recovery of one slice leads to.
+
+    Attributes:
+        slice: The slice, None if it holds no message.
+        log: Lines that are logged.
+        changes: What happens to its files.
+        error: Why the server does not start; "" if it goes on.
+        opened: The file that was opened last, which the server's error names; "" if none was.
+    """
+
+    slice: Slice | None = None
+    log: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    error: str = ""
+    opened: str = ""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What stays the same during one start.
+
+    Attributes:
+        root: The store's directory.
+        options: The server's options.
+        crc: The server's CRC.
+        truncate: With the truncate option.
+        scans: Data files that were scanned for an earlier forecast of the same store.
+    """
+
+    root: Path
+    options: ServerOptions
+    crc: Crc
+    truncate: bool
+    scans: dict[Path, DataScan]
+
+    @property
+    def store_name(self) -> str:
+        """The store's directory as the server names it."""
+        return self.options.store_name or str(self.root)
+
+    def full_name(self, file: str) -> str:
+        """Returns the full path of a file of the store, as the server names it."""
+        return f"{self.store_name}/{file}"
+
+    def denied(self, file: str, *, named: str = "") -> str:
+        """Returns the text with which opening or creating a file fails; "" if it would not."""
+        path = self.root / file
+        access = self.options.access
+        allowed = access.may_open(path) if path.exists() else access.may_change(path.parent)
+        return "" if allowed else f"open {named or self.full_name(file)}: permission denied"
+
+
+def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: SliceFiles) -> SliceOutcome:
+    """Forecasts the recovery of one slice."""
+    assert files.data is not None
+    data_file = f"{channel}/{files.data.name}"
+    index_file = f"{channel}/msgs.{files.number}.idx"
+    outcome = SliceOutcome(opened=data_file)
+    if denied := recovery.denied(data_file):
+        outcome.error = denied
+        return outcome
+    with mapped(files.data) as data:
+        if text := check_file_version(data):
+            outcome.error = text
+            return outcome
+        outcome.opened = index_file
+        if denied := recovery.denied(index_file):
+            outcome.error = denied
+            return outcome
+        found = Slice(
+            files.number, files.data, data_file, len(data), len(data), files.index, index_file, None
+        )  # fmt: skip
+        step = _Step(recovery, raw_channel, data, found, outcome)
+        if files.index is None:
+            outcome.changes.append(Change(index_file, None, FILE_HEADER_SIZE, Write(FILE_HEADER_BYTES)))
+            step.scan(None)
+            return outcome
+        with mapped(files.index) as index:
+            found.index_size = len(index)
+            if text := check_file_version(index):
+                outcome.error = text
+            else:
+                step.read_index(index)
+    return outcome
+
+
+@dataclass
+class _Step:
+    """The work on one slice while its files are open."""
+
+    recovery: Recovery
+    channel: bytes
+    data: Buffer
+    found: Slice
+    outcome: SliceOutcome
+
+    def read_index(self, index: Buffer) -> None:
+        """Uses the index, or finds out why not."""
+        found, options, crc = self.found, self.recovery.options, self.recovery.crc
+        count, stop = kernels.scan_index(index, FILE_HEADER_SIZE, len(index), crc, options.check_crc)
+        end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
+        if stop == Stop.ZEROS:
+            self.outcome.changes.append(Change(found.index_file, len(index), end, Cut()))
+        elif stop == Stop.SHORT_HEADER:
+            self._rebuild(index, EOF_TEXT)
+            return
+        elif stop == Stop.BAD_CRC:
+            *_, stored = INDEX_RECORD.unpack_from(index, end)
+            self._rebuild(index, crc_error_text(stored, crc(index[end : end + INDEX_RECORD_SIZE - 4])))
+            return
+        if count == 0:
+            self.scan(index, header_only=True)
+            return
+        sequence, offset, _, size, _ = INDEX_RECORD.unpack_from(index, end - INDEX_RECORD_SIZE)
+        wrong = check_last_message(self.data, sequence, offset, size, crc, since_0_25=options.since_0_25)
+        if wrong:
+            name = report.quote(self.recovery.full_name(found.data_file))
+            wrong = f"Verification of last message for file {name} failed: {wrong}"
+            self.outcome.log.append(report.error(wrong))
+            self._rebuild(index, wrong)
+            return
+        self._use_index(index, count)
+
+    def _use_index(self, index: Buffer, count: int) -> None:
+        found = self.found
+        found.rows = count
+        previous = None
+        for rows in index_rows(index, count):
+            sequences = rows["sequence"]
+            if previous is None:
+                found.first = int(sequences[0])
+            elif sequences[0] <= previous:
+                found.ascending = False
+            if bool((sequences[1:] <= sequences[:-1]).any()):
+                found.ascending = False
+            previous = sequences[-1]
+            found.bytes += int(rows["size"].sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(rows)
+        assert previous is not None
+        found.last = int(previous)
+        self.outcome.slice = found
+
+    def _rebuild(self, index: Buffer, why: str) -> None:
+        name = report.quote(self.recovery.full_name(self.found.index_file))
+        self.outcome.log.append(
+            report.error(f"Error with index file {name}: {why}. Truncating and recovering from data file")
+        )
+        self.scan(index)
+
+    def scan(self, index: Buffer | None, *, header_only: bool = False) -> None:
+        """Scans the data file into a new index.
+
+        Args:
+            index: The index there is, if any.
+            header_only: The index is there and holds nothing. The server then takes the index for the file that it
+                scans when something is wrong, and fails (a defect, section 7.6).
+        """
+        found, recovery = self.found, self.recovery
+        result = recovery.scans.get(found.data)
+        if result is None:
+            result = scan_data(self.data, self.channel, recovery.crc, recovery.options.check_crc, index)
+            recovery.scans[found.data] = result
+        if error := self._judge(result, header_only=header_only):
+            self.outcome.error = error
+            self.outcome.changes.append(Change(found.index_file, found.index_size, None, Delete()))
+            return
+        found.index = None
+        found.rows, found.bytes, found.ascending = result.count, result.bytes, result.ascending
+        found.first, found.last = result.first, result.last
+        if found.data_end != found.data_size:
+            self.outcome.changes.append(Change(found.data_file, found.data_size, found.data_end, Cut()))
+        rebuilt = RebuildIndex(found.data_file, result.end, result.count)
+        if not result.same_index:
+            self.outcome.changes.append(Change(found.index_file, found.index_size, rebuilt.size, rebuilt))
+        if result.count:
+            self.outcome.slice = found
+
+    def _judge(self, result: DataScan, *, header_only: bool) -> str:
+        """Returns why the server does not start after a scan, "" if it goes on; logs, and sets the new file end."""
+        found, recovery, log = self.found, self.recovery, self.outcome.log
+        torn = result.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
+        suspect = found.index_file if header_only else found.data_file
+        name = recovery.full_name(suspect)
+        # Of an index that it holds for the data file, the server shows no bytes.
+        shown = self.data if not header_only else self.data[: result.end]
+        if torn and not (recovery.truncate and header_only):
+            log += report.torn_record(
+                shown, result.end, file=name, store=recovery.store_name, typed=False, truncate=recovery.truncate
+            )
+        elif result.stop is Stop.BAD_CRC:
+            log += report.corrupted_record(shown, result.end, file=name, reason=result.error, typed=False)
+        if result.stop is Stop.ZEROS or (torn and recovery.truncate):
+            if header_only:
+                closed = f"write {name}: file already closed"
+                if not torn:
+                    return closed
+                return f"unable to repair file {report.quote(name)} by truncating at offset {result.end}: {closed}"
+            found.data_end = result.end
+            return ""
+        return EOF_TEXT if torn else result.error

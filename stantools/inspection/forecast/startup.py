@@ -1,0 +1,149 @@
+"""What the server does with recovered subscriptions as soon as it runs (filestore specification, sections 4.1 to 4.3).
+
+    ghost      warned of, and a Delete is appended to subs.dat
+    active     its pending messages are sent again, then new ones as long as fewer than its maximum are pending
+    others     nothing
+
+A pending message that is no longer there is acknowledged (Ack), one that cannot be read stays pending and is logged.
+Every new message that is sent is recorded (Msg). So the records tell the size that subs.dat will have, as long as no
+client answers and none is found dead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast import report
+from stantools.inspection.forecast.model import ChannelForecast, text
+from stantools.store.sublog import SubStatus
+
+
+@dataclass
+class Startup:
+    """What happens in one channel.
+
+    Attributes:
+        log: Lines that are logged.
+        appended: Bytes that are appended to subs.dat.
+    """
+
+    log: list[str] = field(default_factory=list)
+    appended: int = 0
+
+    def _record(self, message: pb.SubStateDelete | pb.SubStateUpdate) -> None:
+        self.appended += RECORD_HEADER_SIZE + message.ByteSize()
+
+
+def remove_ghosts(channel: ChannelForecast) -> Startup:
+    """Forecasts what happens while subscriptions are put in place."""
+    startup = Startup()
+    for each in channel.subscriptions:
+        if each.status is SubStatus.GHOST:
+            state = each.state
+            startup.log.append(
+                report.warning(
+                    f"Not recovering ghost durable queue subscriber: [{text(state.client_id)}]:[{text(state.q_group)}]"
+                    f" subject={channel.name} inbox={text(state.inbox)}"
+                )
+            )
+            startup._record(pb.SubStateDelete(id=state.id))
+    return startup
+
+
+def start_delivery(channel: ChannelForecast) -> Startup:
+    """Forecasts redelivery and the first delivery of new messages in one channel."""
+    return _Delivery(channel).run()
+
+
+@dataclass
+class _Member:
+    """An active subscription while messages are sent to it."""
+
+    state: pb.SubState
+    pending: set[int]
+
+    @property
+    def stalled(self) -> bool:
+        return len(self.pending) >= self.state.max_in_flight
+
+
+class _Delivery:
+    def __init__(self, channel: ChannelForecast) -> None:
+        self._channel = channel
+        self._found = channel.lookups.found().pairs()
+        self._startup = Startup()
+
+    def run(self) -> Startup:
+        groups: dict[bytes, list[_Member]] = {}
+        for each in self._channel.subscriptions:
+            if each.status is not SubStatus.ACTIVE:
+                continue
+            member = _Member(each.state, set(each.pending))
+            self._redeliver(member)
+            if each.state.q_group:
+                groups.setdefault(each.state.q_group, []).append(member)
+            else:
+                self._send_new([member], each.state.last_sent)
+        for name, members in groups.items():
+            self._send_new(members, self._last_sent(name))
+        return self._startup
+
+    def _last_sent(self, group: bytes) -> int:
+        ours = (each.state for each in self._channel.subscriptions if each.state.q_group == group)
+        return max(state.last_sent for state in ours)
+
+    def _redeliver(self, member: _Member) -> None:
+        sent: set[int] = set()
+        for sequence in sorted(member.pending):
+            if self._fails(sequence):
+                self._log_redelivery(member, sequence)
+            elif self._next(sequence) == sequence:
+                sent.add(sequence)
+            else:
+                member.pending.discard(sequence)
+                self._startup._record(pb.SubStateUpdate(id=member.state.id, seqno=sequence))
+        if not sent:
+            return
+        # What could be sent now has a time to expire. The server goes through the list once more up to there.
+        for sequence in sorted(member.pending):
+            if sequence in sent:
+                break
+            self._log_redelivery(member, sequence)
+
+    def _log_redelivery(self, member: _Member, sequence: int) -> None:
+        self._startup.log.append(
+            report.error(
+                f"Error getting message for redelivery subid={member.state.id}, seq={sequence},"
+                f" err={self._channel.lookups.errors.get(sequence, '...')}"
+            )
+        )
+
+    def _send_new(self, members: list[_Member], last_sent: int) -> None:
+        ready = [member for member in members if not member.stalled]
+        sequence = self._next(last_sent + 1)
+        while ready and sequence is not None:
+            if self._fails(sequence):
+                reason = self._channel.lookups.errors.get(sequence, "...")
+                self._startup.log.append(
+                    report.error(f"Error looking up message {self._channel.name}:{sequence} ({reason})")
+                )
+                return
+            member = min(ready, key=lambda each: len(each.pending))
+            member.pending.add(sequence)
+            self._startup._record(pb.SubStateUpdate(id=member.state.id, seqno=sequence))
+            ready = [each for each in ready if not each.stalled]
+            sequence = self._next(sequence + 1)
+
+    def _fails(self, sequence: int) -> bool:
+        failing = self._channel.lookups.failing
+        return bool(failing) and sequence in failing
+
+    def _next(self, sequence: int) -> int | None:
+        """The first sequence from this one on that is there."""
+        place = bisect_left(self._found, sequence, key=lambda pair: pair[1])
+        if place == len(self._found):
+            return None
+        return max(sequence, self._found[place][0])

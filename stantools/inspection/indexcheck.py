@@ -1,0 +1,181 @@
+"""Comparing a slice's index with its data, record by record, while the data is scanned.
+
+Facts: filestore specification, sections 2.3 and 7.6 and weaknesses W6 to W9. The usual case, an index that names
+exactly the records of the data file in their order, costs four comparisons of arrays a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.format.columns import MessageColumns
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
+from stantools.store.ranges import Ranges
+
+_FIELDS = ("offset", "sequence", "timestamp", "size")
+#: How many single disagreements are kept; the counts are always complete.
+_KEEP = 100
+
+
+@dataclass(frozen=True)
+class IndexMismatch:
+    """An index record that disagrees with the data record at its offset.
+
+    Attributes:
+        position: Number of the index record, from 0.
+        fields: Names of the fields that differ.
+        index: Values in the index, in the order of `fields`.
+        data: Values in the data file.
+    """
+
+    position: int
+    fields: tuple[str, ...]
+    index: tuple[int, ...]
+    data: tuple[int, ...]
+
+    @property
+    def file_offset(self) -> int:
+        """Where the record lies in the index file."""
+        return FILE_HEADER_SIZE + self.position * INDEX_RECORD_SIZE
+
+
+@dataclass
+class IndexReport:
+    """How an index compares with its data file.
+
+    Attributes:
+        present: The file is there.
+        size: Its length in bytes.
+        header_error: What is wrong with its file version, if anything.
+        count: Good records from the start.
+        stop: Why reading them ended.
+        orphans: Sequences of good data records that no index record points to.
+        orphan_count: How many such data records there are.
+        first_orphan: Offset of the first of them in the data file, -1 if none.
+        dangling: Sequences that index records name at offsets where no good data record lies.
+        dangling_count: How many such index records there are.
+        first_dangling: Number of the first of them, -1 if none.
+        mismatches: Index records that point to a record with other values (the first hundred).
+        mismatch_count: How many there are.
+    """
+
+    present: bool = False
+    size: int = 0
+    header_error: str | None = None
+    count: int = 0
+    stop: Stop = Stop.END
+    orphans: Ranges = field(default_factory=Ranges)
+    orphan_count: int = 0
+    first_orphan: int = -1
+    dangling: Ranges = field(default_factory=Ranges)
+    dangling_count: int = 0
+    first_dangling: int = -1
+    mismatches: list[IndexMismatch] = field(default_factory=list)
+    mismatch_count: int = 0
+
+    @property
+    def end(self) -> int:
+        """First byte of the index file behind its good records."""
+        return min(self.size, FILE_HEADER_SIZE + self.count * INDEX_RECORD_SIZE)
+
+    @property
+    def usable(self) -> bool:
+        """The index holds records that the server would go by."""
+        return self.present and self.header_error is None and self.count > 0
+
+    def agrees(self) -> bool:
+        """Tells whether the index names exactly the good records of the data file."""
+        return (
+            self.present
+            and self.header_error is None
+            and self.stop == Stop.END
+            and not (self.orphan_count or self.dangling_count or self.mismatch_count)
+        )
+
+
+class IndexCheck:
+    """Collects the comparison; feed it every batch of good data records, then ask for the report."""
+
+    def __init__(self, report: IndexReport, records: npt.NDArray[np.void]) -> None:
+        self._report = report
+        self._records = records
+        self._next = 0
+        self._order: npt.NDArray[np.intp] | None = None
+        self._sorted: npt.NDArray[np.int64] | None = None
+        self._seen: npt.NDArray[np.bool_] | None = None
+        self._orphans: list[Ranges] = []
+
+    def add(self, columns: MessageColumns) -> None:
+        """Compares one batch of good records with the index."""
+        rows = len(columns.offset)
+        end = self._next + rows
+        if end <= len(self._records):
+            window = self._records[self._next : end]
+            if all(np.array_equal(window[name], getattr(columns, name)) for name in _FIELDS):
+                if self._seen is not None:
+                    self._seen[self._next : end] = True
+                self._next = end
+                return
+        self._compare(columns)
+
+    def _compare(self, columns: MessageColumns) -> None:
+        order, offsets, seen = self._lookup()
+        at = np.searchsorted(offsets, columns.offset)
+        known = np.zeros(len(at), dtype=bool)
+        inside = at < len(offsets)
+        known[inside] = offsets[at[inside]] == columns.offset[inside]
+        orphan = ~known
+        if orphan.any():
+            self._orphans.append(Ranges.from_sequences(columns.sequence[orphan]))
+            self._report.orphan_count += int(orphan.sum())
+            if self._report.first_orphan < 0:
+                self._report.first_orphan = int(columns.offset[orphan][0])
+        rows = np.flatnonzero(known)
+        positions = order[at[rows]]
+        seen[positions] = True
+        differs = np.zeros(len(rows), dtype=bool)
+        for name in _FIELDS:
+            differs |= self._records[name][positions] != getattr(columns, name)[rows]
+        self._report.mismatch_count += int(differs.sum())
+        for row, position in zip(rows[differs].tolist(), positions[differs].tolist(), strict=True):
+            if len(self._report.mismatches) >= _KEEP:
+                break
+            self._report.mismatches.append(self._mismatch(columns, row, position))
+        if len(positions):
+            self._next = int(positions[-1]) + 1
+
+    def _mismatch(self, columns: MessageColumns, row: int, position: int) -> IndexMismatch:
+        record = self._records[position]
+        names = tuple(name for name in _FIELDS if record[name] != getattr(columns, name)[row])
+        return IndexMismatch(
+            position,
+            names,
+            tuple(int(record[name]) for name in names),
+            tuple(int(getattr(columns, name)[row]) for name in names),
+        )
+
+    def _lookup(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        if self._order is None or self._sorted is None or self._seen is None:
+            self._order = np.argsort(self._records["offset"], kind="stable")
+            self._sorted = self._records["offset"][self._order]
+            self._seen = np.zeros(len(self._records), dtype=bool)
+            # Up to here every batch agreed, so the records before are all seen.
+            self._seen[: self._next] = True
+        return self._order, self._sorted, self._seen
+
+    def finish(self) -> IndexReport:
+        """Returns the report, with the index records that no data record answered to."""
+        report = self._report
+        if self._seen is not None:
+            left = np.flatnonzero(~self._seen)
+        else:
+            left = np.arange(self._next, len(self._records))
+        report.dangling_count = len(left)
+        if len(left):
+            report.first_dangling = int(left[0])
+            report.dangling = Ranges.from_sequences(self._records["sequence"][left])
+        report.orphans = Ranges.union(self._orphans)
+        return report

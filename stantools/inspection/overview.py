@@ -1,0 +1,281 @@
+"""What is in a store, from its indexes and logs alone: the state that the server recovers from it.
+
+Cheap by design: of the message files only the indexes and the last record of each slice are read, unless an index
+cannot be believed. Damage in the middle of a data file is not seen here; `inspection.verify` reads everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.logicalview import LogicalView, apply_limits
+from stantools.inspection.slicesummary import SliceSummary, summarise
+from stantools.inspection.subscribers import Subscriber, client_json, load_clients, load_subs, subscribers, text
+from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
+from stantools.store.era import era_of
+from stantools.store.limits import StoreLimits
+from stantools.store.mapping import mapped
+from stantools.store.serverinfo import ServerFile, ServerOutcome, read_server_info
+
+#: Channels that are listed ahead of the one that is being put together.
+_AHEAD = 64
+
+
+@dataclass
+class ChannelOverview:
+    """One channel.
+
+    Attributes:
+        name: Its name.
+        first_seq: First sequence of its lowest slice, as the server counts; 0 if it has no message.
+        last_seq: Last sequence of its highest slice.
+        count: Messages.
+        bytes: Their size in the server's accounting (payload of the record + 40 each).
+        slices: Its slices, by number.
+        archived: Its `.bak` slices, by number.
+        subscriptions: Its subscriptions, by id.
+        disk_bytes: Size of its files.
+        logical: What a server with the given limits shows, if limits were given.
+        encrypted: The last message of a slice looks encrypted.
+        problems: What was noticed on the way, in words, each with the file's name in front.
+    """
+
+    name: str
+    first_seq: int = 0
+    last_seq: int = 0
+    count: int = 0
+    bytes: int = 0
+    slices: list[SliceSummary] = field(default_factory=list)
+    archived: list[SliceSummary] = field(default_factory=list)
+    subscriptions: list[Subscriber] = field(default_factory=list)
+    disk_bytes: int = 0
+    logical: LogicalView | None = None
+    encrypted: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the channel with the names of the json contract; under limits as a server with them shows it."""
+        shown: ChannelOverview | LogicalView = self.logical or self
+        result = {
+            "name": self.name,
+            "first_seq": shown.first_seq,
+            "last_seq": shown.last_seq,
+            "count": shown.count,
+            "bytes": shown.bytes,
+            "slices": [_slice_json(each) for each in self.slices],
+            "subscriptions": [each.as_json() for each in self.subscriptions],
+            "archived": [_slice_json(each) for each in self.archived],
+            "disk_bytes": self.disk_bytes,
+            "encrypted": self.encrypted,
+            "problems": self.problems,
+        }
+        if self.logical:
+            result["on_disk"] = {"first_seq": self.first_seq, "count": self.count, "bytes": self.bytes}
+        return result
+
+
+def _slice_json(each: SliceSummary) -> dict[str, Any]:
+    files = each.files
+    return {
+        "number": files.number,
+        "data": files.data.name if files.data else None,
+        "index": files.index.name if files.index else None,
+        "first_seq": each.first_seq,
+        "last_seq": each.last_seq,
+        "count": each.count,
+        "bytes": each.bytes,
+        "first_timestamp_ns": each.first_timestamp,
+        "last_timestamp_ns": each.last_timestamp,
+        "data_size": files.data_size,
+        "index_size": files.index_size,
+        "source": each.source.value,
+        "problems": list(each.problems),
+    }
+
+
+@dataclass
+class Overview:
+    """A whole store.
+
+    Attributes:
+        path: Its directory.
+        server: What server.dat holds, or None.
+        clients: Clients as recovered, in the order in which they connected.
+        channels: Its channels, by name.
+        polynomial: The CRC polynomial that was used.
+        era: Which releases of the server it looks like.
+        leftovers: Names of temporary files that a compaction left behind.
+        symlinks: Names of links to directories, which the server ignores.
+        foreign: Names of other files in the root.
+        raft_logs: Paths of raft logs, relative to the root.
+        case_collisions: Groups of channel names that differ by letter case only.
+        witness: The last start used the truncate option.
+        problems: What was noticed on the way, in words; those of the channels are with the channels.
+    """
+
+    path: str
+    server: pb.ServerInfo | None = None
+    clients: list[pb.ClientInfo] = field(default_factory=list)
+    channels: list[ChannelOverview] = field(default_factory=list)
+    polynomial: int = 0
+    era: str = ""
+    leftovers: list[str] = field(default_factory=list)
+    symlinks: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    raft_logs: list[str] = field(default_factory=list)
+    case_collisions: list[list[str]] = field(default_factory=list)
+    witness: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    def all_problems(self) -> Iterator[str]:
+        """Gives every problem, the store's first, with the channel's name in front of those of channels."""
+        yield from self.problems
+        for channel in self.channels:
+            yield from (f"{channel.name}/{problem}" for problem in channel.problems)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the store with the names of the json contract (design section 5)."""
+        return {
+            "path": self.path,
+            "server": server_json(self.server) if self.server else None,
+            "clients": [client_json(each) for each in self.clients],
+            "channels": [each.as_json() for each in self.channels],
+            "crc_polynomial": self.polynomial,
+            "written_by": self.era,
+            "leftovers": self.leftovers,
+            "symlinks": self.symlinks,
+            "foreign_files": self.foreign,
+            "raft_logs": self.raft_logs,
+            "case_collisions": self.case_collisions,
+            "witness": self.witness,
+            "problems": self.problems,
+        }
+
+
+def server_json(info: pb.ServerInfo) -> dict[str, str]:
+    """Returns all fields of a stored server identity in snake_case."""
+    return {name: text(getattr(info, name)) for name in (each.name for each in info.DESCRIPTOR.fields)}
+
+
+def overview(
+    store: Datastore,
+    crc: Crc,
+    *,
+    check_crc: bool = True,
+    patterns: Sequence[str] = (),
+    limits: StoreLimits | None = None,
+    now_ns: int | None = None,
+    workers: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> Overview:
+    """Looks at a store without reading its messages.
+
+    Args:
+        store: The store.
+        crc: Its CRC (`store.options.resolve_crc`).
+        check_crc: False passes over CRCs, as a server with its check turned off.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        limits: Show each channel as a server with these limits does.
+        now_ns: The present, for limits of age; the clock's if not given.
+        workers: Channels that are looked at at the same time.
+        progress: Told the number of bytes of data files as they are done.
+    """
+    server = _server(store, crc, check_crc)
+    clients = load_clients(store.clients, crc, check_crc=check_crc)
+    result = Overview(str(store.path), server.info, list(clients.state.clients.values()), polynomial=crc.polynomial)
+    if server.outcome is not ServerOutcome.RECOVERED:
+        result.problems.append(f"{SERVER_FILE}: {server.error or 'is missing or holds no record'}")
+    result.problems += [f"clients.dat: {problem}" for problem in clients.problems]
+    _add_names(result, store)
+    now_ns = time.time_ns() if now_ns is None else now_ns
+
+    def look(name: str) -> ChannelOverview:
+        return _channel(store, name, crc, check_crc, clients.state.clients, limits, now_ns)
+
+    names = store.matching(patterns)
+    with ThreadPoolExecutor(workers) as pool:
+        for begin in range(0, len(names), _AHEAD):
+            for channel in pool.map(look, names[begin : begin + _AHEAD]):
+                result.channels.append(channel)
+                if progress:
+                    progress(sum(each.files.data_size for each in channel.slices))
+    slices = [each.files for channel in result.channels for each in channel.slices if each.count]
+    result.era = era_of(server.info, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
+    return result
+
+
+def _server(store: Datastore, crc: Crc, check_crc: bool) -> ServerFile:
+    if store.server is None:
+        return read_server_info(None, crc)
+    try:
+        with mapped(store.server) as buffer:
+            return read_server_info(buffer, crc, check_crc=check_crc)
+    except StoreUnreadableError as error:
+        return ServerFile(ServerOutcome.REFUSED, error=error.message)
+
+
+def _add_names(result: Overview, store: Datastore) -> None:
+    result.leftovers = [path.name for path in store.leftovers]
+    result.symlinks = [path.name for path in store.symlinks]
+    result.foreign = [path.name for path in store.foreign]
+    result.raft_logs = [str(path.relative_to(store.path)) for path in store.raft_logs]
+    result.witness = store.witness
+    folded: defaultdict[str, list[str]] = defaultdict(list)
+    for name in store.channel_names:
+        folded[name.casefold()].append(name)
+    result.case_collisions = [names for names in folded.values() if len(names) > 1]
+
+
+def _channel(
+    store: Datastore,
+    name: str,
+    crc: Crc,
+    check_crc: bool,
+    known_clients: dict[bytes, pb.ClientInfo],
+    limits: StoreLimits | None,
+    now_ns: int,
+) -> ChannelOverview:
+    try:
+        files = store.channel(name)
+    except StoreUnreadableError as error:
+        return ChannelOverview(name, problems=[f": {error.message}"])
+    raw = files.raw_name
+    result = ChannelOverview(name)
+    result.slices = [summarise(each, raw, crc, check_crc=check_crc) for each in files.slices]
+    result.archived = [summarise(each, raw, crc, check_crc=check_crc) for each in files.archived]
+    filled = [each for each in result.slices if each.count]
+    if filled:
+        result.first_seq, result.last_seq = filled[0].first_seq, filled[-1].last_seq
+    result.count = sum(each.count for each in filled)
+    result.bytes = sum(each.bytes for each in filled)
+    result.encrypted = any(each.encrypted for each in filled)
+    for each in (*result.slices, *result.archived):
+        result.problems += [f"{each.files.name}: {problem}" for problem in each.problems]
+    result.problems += [f"{path.name}: the name has no slice number; the server refuses it" for path in files.misnamed]
+    if limits:
+        result.logical = apply_limits(filled, limits.limits_for(name), raw, crc, now_ns=now_ns, check_crc=check_crc)
+    subs = load_subs(files.subs, crc, check_crc=check_crc)
+    result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
+    shown = result.logical or result
+    result.subscriptions = subscribers(subs.state, known_clients, shown.first_seq, shown.last_seq)
+    result.disk_bytes = _disk_bytes(files)
+    return result
+
+
+def _disk_bytes(files: ChannelFiles) -> int:
+    slices = (*files.slices, *files.archived, *files.lone_indexes)
+    total = sum(each.data_size + each.index_size for each in slices)
+    for path in (files.subs, *files.misnamed):
+        try:
+            total += path.stat().st_size if path else 0
+        except OSError:
+            continue  # gone in between: it takes no space any more
+    return total

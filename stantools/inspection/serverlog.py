@@ -1,0 +1,448 @@
+"""What the server's log lines about its file store mean, and which command helps.
+
+Facts: filestore specification, sections 1.4, 4.3, 5, 7, 9 and 11. The first line of a match is what stands in the
+log; a fatal error is often several texts in each other, and each level has its entry here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One text that the server writes.
+
+    Attributes:
+        pattern: Matches the text anywhere in a line.
+        meaning: What happened.
+        cause: How it usually comes about.
+        remedy: What to do next.
+        codes: Findings of `stantools verify` that go with it.
+    """
+
+    pattern: re.Pattern[str]
+    meaning: str
+    cause: str = ""
+    remedy: str = ""
+    codes: tuple[str, ...] = ()
+
+
+def _line(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes: str) -> LogLine:
+    return LogLine(re.compile(pattern), meaning, cause, remedy, codes)
+
+
+_CRASH = "a crash or power failure while the file was being written"
+_LOOK = "stop the server, then: stantools forecast STORE"
+_SALVAGE = "stantools salvage STORE --out NEW keeps every intact record"
+_CUT = (
+    "stantools truncate-bad-eof STORE --dry-run shows what the server's repair would cut; "
+    "stantools salvage STORE --out NEW keeps what lies behind the damage"
+)
+_REPORT = "see the lines around it; this one only describes the first bad record"
+
+#: Errors that say which file could not be recovered. The reason follows in the same line.
+WRAPPERS = (
+    _line(
+        r"unable to recover server file ",
+        "server.dat could not be read, so the server does not start. Its truncate option does not repair this file.",
+        "",
+        _SALVAGE + " and writes a new server.dat",
+        "server-damaged",
+    ),
+    _line(
+        r"unable to recover client file ",
+        "clients.dat could not be read, so the server does not start.",
+        "",
+        _CUT,
+        "log-torn",
+        "log-damaged",
+    ),
+    _line(
+        r"unable to recover subscription store for \[(?P<channel>.*?)\]",
+        "subs.dat of the channel {channel} could not be read, so the server does not start.",
+        "",
+        _CUT,
+        "log-torn",
+        "log-damaged",
+    ),
+    _line(
+        r"unable to recover message store for \[(?P<channel>.*?)\]\(file: ",
+        "a message slice of the channel {channel} could not be read, so the server does not start. The file it "
+        "names is the last one it opened, not always the bad one. It may just have deleted that slice's index.",
+        "",
+        "stantools verify STORE names the file and the offset; " + _CUT,
+        "slice-torn",
+        "slice-bad-payload",
+        "index-missing",
+    ),
+    _line(
+        r"Error with index file .* Truncating and recovering from data file",
+        "an index did not fit its data file. The server emptied it and reads the whole data file instead; any "
+        "damage there now stops the start.",
+        _CRASH,
+        _LOOK,
+        "index-damaged",
+        "index-dangling",
+    ),
+    _line(
+        r"Verification of last message for file .* failed:",
+        "the last record that the index names is not in the data file as it should be.",
+        "the data file lost its end, or is damaged there",
+        _LOOK,
+        "index-dangling",
+        "slice-torn",
+    ),
+    _line(
+        r"Error looking up message (?P<place>[^ ]+) \(",
+        "the message {place} could not be read. Delivery on this channel stops at it for every subscriber.",
+        "damage in the middle of a data file, which the server does not notice at start; or a wrong encryption key",
+        "stantools verify STORE --channel CHANNEL; stantools salvage STORE --out NEW --fill-gaps puts an empty "
+        "message in its place, so that consumers go on",
+        "slice-bad-payload",
+        "index-mismatch",
+    ),
+    _line(
+        r"Error getting message for redelivery subid=(?P<sub>\d+), seq=(?P<seq>\d+)",
+        "message {seq}, not acknowledged by subscription {sub}, could not be read for redelivery. It stays pending.",
+        "damage in the middle of a data file",
+        "stantools verify STORE; stantools subs STORE lists what is pending",
+        "slice-bad-payload",
+    ),
+    _line(
+        r"Server file .* corrupted:",
+        "server.dat is damaged; the server does not start.",
+        "",
+        _SALVAGE + " and writes a new server.dat",
+        "server-damaged",
+    ),
+    _line(
+        r"Corrupted record in file (?P<file>\".*?\")",
+        "a record in {file} does not match its CRC. The server never starts with it, also not with its truncate "
+        "option.",
+        "",
+        _SALVAGE,
+        "slice-bad-payload",
+        "log-damaged",
+    ),
+)
+
+#: Reasons and single lines.
+LINES = (
+    _line(
+        r"unable to verify file version: EOF",
+        "the file is empty: not even its 4-byte file version is there.",
+        "a crash between creating the file and writing its header",
+        _SALVAGE,
+        "file-version",
+    ),
+    _line(
+        r"unable to verify file version: unexpected EOF",
+        "the file has 1 to 3 bytes, not even its file version.",
+        _CRASH,
+        _SALVAGE,
+        "file-version",
+    ),
+    _line(
+        r"unsupported file version: (?P<version>\d+)",
+        "the file begins with version {version}; every file of a store begins with version 1.",
+        "a bad disk or copy, or a file of another program",
+        _SALVAGE,
+        "file-version",
+    ),
+    _line(
+        r"incorrect file size, expected (?P<want>\d+) bytes, got (?P<have>\d+) bytes",
+        "server.dat has {have} bytes and must have {want}: something follows its only record.",
+        _CRASH,
+        _SALVAGE,
+        "server-damaged",
+    ),
+    _line(
+        r"corrupted data, expected crc to be (?P<want>0x[0-9a-f]+), got (?P<have>0x[0-9a-f]+)",
+        "a record's bytes do not match its CRC (stored {want}, computed {have}). If it is server.dat and "
+        "everything else reads well, the server may just use another -file_crc_poly than the store.",
+        "a bad disk, memory or copy; or another CRC polynomial",
+        "stantools info STORE tells the store's polynomial; " + _SALVAGE,
+        "slice-bad-payload",
+        "log-damaged",
+        "server-damaged",
+    ),
+    _line(
+        r"end of file padded with zeros",
+        "zero bytes stand where a record should begin.",
+        "a file system that kept the size and lost the blocks, after a power failure",
+        _LOOK,
+        "slice-zeros",
+        "log-zeros",
+    ),
+    _line(
+        r"invalid client record type: (?P<type>\d+)",
+        "clients.dat holds a record of type {type}; there are only 1 and 2.",
+        "the record header is damaged: no CRC covers it",
+        _SALVAGE,
+        "log-unknown-type",
+    ),
+    _line(
+        r"unexpected record type: (?P<type>\d+)",
+        "subs.dat holds a record of type {type}; there are only 1 to 5.",
+        "the record header is damaged: no CRC covers it",
+        _SALVAGE,
+        "log-unknown-type",
+    ),
+    _line(
+        r"message log has an invalid name: (?P<name>\S+)",
+        "{name} looks like a message slice, but there is no number in its name.",
+        "somebody renamed or copied a slice inside the channel directory",
+        "move the file out of the channel directory",
+        "slice-name",
+    ),
+    _line(
+        r"Unexpected EOF for file (?P<file>\".*?\")",
+        "{file} ends inside a record, or a record's length is damaged so that it seems to.",
+        _CRASH,
+        _CUT,
+        "slice-torn",
+        "log-torn",
+    ),
+    _line(
+        r"It is recommended that you make a copy of the whole datatstore",
+        "advice that is worth following: the server's repair cannot be undone.",
+        remedy=_CUT,
+    ),
+    _line(
+        r"Restart with the ContinueOnUnexpectedEOF flag to truncate this file to this offset: (?P<offset>\d+)",
+        "there is no flag of that name; what is meant is -file_truncate_bad_eof. It would cut the file at offset "
+        "{offset} and lose everything behind it, intact or not.",
+        remedy=_CUT,
+    ),
+    _line(r"Dataloss may occur\. Details about the first corrupted record", "a description follows.", "", _REPORT),
+    _line(
+        r"record (?:header|payload) expected to be (?P<want>\d+) bytes, only read (?P<have>\d+)",
+        "only {have} of {want} bytes of the record are there.",
+        _CRASH,
+        _CUT,
+        "slice-torn",
+        "log-torn",
+    ),
+    _line(r"Record (?:header|payload):$", "part of the description of a bad record.", "", _REPORT),
+    _line(r"Follow instructions in documentation in order to recover", "general advice.", "", _SALVAGE),
+    _line(
+        r"File (?P<file>\".*?\") has been truncated to offset: (?P<offset>\d+)",
+        "the server cut {file} to {offset} bytes, because it was started with -file_truncate_bad_eof. What was "
+        "behind is lost.",
+        "",
+        "if you have a copy from before: stantools salvage COPY --out NEW",
+    ),
+    _line(r"Recovery resumes\.\.\.", "the server goes on behind the place that it has just cut."),
+    _line(
+        r"unable to repair file .* by truncating at offset",
+        "the truncate option found the place but could not cut the file.",
+        "permissions, or a read-only file system",
+        "check permissions, then: stantools truncate-bad-eof STORE --dry-run",
+    ),
+    _line(
+        r"file store should not be opened consecutively with the TruncateUnexpectedEOF option",
+        "the server was started with -file_truncate_bad_eof twice in a row, which it refuses.",
+        "the option was left in the start script; .truncate.lck in the store's root is the witness",
+        "start once without the option, or run stantools forecast STORE to see whether that works",
+        "witness-present",
+    ),
+    _line(
+        r"file already closed",
+        "a defect of the server: with an index that holds only its header it tries to repair the wrong file. The "
+        "index is gone now, so the next start takes another path.",
+        "a failed start before, which emptied the index",
+        _LOOK,
+        "index-empty",
+    ),
+    _line(
+        r"unable to read last record: EOF|unable to set position to",
+        "the index is ahead of its data file: the last record it names lies behind the file's end.",
+        _CRASH,
+        _LOOK,
+        "index-dangling",
+    ),
+    _line(
+        r"last message (?:size|sequence) in index is (?P<index>\d+), data file is (?P<data>\d+)"
+        r"|expected record size to be (?P<want>\d+) bytes, got (?P<have>\d+) bytes",
+        "index and data file disagree about the last message.",
+        "the index is damaged or belongs to another data file",
+        _LOOK,
+        "index-mismatch",
+    ),
+    _line(
+        r"expected size to be (?P<want>\d+),? (?:bytes, )?got (?P<have>\d+)",
+        "the index says that a message has {want} bytes, the data file says {have}.",
+        "the index is damaged or stale",
+        "stantools salvage or stantools compact write new indexes",
+        "index-mismatch",
+    ),
+    _line(
+        r"cluster ID (?P<given>\".*?\") does not match recovered value of (?P<stored>\".*?\")",
+        "the store belongs to the cluster {stored}, the server was started with {given}.",
+        "another configuration file or directory than meant",
+        "start the server with -cid and the stored name; stantools info STORE shows it",
+    ),
+    _line(
+        r"Server information was not recovered, however channels are present",
+        "server.dat was lost or empty; the server (0.25 and later) writes a new one with the cluster id it was "
+        "started with, right or wrong, and goes on.",
+        "a crash at the first start, or a partial copy",
+        "compare the cluster id with what clients use",
+        "server-missing",
+    ),
+    _line(
+        r"No recovered state",
+        "the server found nothing and starts empty. If there were channels (before 0.25, when server.dat is "
+        "lost): stop it now, before a client publishes; sequences would begin at 1 again in the old files.",
+        "a new store, a wrong -dir, or a lost server.dat",
+        "stantools info STORE",
+        "server-missing",
+        "sequence-generations",
+    ),
+    _line(r"Recovered (?P<count>\d+) channel\(s\)", "the server has read its store: {count} channels."),
+    _line(
+        r"Not recovering ghost durable queue subscriber: \[(?P<client>.*?)\]:\[(?P<group>.*?)\] subject=(?P<channel>\S+)",
+        "the durable queue member {group} of client {client} on {channel} was deleted, because the client is not "
+        "in clients.dat. If it was the last one, the group's position is lost.",
+        "clients.dat was lost or cut",
+        "from a copy made before: stantools salvage COPY --out NEW keeps the group",
+        "ghost-durable-queue",
+        "clients-missing",
+    ),
+    _line(
+        r"Duplicate shadow durable queue consumer \(subid=(?P<sub>\d+)\)",
+        "a durable queue group was stored as closed twice (subscription {sub}); the further one counts.",
+        "a crash while the group's last member was closing",
+        "nothing to do; stantools compact removes the other",
+    ),
+    _line(
+        r"Reached limits for store (?P<channel>\".*?\")",
+        "the channel {channel} is full: for each new message the oldest is dropped from now on. Logged once only.",
+        "the channel's limits of messages or bytes",
+        "raise the limits if the messages are needed: those still on disk come back at the next start",
+    ),
+    _line(
+        r"Skip expiration of missing sequence (?P<seq>\d+)",
+        "sequence {seq} is not in the store; it was passed over when old messages expired.",
+        "a gap left by lost or truncated files, or by servers before 0.9.2",
+        "stantools verify STORE lists the gaps",
+        "sequence-missing",
+    ),
+    _line(
+        r"ft: unable to get store lock at this time, going back to standby",
+        "another server of the fault-tolerance group is active on this store.",
+        remedy="normal in fault-tolerant mode; a standalone server takes no lock, so two of those can still collide",
+    ),
+    _line(
+        r"cannot restart server in clustered mode if it was not previously clustered",
+        "the store was written by a standalone server; a clustered one does not take it over.",
+        remedy="start it standalone, or begin a new store and replay the messages",
+    ),
+    _line(
+        r"rejecting channel (?P<new>\".*?\") because channel (?P<old>\".*?\") alreay exists",
+        "a client used {new}, which differs from {old} by letter case only.",
+        "a spelling mistake in a client",
+        "use one spelling",
+        "case-collision",
+    ),
+    _line(
+        r"trying to decrypt data that is not \(len=(?P<size>\d+)\)",
+        "a message of {size} bytes begins like an encrypted one and is too short to be one: it was stored before "
+        "encryption was turned on.",
+        "encryption was turned on for a store with older messages",
+        "stantools messages STORE CHANNEL without a key shows the bytes as they are",
+    ),
+    _line(
+        r"(?:cipher|chacha20poly1305): message authentication failed",
+        "a message cannot be decrypted: the key is wrong, or the message is damaged, or was never encrypted.",
+        "another key than the one the messages were stored with",
+        "stantools messages STORE CHANNEL --encryption-key-env NAME tells which messages a key opens",
+    ),
+    _line(
+        r"encryption key required",
+        "encryption is on and no key was given.",
+        remedy="set NATS_STREAMING_ENCRYPTION_KEY or encryption_key",
+    ),
+    _line(r"encryption cipher not supported", "the configured cipher is neither AES nor CHACHA."),
+    _line(
+        r"proto: |illegal tag|wrong wireType|negative length found during unmarshaling",
+        "a record whose CRC is right is not the message that should be there.",
+        "another program wrote it, or the record's length is damaged",
+        _SALVAGE,
+        "slice-undecodable",
+        "log-damaged",
+    ),
+    _line(
+        r"permission denied",
+        "the server may not open the file; it needs to read and write every file of the store.",
+        "the server was started once as another user, or files were copied as root",
+        "give the files back to the server's user: chown -R USER STORE",
+        "file-unreadable",
+    ),
+    _line(
+        r"mkdir .*: not a directory",
+        "a channel is called like a file in the store's root, so its directory cannot be made.",
+        "a channel named server.dat or the like",
+        "use another channel name",
+    ),
+    _line(r"no space left on device", "the disk is full.", "", "make room, then: stantools verify STORE"),
+    _line(
+        r"too many open files",
+        "the server reached its limit of open files.",
+        "many channels",
+        "raise ulimit -n, or set -file_fds_limit",
+    ),
+    _line(
+        r"too many channels",
+        "a new channel was refused; the limit counts the channels of the whole store.",
+        remedy="raise -max_channels (-mc); existing channels are not concerned",
+    ),
+    _line(
+        r"too many subscriptions per channel",
+        "a new subscription was refused. Dead ones in subs.dat count as well.",
+        "the limit -msu; or subscriptions of clients that are gone",
+        "stantools subs STORE --channel CHANNEL; stantools compact STORE removes dead ones",
+        "orphan-subscription",
+    ),
+    _line(
+        r"Error invoking archive script",
+        "the archive script failed for a slice that the limits removed. It is not tried again; the .bak files "
+        "stay in the channel directory.",
+        "the script, or permissions",
+        "archive the .bak files by hand; stantools messages STORE CHANNEL --archived reads them",
+        "archived-slices",
+    ),
+    _line(r"Output of archive script for (?P<channel>\S+)", "a slice of {channel} was handed to the archive script."),
+    _line(
+        r"Channel (?P<channel>\".*?\") has been deleted",
+        "the channel {channel} was removed with all its messages, because nobody used it for the time of -mi. "
+        "Offline durables do not prevent that.",
+    ),
+    _line(
+        r"record size too big",
+        "a record of a log would exceed 16 MiB; the server ends here.",
+        "a subscription or client with enormous names",
+    ),
+    _line(
+        r"for FILE stores, root directory must be specified",
+        "the server was told to use a file store, and not where.",
+        remedy="give -dir",
+    ),
+    _line(
+        r"limit cannot be negative|must be (?:a )?positive number|must at least be|must be at least"
+        r"|crc polynomial should be between|too many channels defined|invalid channel name",
+        "an option of the server has a value that it does not take.",
+        remedy="correct the command line or the configuration file",
+    ),
+    _line(
+        r"unexpected EOF",
+        "a file ends inside a record, or a record's length is damaged so that it seems to.",
+        _CRASH,
+        _CUT,
+        "slice-torn",
+        "log-torn",
+        "index-damaged",
+    ),
+)

@@ -1,0 +1,250 @@
+"""Findings of one channel's message slices, made from its survey."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.inspection.catalogue import finding
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.generations import History, Piece
+from stantools.inspection.indexcheck import IndexReport
+from stantools.inspection.survey import ChannelSurvey, Neighbours, Run, SliceSurvey, stop_text
+from stantools.store.limits import is_channel_name
+from stantools.store.ranges import Ranges
+from stantools.store.resync import DamageKind
+
+_CODES = {
+    DamageKind.TORN: "slice-torn",
+    DamageKind.ZEROS: "slice-zeros",
+    DamageKind.PAYLOAD: "slice-bad-payload",
+    DamageKind.LENGTH: "slice-bad-length",
+    DamageKind.CRC_FIELD: "slice-bad-crc-field",
+    DamageKind.UNDECODABLE: "slice-undecodable",
+    DamageKind.GARBAGE: "slice-garbage",
+}
+#: Single disagreements of an index that are listed each; more are summed up.
+_LISTED = 20
+_RANGES_SHOWN = 8
+
+
+def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
+    """Gives the findings of all slices of a channel, in the order of the files."""
+    channel = survey.files.name
+    if survey.error:
+        yield finding("file-unreadable", survey.error, file=channel, channel=channel)
+    for path in survey.files.misnamed:
+        yield finding(
+            "slice-name",
+            "the part between `msgs.` and `.dat` is not a number",
+            file=_relative(root, path),
+            channel=channel,
+        )
+    for one in survey.slices:
+        yield from _one_slice(root, channel, one)
+    yield from _missing_slices(survey)
+    for lone in survey.lone_indexes:
+        assert lone.files.index is not None
+        yield finding(
+            "index-without-data",
+            f"its data file is gone; it named sequences {describe(lone.index.dangling) or 'none'}",
+            file=_relative(root, lone.files.index),
+            channel=channel,
+        )
+
+
+def _missing_slices(survey: ChannelSurvey) -> Iterator[Finding]:
+    filled = [one for one in survey.slices if one.runs]
+    for one, two in pairwise(filled):
+        low, high = one.files.number + 1, two.files.number - 1
+        if low <= high and one.runs[-1].last + 1 < two.runs[0].first:
+            numbers = str(low) if low == high else f"{low} to {high}"
+            text = f"slice {numbers}, sequences {one.runs[-1].last + 1}-{two.runs[0].first - 1}"
+            channel = survey.files.name
+            yield finding("slice-missing", text, file=channel, channel=channel, seq=one.runs[-1].last + 1)
+
+
+def _one_slice(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
+    assert survey.files.data is not None
+    file = _relative(root, survey.files.data)
+    if survey.error:
+        yield finding("file-unreadable", survey.error, file=file, channel=channel)
+        return
+    if survey.header_error:
+        size = min(survey.size, FILE_HEADER_SIZE)
+        yield finding("file-version", survey.header_error, file=file, offset=0, length=size, channel=channel)
+    for neighbours in survey.damages:
+        yield _damage(file, channel, neighbours)
+    yield from _index(root, channel, survey)
+
+
+def _damage(file: str, channel: str, neighbours: Neighbours) -> Finding:
+    damage = neighbours.damage
+    code = _CODES[damage.kind]
+    if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
+        code = "slice-dangling-header"
+    text = f"{damage.length} bytes from offset {damage.offset}: {stop_text(damage.stop)}"
+    if damage.stop == Stop.BAD_CRC and damage.computed_crc:
+        text += f" (stored 0x{damage.stored_crc:08x}, computed 0x{damage.computed_crc:08x})"
+    if neighbours.before or neighbours.after:
+        text += f"; between sequences {neighbours.before or 'none'} and {neighbours.after or 'none'}"
+    if damage.repair:
+        text += "; its message is proven and can be kept"
+    return finding(
+        code, text, file=file, offset=damage.offset, length=damage.length, channel=channel, seq=damage.sequence
+    )
+
+
+def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
+    assert survey.files.data is not None
+    report = survey.index
+    file = _relative(root, survey.files.index or survey.files.data.with_name(f"msgs.{survey.files.number}.idx"))
+    if survey.index_error:
+        yield finding("file-unreadable", survey.index_error, file=file, channel=channel)
+        return
+    records = sum(run.count for run in survey.runs)
+    if not report.present:
+        if records or survey.damages:
+            yield finding("index-missing", f"the data file holds {records} good records", file=file, channel=channel)
+        return
+    if report.header_error:
+        size = min(report.size, FILE_HEADER_SIZE)
+        yield finding("file-version", report.header_error, file=file, offset=0, length=size, channel=channel)
+    elif report.size == FILE_HEADER_SIZE and survey.size > FILE_HEADER_SIZE:
+        text = f"it holds only its file version; the data file holds {records} good records"
+        yield finding("index-empty", text, file=file, channel=channel)
+        return
+    if report.stop != Stop.END:
+        text = f"{report.count} good records, then {_index_stop(report)}"
+        yield finding(
+            "index-damaged", text, file=file, offset=report.end, length=report.size - report.end, channel=channel
+        )
+    for mismatch in report.mismatches[:_LISTED]:
+        pairs = ", ".join(
+            f"{name} is {index}, in the data {data}"
+            for name, index, data in zip(mismatch.fields, mismatch.index, mismatch.data, strict=True)
+        )
+        text = f"record {mismatch.position}: {pairs}"
+        yield finding("index-mismatch", text, file=file, offset=mismatch.file_offset, length=32, channel=channel)
+    if report.mismatch_count > _LISTED:
+        text = f"{report.mismatch_count} records disagree in all; {_LISTED} are listed"
+        yield finding("index-mismatch", text, file=file, channel=channel)
+    yield from _index_coverage(file, channel, report)
+
+
+def _index_coverage(file: str, channel: str, report: IndexReport) -> Iterator[Finding]:
+    if report.orphan_count:
+        text = f"{report.orphan_count} good messages are not named: sequences {describe(report.orphans)}"
+        yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
+    if report.dangling_count:
+        text = f"{report.dangling_count} records point to no good message: sequences {describe(report.dangling)}"
+        offset = FILE_HEADER_SIZE + report.first_dangling * 32
+        yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
+
+
+def _index_stop(report: IndexReport) -> str:
+    if report.stop == Stop.ZEROS:
+        return "a record of zeros"
+    if report.stop == Stop.BAD_CRC:
+        return "a record that does not match its CRC"
+    return f"{report.size - report.end} bytes that are no whole record"
+
+
+def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
+    """Gives the findings about the sequences of a channel as a whole."""
+    channel = survey.files.name
+    damaged, missing = survey.damaged(), survey.missing()
+    if damaged:
+        text = f"{damaged.count()} messages: sequences {describe(damaged)}"
+        yield finding("sequence-damaged", text, file=channel, channel=channel, seq=damaged.first)
+    if missing:
+        text = f"{missing.count()} messages: sequences {describe(missing)}"
+        yield finding("sequence-missing", text, file=channel, channel=channel, seq=missing.first)
+    yield from _pieces("sequence-duplicate", channel, history.duplicates, "stored a second time")
+    yield from _pieces("sequence-disorder", channel, history.disordered, "behind higher sequences")
+    lived = [g for g in history.generations if not g.superseded]
+    if len(lived) > 1:
+        text = "; ".join(f"{n}: sequences {describe(g.sequences)}" for n, g in enumerate(lived, 1))
+        yield finding("sequence-generations", text, file=channel, channel=channel)
+    for generation in history.generations:
+        if generation.superseded:
+            text = f"older messages with sequences {describe(generation.sequences)}"
+            yield finding("sequence-superseded", text, file=channel, channel=channel, seq=generation.sequences.first)
+    if 0 in survey.intact():
+        yield finding("sequence-zero", "a message with sequence 0", file=channel, channel=channel, seq=0)
+
+
+def foreign_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
+    """Gives the findings about messages whose subject is not the channel."""
+    channel = survey.files.name
+    for run in survey.runs():
+        if run.subject != survey.files.raw_name:
+            yield _foreign(root, channel, run)
+
+
+def _foreign(root: Path, channel: str, run: Run) -> Finding:
+    assert run.slice.data is not None
+    subject = os.fsdecode(run.subject)
+    legal = is_channel_name(subject)
+    text = f"{run.count} messages of subject {subject!r}: sequences {describe(run.sequences)}"
+    return finding(
+        "foreign-subject" if legal else "subject-invalid",
+        text,
+        file=_relative(root, run.slice.data),
+        offset=run.start,
+        length=run.end - run.start,
+        channel=channel,
+        seq=run.first,
+    )
+
+
+def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterator[Finding]:
+    for piece in pieces:
+        text = f"{piece.sequences.count()} messages {words}: sequences {describe(piece.sequences)}"
+        yield finding(
+            code,
+            text,
+            file=f"{channel}/{piece.run.slice.name}",
+            offset=piece.run.start,
+            length=piece.run.end - piece.run.start,
+            channel=channel,
+            seq=piece.sequences.first,
+        )
+
+
+def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> Iterator[Finding]:
+    """Gives the findings about what else lies in a channel directory.
+
+    Args:
+        root: The store.
+        survey: The channel.
+        in_use: The channel has messages, subscriptions or a subs.dat.
+    """
+    files = survey.files
+    if not in_use and not survey.error:
+        yield finding(
+            "foreign-directory", "it holds neither messages nor subs.dat", file=files.name, channel=files.name
+        )
+    for path in files.foreign:
+        yield finding("foreign-file", "the server ignores it", file=_relative(root, path), channel=files.name)
+    for path in files.directories:
+        yield finding("inner-directory", "the server ignores it", file=_relative(root, path), channel=files.name)
+    if files.archived:
+        total = sum(s.data_size for s in files.archived)
+        text = f"{len(files.archived)} slices, {total} bytes"
+        yield finding("archived-slices", text, file=files.name, channel=files.name, severity=Severity.INFO)
+
+
+def describe(sequences: Ranges) -> str:
+    """Writes a set of sequences for people: `3, 7-9 and 2 more ranges`."""
+    pairs = sequences.pairs()
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs[:_RANGES_SHOWN])
+    more = len(pairs) - _RANGES_SHOWN
+    return shown + (f" and {more} more ranges" if more > 0 else "")
+
+
+def _relative(root: Path, path: Path) -> str:
+    return str(path.relative_to(root))

@@ -1,0 +1,235 @@
+"""What one slice holds, told from its index alone where the index can be trusted.
+
+Facts: filestore specification, sections 5.3 and 7.6. As the server does at its start, the index is believed if all its
+records are whole and the last one agrees with the data file; else the data file is scanned. Unlike the server, a scan
+here goes on behind damage and changes no file.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import index, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.encryption import looks_encrypted
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    MESSAGE_OVERHEAD,
+    RECORD_HEADER_SIZE,
+    Stop,
+)
+from stantools.store.directory import SliceFiles
+from stantools.store.mapping import Buffer, mapped
+from stantools.store.resync import Damage
+from stantools.store.scan import scan_slice
+
+IndexView = npt.NDArray[np.void]
+
+
+class Source(enum.StrEnum):
+    """Where the facts about a slice come from."""
+
+    INDEX = "index"
+    SCAN = "scan"
+    NOTHING = "nothing"  #: there is no message, or the data file cannot be read
+
+
+@dataclass
+class SliceSummary:
+    """What one slice holds.
+
+    Attributes:
+        files: Its files.
+        count: Messages.
+        bytes: Their size in the server's accounting (payload of the record + 40 each, section 5.1).
+        first_seq: Sequence of the first message in the file, 0 if there is none.
+        last_seq: Sequence of the last message in the file.
+        first_timestamp: Of the first message, in nanoseconds.
+        last_timestamp: Of the last message.
+        source: Where this comes from.
+        problems: What is not as a healthy server leaves it, in words.
+        encrypted: The last message looks encrypted.
+    """
+
+    files: SliceFiles
+    count: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    first_timestamp: int = 0
+    last_timestamp: int = 0
+    source: Source = Source.NOTHING
+    problems: tuple[str, ...] = ()
+    encrypted: bool = False
+
+
+@dataclass
+class Rows:
+    """The messages of a slice as columns, in the order of the file: sequence, offset, timestamp and payload size."""
+
+    sequence: npt.NDArray[np.uint64]
+    offset: npt.NDArray[np.int64]
+    timestamp: npt.NDArray[np.int64]
+    size: npt.NDArray[np.uint32]
+
+
+def summarise(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> SliceSummary:
+    """Looks at one slice; never raises for what is in its files.
+
+    Args:
+        files: The slice.
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        check_crc: False passes over CRCs of index records.
+    """
+    if files.data is None:
+        return SliceSummary(files, problems=("the index has no data file",))
+    try:
+        with mapped(files.data) as data:
+            if text := check_file_version(data):
+                return SliceSummary(files, problems=(text,))
+            with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, problem):
+                if view is not None and len(view):
+                    return _from_index(files, data, view, problem)
+            return _from_scan(files, data, channel, crc, check_crc, problem)
+    except StoreUnreadableError as error:
+        return SliceSummary(files, problems=(error.message,))
+
+
+@contextmanager
+def trusted_index(
+    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, *, check_crc: bool = True
+) -> Iterator[tuple[IndexView | None, str]]:
+    """Opens a slice's index and checks whether it can be believed.
+
+    Yields:
+        Its records, or None if it cannot be believed; and what is wrong, "" if nothing. Records with a problem mean
+        that the server believes them, too, and does not see what lies behind.
+    """
+    if files.index is None:
+        yield None, "" if len(data) == FILE_HEADER_SIZE else "the index is missing"
+        return
+    with ExitStack() as stack:
+        try:
+            buffer = stack.enter_context(mapped(files.index))
+        except StoreUnreadableError as error:
+            yield None, error.message
+            return
+        yield _check_index(buffer, data, channel, crc, check_crc)
+
+
+def _check_index(
+    buffer: Buffer, data: Buffer, channel: bytes, crc: Crc, check_crc: bool
+) -> tuple[IndexView | None, str]:
+    if text := check_file_version(buffer):
+        return None, f"the index: {text}"
+    count, stop = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc, check_crc)
+    problem = ""
+    if stop == Stop.ZEROS:
+        behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE
+        problem = f"the index ends in {behind} bytes that begin with zeros; the server cuts it there"
+    elif stop != Stop.END:
+        return None, f"the index is damaged at record {count + 1}"
+    if not count:
+        return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
+    view = index.view(buffer, count)
+    last, columns, stops = view[-1], MessageColumns(1), np.zeros(1, np.uint8)
+    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
+    if stops[0] != Stop.END or columns.sequence[0] != last["sequence"] or columns.size[0] != last["size"]:
+        return None, "the last record of the index does not agree with the data file"
+    behind = len(data) - int(last["offset"]) - RECORD_HEADER_SIZE - int(last["size"])
+    if behind:
+        problem = problem or f"{behind} bytes in the data file lie behind the last message of the index"
+    return view, problem
+
+
+def _from_index(files: SliceFiles, data: Buffer, view: IndexView, problem: str) -> SliceSummary:
+    first, last, count = view[0], view[-1], len(view)
+    begin = int(last["offset"]) + RECORD_HEADER_SIZE
+    return SliceSummary(
+        files,
+        count,
+        int(view["size"].sum(dtype=np.int64)) + MESSAGE_OVERHEAD * count,
+        int(first["sequence"]),
+        int(last["sequence"]),
+        int(first["timestamp"]),
+        int(last["timestamp"]),
+        Source.INDEX,
+        (problem,) if problem else (),
+        _data_looks_encrypted(data[begin : begin + int(last["size"])]),
+    )
+
+
+def _data_looks_encrypted(payload: Buffer) -> bool:
+    """Tells whether the data of a stored message looks encrypted; the payload is known to decode."""
+    from stantools.format import gogo
+    from stantools.format.proto import store_pb2 as pb
+
+    try:
+        return looks_encrypted(gogo.decode(pb.MsgProto, payload).data)
+    except gogo.DecodeError:
+        return False
+
+
+def _from_scan(
+    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, check_crc: bool, problem: str
+) -> SliceSummary:
+    summary = SliceSummary(files)
+    problems = [problem] if problem else []
+    damaged = bytes_damaged = 0
+    for part in scan_slice(data, channel, crc, check_crc=check_crc):
+        if isinstance(part, Damage):
+            damaged += 1
+            bytes_damaged += part.length
+            continue
+        if not summary.count:
+            summary.first_seq, summary.first_timestamp = int(part.sequence[0]), int(part.timestamp[0])
+        summary.count += part.capacity
+        summary.bytes += int(part.size.sum(dtype=np.int64)) + MESSAGE_OVERHEAD * part.capacity
+        summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
+        begin, size = int(part.data_start[-1]), int(part.data_size[-1])
+        summary.encrypted = looks_encrypted(data[begin : begin + size])
+    if damaged:
+        places = "1 place is" if damaged == 1 else f"{damaged} places are"
+        problems.append(f"{places} damaged in the data file, {bytes_damaged} bytes")
+    summary.source = Source.SCAN if summary.count else Source.NOTHING
+    summary.problems = tuple(problems)
+    return summary
+
+
+def rows_of(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> Rows:
+    """Returns the messages of a slice as columns, from the index where it can be believed.
+
+    Raises:
+        StoreUnreadableError: The data file cannot be read.
+    """
+    parts = [_NO_ROWS]
+    if files.data is not None:
+        with mapped(files.data) as data:
+            with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, _):
+                if view is not None:
+                    return Rows(*(view[name].copy() for name in ("sequence", "offset", "timestamp", "size")))
+            if not check_file_version(data):
+                for part in scan_slice(data, channel, crc, check_crc=check_crc):
+                    if not isinstance(part, Damage):
+                        copies = part.sequence.copy(), part.offset.copy(), part.timestamp.copy(), part.size.copy()
+                        parts.append(Rows(*copies))
+    return Rows(
+        np.concatenate([p.sequence for p in parts]),
+        np.concatenate([p.offset for p in parts]),
+        np.concatenate([p.timestamp for p in parts]),
+        np.concatenate([p.size for p in parts]),
+    )
+
+
+_NO_ROWS = Rows(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))

@@ -1,0 +1,263 @@
+"""`verify`: a full scan of a store, with a finding for everything that is not as a healthy server leaves it.
+
+What is promised: every byte of every file that the server would read is looked at, every record's CRC is checked and
+every message decoded, and every damaged range is reported. Nothing is changed and nothing raised for what is in the
+files; only a path that is no store raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.inspection.catalogue import finding
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.generations import History, arrange
+from stantools.inspection.logfindings import log_findings, subscription_findings
+from stantools.inspection.slicefindings import (
+    directory_findings,
+    foreign_findings,
+    sequence_findings,
+    slice_findings,
+)
+from stantools.inspection.survey import ChannelSurvey, survey_channels
+from stantools.store.clientlog import ClientsState, salvage_clients
+from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
+from stantools.store.mapping import mapped
+from stantools.store.ranges import Ranges
+from stantools.store.serverinfo import read_server_info
+from stantools.store.sublog import SubsState, salvage_subs
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class ChannelVerdict:
+    """What verify says about one channel.
+
+    Attributes:
+        name: The channel.
+        intact: Sequences whose whole record is there and right, whatever the index says.
+        damaged: Sequences whose record is there in part.
+        missing: Sequences of which nothing is there.
+        messages: Good records, duplicates included.
+        bytes: Their size as the server accounts it.
+    """
+
+    name: str
+    intact: Ranges
+    damaged: Ranges
+    missing: Ranges
+    messages: int
+    bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the verdict with the names of the json contract."""
+        return {
+            "name": self.name,
+            "intact": self.intact.as_json(),
+            "damaged": self.damaged.as_json(),
+            "missing": self.missing.as_json(),
+            "messages": self.messages,
+            "bytes": self.bytes,
+        }
+
+
+@dataclass
+class Verdict:
+    """The result of verify.
+
+    Attributes:
+        findings: Everything found, store first, then channel by channel.
+        channels: One verdict a channel directory.
+        bytes_scanned: Bytes read.
+        seconds: Time taken.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    channels: list[ChannelVerdict] = field(default_factory=list)
+    bytes_scanned: int = 0
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Nothing worse than an information was found."""
+        return all(f.severity == Severity.INFO for f in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the result as the json contract has it (design section 5)."""
+        return {
+            "schema": 1,
+            "clean": self.clean,
+            "findings": [f.as_json() for f in self.findings],
+            "channels": [c.as_json() for c in self.channels],
+            "bytes_scanned": self.bytes_scanned,
+            "seconds": round(self.seconds, 6),
+        }
+
+
+def verify(
+    store: Datastore,
+    crc: Crc,
+    *,
+    check_crc: bool = True,
+    patterns: Sequence[str] = (),
+    workers: int = 2,
+    progress: Progress | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
+) -> Verdict:
+    """Scans a store completely.
+
+    Args:
+        store: The store.
+        crc: Its CRC (`store.options.resolve_crc`).
+        check_crc: False passes over CRCs, as a server with its check turned off.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        workers: Slices that are scanned at the same time.
+        progress: Told the number of bytes as they are done.
+        on_finding: Told each finding as it is made.
+    """
+    begin = time.perf_counter()
+    verdict = Verdict()
+
+    def note(findings: Iterator[Finding]) -> None:
+        for one in findings:
+            verdict.findings.append(one)
+            if on_finding:
+                on_finding(one)
+
+    note(store_findings(store))
+    note(_server_findings(store, crc, check_crc, verdict))
+    clients = _clients(store, crc, check_crc, verdict)
+    note(_clients_findings(store, clients))
+    known = clients.clients if isinstance(clients, ClientsState) else {}
+    names = store.matching(patterns)
+    for survey in survey_channels(store, names, crc, check_crc=check_crc, workers=workers, progress=progress):
+        subs = _subs(survey, crc, check_crc, verdict)
+        history = arrange(survey.own_runs(), crc)
+        note(channel_findings(store, survey, history, subs, known))
+        verdict.channels.append(_channel(survey))
+        verdict.bytes_scanned += sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes))
+    verdict.seconds = time.perf_counter() - begin
+    return verdict
+
+
+def _channel(survey: ChannelSurvey) -> ChannelVerdict:
+    runs = list(survey.runs())
+    return ChannelVerdict(
+        survey.files.name,
+        survey.intact(),
+        survey.damaged(),
+        survey.missing(),
+        sum(run.count for run in runs),
+        sum(run.bytes for run in runs),
+    )
+
+
+def store_findings(store: Datastore) -> Iterator[Finding]:
+    """Gives the findings that the names in the root directory tell."""
+    for path in store.leftovers:
+        yield finding("leftover-file", "left by an interrupted compaction", file=path.name)
+    for path in store.foreign:
+        yield finding("foreign-file", "the server ignores it", file=path.name)
+    for path in store.symlinks:
+        yield finding("symlinked-channel", f"links to {path.readlink()}", file=path.name)
+    for path in store.raft_logs:
+        yield finding("raft-log", "a raft log lies in the store", file=str(path.relative_to(store.path)))
+    if store.witness:
+        yield finding("witness-present", "the last start used the truncate option", file=WITNESS_FILE)
+    folded: dict[str, str] = {}
+    for name in store.channel_names:
+        twin = folded.setdefault(name.casefold(), name)
+        if twin != name:
+            yield finding("case-collision", f"differs from {twin!r} by letter case only", file=name, channel=name)
+
+
+def _server_findings(store: Datastore, crc: Crc, check_crc: bool, verdict: Verdict) -> Iterator[Finding]:
+    if store.server is None:
+        yield finding("server-missing", "there is no server.dat", file=SERVER_FILE)
+        return
+    try:
+        with mapped(store.server) as buffer:
+            server = read_server_info(buffer, crc, check_crc=check_crc)
+            size = len(buffer)
+    except StoreUnreadableError as error:
+        yield finding("file-unreadable", error.message, file=SERVER_FILE)
+        return
+    verdict.bytes_scanned += size
+    if server.error:
+        yield finding("server-damaged", server.error, file=SERVER_FILE, offset=0, length=size)
+    elif server.info is None:
+        yield finding("server-missing", "server.dat holds no record", file=SERVER_FILE, offset=0, length=size)
+
+
+def _clients(store: Datastore, crc: Crc, check_crc: bool, verdict: Verdict) -> ClientsState | str | None:
+    """Folds clients.dat; a text says why it cannot be read, None that it is missing."""
+    if store.clients is None:
+        return None
+    try:
+        with mapped(store.clients) as buffer:
+            verdict.bytes_scanned += len(buffer)
+            return salvage_clients(buffer, crc, check_crc=check_crc)
+    except StoreUnreadableError as error:
+        return error.message
+
+
+def _clients_findings(store: Datastore, clients: ClientsState | str | None) -> Iterator[Finding]:
+    if clients is None:
+        yield finding("clients-missing", "there is no clients.dat", file="clients.dat")
+    elif isinstance(clients, str):
+        yield finding("file-unreadable", clients, file="clients.dat")
+    else:
+        yield from log_findings("clients.dat", clients)
+
+
+def _subs(survey: ChannelSurvey, crc: Crc, check_crc: bool, verdict: Verdict) -> SubsState | str | None:
+    path: Path | None = survey.files.subs
+    if path is None:
+        return None
+    try:
+        with mapped(path) as buffer:
+            verdict.bytes_scanned += len(buffer)
+            return salvage_subs(buffer, crc, check_crc=check_crc)
+    except StoreUnreadableError as error:
+        return error.message
+
+
+def channel_findings(
+    store: Datastore,
+    survey: ChannelSurvey,
+    history: History,
+    subs: SubsState | str | None,
+    known_clients: dict[bytes, Any],
+) -> Iterator[Finding]:
+    """Gives all findings of one channel.
+
+    Args:
+        store: The store.
+        survey: The channel's slices.
+        history: Its records in order.
+        subs: The fold of its subs.dat; None if there is none, a text if it cannot be read.
+        known_clients: The clients by id.
+    """
+    channel = survey.files.name
+    file = f"{channel}/subs.dat"
+    has_messages = bool(survey.slices or survey.files.archived or survey.lone_indexes or survey.files.misnamed)
+    yield from directory_findings(store.path, survey, in_use=has_messages or subs is not None)
+    yield from slice_findings(store.path, survey)
+    yield from sequence_findings(survey, history)
+    yield from foreign_findings(store.path, survey)
+    if subs is None:
+        if has_messages:
+            yield finding("subs-missing", "the channel has messages and no subs.dat", file=file, channel=channel)
+    elif isinstance(subs, str):
+        yield finding("file-unreadable", subs, file=file, channel=channel)
+    else:
+        yield from log_findings(file, subs, channel)
+        last = max(survey.intact().last, survey.damaged().last)
+        yield from subscription_findings(file, channel, subs, known_clients, last)

@@ -1,0 +1,242 @@
+"""Writing a salvaged store: a new directory, whole or not there at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stantools.errors import RefusedError, StoreUnwritableError
+from stantools.format import envelope, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER, FILE_VERSION, ClientRecord, SubRecord
+from stantools.format.proto import store_pb2 as pb
+from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan
+from stantools.store.atomic import absolute, new_directory
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
+from stantools.store.durable import writing
+from stantools.store.limits import ONE_SLICE
+from stantools.store.mapping import mapped
+from stantools.store.ranges import Ranges
+from stantools.store.scan import BATCH_ROWS
+from stantools.store.serverinfo import encode_server_file
+from stantools.store.slicewriter import SliceWriter
+from stantools.store.sublog import Subscription
+
+Progress = Callable[[int], None]
+
+#: Room that is asked for beyond the planned bytes: indexes, logs, the manifest.
+_SPARE = 1.05
+
+
+@dataclass(frozen=True)
+class SalvageResult:
+    """What was written.
+
+    Attributes:
+        path: The new store.
+        manifest: The account of it, a file in the new store that servers ignore.
+        messages: Messages in it, fillers not counted.
+        filled: Empty messages in it.
+        bytes: Bytes of its data files.
+    """
+
+    path: Path
+    manifest: Path
+    messages: int
+    filled: int
+    bytes: int
+
+
+def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = None) -> SalvageResult:
+    """Writes the new store.
+
+    It is built beside its place and renamed at the end, all of it durable by then. A killed run leaves nothing under
+    the name; running again clears what it left.
+
+    Args:
+        plan: What to write.
+        out: The new directory; must not exist, or be empty.
+        progress: Told the number of data bytes as they are written.
+
+    Raises:
+        RefusedError: There is not enough room, or `out` lies inside the old store.
+        StoreUnwritableError: It cannot be written.
+        StoreUnreadableError: The old store has changed since it was planned.
+    """
+    _check_place(plan, out)
+    with new_directory(out, untouched=f"{plan.source} is as it was") as content:
+        (content / SERVER_FILE).write_bytes(encode_server_file(plan.server, plan.crc))
+        (content / CLIENTS_FILE).write_bytes(_encode_clients(plan.clients, plan.crc))
+        moved: list[Moved] = []
+        with ThreadPoolExecutor(plan.options.workers) as pool:
+            for part in pool.map(lambda channel: _write_channel(plan, channel, content, progress), plan.channels):
+                moved += part
+        write_manifest(content, plan, moved)
+    files = list(out.glob("*/msgs.*.dat"))
+    return SalvageResult(
+        out,
+        out / MANIFEST_FILE,
+        plan.messages,
+        sum(channel.filled.count() for channel in plan.channels),
+        sum(path.stat().st_size for path in files),
+    )
+
+
+def _check_place(plan: SalvagePlan, out: Path) -> None:
+    source, target = absolute(plan.source), absolute(out)
+    if target == source or source in target.parents:
+        raise RefusedError(f"{out}: lies inside the store that is to be salvaged", "choose a place outside of it")
+    existing = next((p for p in target.parents if p.is_dir()), None)
+    if existing is None:
+        raise StoreUnwritableError(f"{out}: there is no directory to put it in")
+    free, need = shutil.disk_usage(existing).free, int(plan.bytes * _SPARE)
+    if free < need:
+        raise RefusedError(
+            f"{existing}: {free} bytes are free, the new store needs about {need}",
+            "choose a place with more room, or salvage some channels at a time with --channel",
+        )
+
+
+def _write_channel(plan: SalvagePlan, channel: ChannelPlan, content: Path, progress: Progress | None) -> list[Moved]:
+    directory = content / os.fsdecode(channel.name)
+    with writing(directory):
+        directory.mkdir()
+        (directory / SUBS_FILE).write_bytes(_encode_subscriptions(channel.subscriptions, plan.crc))
+    writer = SliceWriter(directory, channel.name, plan.crc, ONE_SLICE, fill_gaps=plan.options.fill_gaps, sync=False)
+    moved: list[Moved] = []
+    with writer:
+        copier = _Copier(plan, channel, writer, progress)
+        for number, step in enumerate(channel.steps):
+            moved.append(copier.write(step))
+            if copier.slice_is_done(number):
+                # Where a slice of the old store ends, one of the new store ends too.
+                writer.close()
+    return moved
+
+
+class _Copier:
+    """Carries out the steps of one channel."""
+
+    def __init__(self, plan: SalvagePlan, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
+        self._plan = plan
+        self._channel = channel
+        self._writer = writer
+        self._progress = progress
+        self._columns = MessageColumns(BATCH_ROWS)
+        self._resume: dict[int, int] = {}
+        self._last_step: dict[Path, int] = {}
+        self._sources = [self._source(step) for step in channel.steps]
+        for number, path in enumerate(self._sources):
+            self._last_step[path] = number
+
+    @staticmethod
+    def _source(step: Copy | Rewrite) -> Path:
+        if isinstance(step, Rewrite):
+            return step.path
+        assert step.run.slice.data is not None
+        return step.run.slice.data
+
+    def slice_is_done(self, number: int) -> bool:
+        """Tells whether no later step takes anything from the slice of this step."""
+        return self._last_step[self._sources[number]] == number
+
+    def write(self, step: Copy | Rewrite) -> Moved:
+        """Carries out one step and tells where it went."""
+        first = step.sequence if isinstance(step, Rewrite) else step.sequences.first
+        if isinstance(step, Rewrite):
+            message = step.repair.message
+            self._writer.append([message.sequence], [message.timestamp], [message.reply], [message.data])
+            sequences = Ranges.of([(first, first)])
+        else:
+            self._copy(step)
+            sequences = step.sequences
+        current = self._writer.current
+        assert current is not None
+        return Moved(
+            str(self._source(step).relative_to(self._plan.source)),
+            os.fsdecode(self._channel.name),
+            current.number,
+            sequences,
+            "" if isinstance(step, Copy) else f"new record header, the old one was damaged ({step.damage.kind})",
+        )
+
+    def _copy(self, step: Copy) -> None:
+        run, wanted = step.run, step.sequences
+        whole = run.count == wanted.count()
+        with mapped(self._source(step), sequential=True) as data:
+            at = self._resume.get(id(run), run.start)
+            while at < run.end:
+                begin = at
+                rows, at, stop = kernels.scan_messages(
+                    data, at, min(run.end, len(data)), self._plan.crc, False, run.subject, self._columns
+                )
+                if not rows:
+                    raise StoreUnwritableError(
+                        f"{self._source(step)}: has changed at offset {at} since it was scanned ({stop!r})",
+                        "make sure that no server uses the store, and run again",
+                    )
+                batch = self._columns.take(rows)
+                if not whole:
+                    chosen = wanted.select(batch.sequence)
+                    batch = _select(batch, chosen)
+                    # Later pieces of the same run begin behind this one.
+                    self._resume[id(run)] = begin
+                if len(batch.sequence):
+                    self._writer.append_records(data, batch)
+                if self._progress:
+                    self._progress(at - begin)
+                if not whole and int(self._columns.sequence[rows - 1]) >= wanted.last:
+                    break
+
+
+def _select(batch: MessageColumns, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> MessageColumns:
+    rows = np.flatnonzero(chosen)
+    if len(rows) == len(chosen):
+        return batch
+    part = MessageColumns(len(rows))
+    for name in ("offset", "size", "sequence", "timestamp"):
+        getattr(part, name)[:] = getattr(batch, name)[rows]
+    return part
+
+
+def _encode_clients(clients: list[pb.ClientInfo], crc: Crc) -> bytes:
+    records = [envelope.encode(client.SerializeToString(), crc, ClientRecord.ADD) for client in clients]
+    return b"".join((FILE_HEADER.pack(FILE_VERSION), *records))
+
+
+def _encode_subscriptions(subscriptions: list[Subscription], crc: Crc) -> bytes:
+    """Encodes subscriptions as a compacted subs.dat (section 8): each New is followed by its pending messages."""
+
+    def records() -> Iterator[bytes]:
+        yield FILE_HEADER.pack(FILE_VERSION)
+        for subscription in subscriptions:
+            state = subscription.state
+            yield envelope.encode(state.SerializeToString(), crc, SubRecord.NEW)
+            for sequence in sorted(subscription.pending):
+                update = pb.SubStateUpdate(id=state.id, seqno=sequence)
+                yield envelope.encode(update.SerializeToString(), crc, SubRecord.MSG)
+
+    return b"".join(records())
+
+
+def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
+    """Returns the numbers of a plan with stable names, for reports."""
+    return {
+        "channels": len(plan.channels),
+        "messages": plan.messages,
+        "filled": sum(channel.filled.count() for channel in plan.channels),
+        "subscriptions": sum(len(channel.subscriptions) for channel in plan.channels),
+        "clients": len(plan.clients),
+        "bytes": plan.bytes,
+        "lost": plan.lost,
+        "lossy": plan.lossy,
+    }

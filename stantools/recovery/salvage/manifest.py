@@ -1,0 +1,96 @@
+"""The account that a salvage leaves in the new store: what was kept, moved, changed and dropped, with hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools import __version__
+from stantools.recovery.salvage.model import SalvagePlan
+from stantools.store.directory import MANIFEST_FILE
+from stantools.store.ranges import Ranges
+
+__all__ = ["MANIFEST_FILE", "Moved", "write_manifest"]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Messages that went from a file of the old store to a slice of the new one.
+
+    Attributes:
+        file: Data file of the old store, relative to its root.
+        channel: Channel in the new store.
+        slice: Number of the slice there (the last one, if there are several).
+        sequences: Which messages.
+        note: What is different about them, if anything.
+    """
+
+    file: str
+    channel: str
+    slice: int
+    sequences: Ranges
+    note: str = ""
+
+
+def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved]) -> None:
+    """Writes the manifest into a store that is complete but for it."""
+    text = json.dumps(describe(plan, moved) | {"files": dict(_hashes(content))}, indent=1)
+    (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+
+
+def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
+    """Returns what a manifest says, without the hashes of the files."""
+    return {
+        "schema": 1,
+        "made_by": f"stantools {__version__} salvage",
+        "source": str(plan.source),
+        "crc_polynomial": plan.crc.polynomial,
+        "server": plan.server_note or "taken over",
+        "cluster_id": plan.server.cluster_id.decode("utf-8", "backslashreplace"),
+        "clients": len(plan.clients),
+        "channels": [
+            {
+                "name": os.fsdecode(channel.name),
+                "origin": channel.origin,
+                "kept": channel.sequences.as_json(),
+                "filled": channel.filled.as_json(),
+                "subscriptions": len(channel.subscriptions),
+            }
+            for channel in plan.channels
+        ],
+        "moved": [
+            {
+                "file": one.file,
+                "channel": one.channel,
+                "slice": one.slice,
+                "sequences": one.sequences.as_json(),
+                "note": one.note,
+            }
+            for one in moved
+        ],
+        "dropped": [
+            {
+                "file": one.file,
+                "offset": one.offset if one.offset >= 0 else None,
+                "length": one.length,
+                "reason": one.reason,
+                "sequences": one.sequences.as_json(),
+                "loss": one.loss,
+            }
+            for one in plan.dropped
+        ],
+        "changes": plan.changes,
+    }
+
+
+def _hashes(content: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(content.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            yield str(path.relative_to(content)), {"size": path.stat().st_size, "sha256": digest}

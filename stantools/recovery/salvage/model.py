@@ -1,0 +1,148 @@
+"""What a salvage is going to do: plain data between planning, writing and the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.survey import Run
+from stantools.store.ranges import Ranges
+from stantools.store.resync import Damage, Repair
+from stantools.store.sublog import Subscription
+
+#: What happens to older generations of a channel: kept beside it under another name, or only one is kept.
+SPLIT, NEWEST = "split", "newest"
+
+
+@dataclass(frozen=True)
+class SalvageOptions:
+    """How to salvage.
+
+    Attributes:
+        cluster_id: Cluster id for a lost server.dat; the one in the store counts if it can be read.
+        generation: `split`, `newest`, or the number of the generation to keep, from 1 for the oldest.
+        fill_gaps: Put an empty message in the place of every missing one, as the server fills gaps (section 5.3).
+        archived: Also take messages from `.bak` slices.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        workers: Slices that are scanned, and channels that are written, at the same time.
+    """
+
+    cluster_id: str | None = None
+    generation: str = SPLIT
+    fill_gaps: bool = False
+    archived: bool = False
+    patterns: tuple[str, ...] = ()
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Whole records of a run, byte for byte."""
+
+    run: Run
+    sequences: Ranges
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A message whose record header was damaged: its payload under a new header."""
+
+    path: Path
+    damage: Damage
+    repair: Repair
+
+    @property
+    def sequence(self) -> int:
+        """The message's sequence."""
+        return int(self.repair.message.sequence)
+
+
+Step = Copy | Rewrite
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Something that is in the old store and not in the new one.
+
+    Attributes:
+        file: Relative to the root.
+        offset: First byte, -1 for a whole file.
+        length: Bytes.
+        reason: Why.
+        sequences: The sequences concerned, as far as they are known.
+        loss: Something is lost by it that was not lost before this salvage could do anything; duplicates are not.
+    """
+
+    file: str
+    offset: int
+    length: int
+    reason: str
+    sequences: Ranges = field(default_factory=Ranges)
+    loss: bool = True
+
+
+@dataclass
+class ChannelPlan:
+    """One channel of the new store.
+
+    Attributes:
+        name: Its name as bytes.
+        steps: How its messages are made, in the order of sequences.
+        sequences: Which sequences it will hold, without fillers.
+        filled: Which sequences become empty messages.
+        origin: What it is, if it is not simply the channel of that name.
+        subscriptions: Its subscriptions, changed where they must be.
+    """
+
+    name: bytes
+    steps: list[Step] = field(default_factory=list)
+    sequences: Ranges = field(default_factory=Ranges)
+    filled: Ranges = field(default_factory=Ranges)
+    origin: str = ""
+    subscriptions: list[Subscription] = field(default_factory=list)
+
+
+@dataclass
+class SalvagePlan:
+    """A whole salvage.
+
+    Attributes:
+        source: The store to be salvaged.
+        crc: Its CRC; the new store is written with the same.
+        options: What was asked for.
+        server: The new server.dat.
+        server_note: Where its content comes from, if it is not simply the old record.
+        clients: The clients.
+        channels: The channels, by name.
+        dropped: What is left behind.
+        changes: What is written differently, in words.
+        bytes: Size of what will be written, in bytes (about).
+    """
+
+    source: Path
+    crc: Crc
+    options: SalvageOptions
+    server: pb.ServerInfo
+    server_note: str = ""
+    clients: list[pb.ClientInfo] = field(default_factory=list)
+    channels: list[ChannelPlan] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    bytes: int = 0
+
+    @property
+    def messages(self) -> int:
+        """Messages that are kept."""
+        return sum(channel.sequences.count() for channel in self.channels)
+
+    @property
+    def lost(self) -> int:
+        """Messages that are known to be lost."""
+        return sum(d.sequences.count() for d in self.dropped if d.loss)
+
+    @property
+    def lossy(self) -> bool:
+        """Something of the old store could not be kept."""
+        return any(d.loss for d in self.dropped)

@@ -1,0 +1,325 @@
+"""Planning a salvage: everything is read once, nothing is changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.errors import StoreUnreadableError, UsageError
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection.generations import Generation, History, arrange
+from stantools.inspection.survey import ChannelSurvey, Neighbours, Run, SliceSurvey, stop_text, survey_channels
+from stantools.recovery.salvage.identity import find_identity
+from stantools.recovery.salvage.model import (
+    NEWEST,
+    SPLIT,
+    ChannelPlan,
+    Copy,
+    Dropped,
+    Rewrite,
+    SalvageOptions,
+    SalvagePlan,
+    Step,
+)
+from stantools.recovery.salvage.subscriptions import plan_subscriptions
+from stantools.store.clientlog import ClientsState, salvage_clients
+from stantools.store.directory import CLIENTS_FILE, Datastore
+from stantools.store.limits import is_channel_name
+from stantools.store.mapping import mapped
+from stantools.store.logscan import LogDamageKind
+from stantools.store.ranges import Ranges
+from stantools.store.resync import DamageKind
+from stantools.store.sublog import SubsState, salvage_subs
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class _Source:
+    """What the scan found for one channel, wherever it lay.
+
+    Attributes:
+        runs: Good records, those of the channel's own directory first.
+        rewrites: Messages whose record header must be made anew.
+        subs: The fold of its subs.dat.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
+    subs: SubsState | None = None
+
+
+def plan_salvage(
+    store: Datastore, crc: Crc, options: SalvageOptions | None = None, *, progress: Progress | None = None
+) -> SalvagePlan:
+    """Reads a store and plans what of it goes into a new one.
+
+    Args:
+        store: The store, in any state.
+        crc: Its CRC.
+        options: See `SalvageOptions`.
+        progress: Told the number of bytes as they are read.
+
+    Raises:
+        RefusedError: The cluster id is lost and was not given.
+        UsageError: There is no such generation.
+    """
+    options = options or SalvageOptions()
+    server, note = find_identity(store, crc, options.cluster_id)
+    plan = SalvagePlan(store.path, crc, options, server, note)
+    clients = _clients(store, crc, plan)
+    plan.clients = list(clients.clients.values())
+    _leave_root_files(store, plan)
+    sources: dict[bytes, _Source] = {}
+    foreign: list[Run] = []
+    names = [*store.matching(options.patterns), *_linked_channels(store, options)]
+    surveys = survey_channels(store, names, crc, workers=options.workers, archived=options.archived, progress=progress)
+    for survey in surveys:
+        foreign += _collect(store, survey, sources, plan)
+        _read_subs(survey, sources, crc, plan)
+    for run in foreign:
+        sources.setdefault(run.subject, _Source()).runs.append(run)
+    taken = set(sources)
+    for name, source in sorted(sources.items()):
+        _plan_channel(plan, name, source, set(clients.clients), taken)
+    plan.channels.sort(key=lambda channel: channel.name)
+    return plan
+
+
+def _clients(store: Datastore, crc: Crc, plan: SalvagePlan) -> ClientsState:
+    if store.clients is None:
+        plan.changes.append(f"{CLIENTS_FILE} was missing: the new one has no clients")
+        return ClientsState()
+    try:
+        with mapped(store.clients) as buffer:
+            state = salvage_clients(buffer, crc)
+    except StoreUnreadableError as error:
+        plan.dropped.append(Dropped(CLIENTS_FILE, -1, 0, error.message))
+        return ClientsState()
+    _leave_log_damage(plan, CLIENTS_FILE, state)
+    return state
+
+
+def _leave_log_damage(plan: SalvagePlan, file: str, state: ClientsState | SubsState) -> None:
+    for damage in state.damages:
+        if damage.repaired:
+            plan.changes.append(f"{file}: a record at offset {damage.offset} was kept although: {damage.detail}")
+        else:
+            loss = damage.kind not in (LogDamageKind.ZEROS, LogDamageKind.VERSION)
+            plan.dropped.append(Dropped(file, damage.offset, damage.length, damage.detail, loss=loss))
+
+
+def _leave_root_files(store: Datastore, plan: SalvagePlan) -> None:
+    for path in (*store.leftovers, *store.foreign, *store.raft_logs):
+        plan.dropped.append(Dropped(path.name, -1, _size(path), "not part of the store", loss=False))
+
+
+def _linked_channels(store: Datastore, options: SalvageOptions) -> list[str]:
+    """Channels that are reached by a symbolic link: the server skips them, a salvage does not."""
+    linked = Datastore(store.path, channel_names=[path.name for path in store.symlinks])
+    return linked.matching(options.patterns)
+
+
+def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan) -> list[Run]:
+    """Puts a directory's records to their channels; returns the runs of other channels."""
+    files = survey.files
+    if survey.error:
+        plan.dropped.append(Dropped(files.name, -1, 0, survey.error))
+    if not (survey.slices or files.subs):
+        if not survey.error:
+            plan.dropped.append(Dropped(files.name, -1, 0, "the directory holds no channel", loss=False))
+        return []
+    source = sources.setdefault(files.raw_name, _Source())
+    foreign: list[Run] = []
+    for run in survey.runs():
+        if run.subject == files.raw_name or not is_channel_name(os.fsdecode(run.subject)):
+            source.runs.append(run)
+        else:
+            foreign.append(run)
+            plan.changes.append(f"{_where(store, run)}: {run.count} messages went to their channel {run.subject!r}")
+    for one in survey.slices:
+        _leave_slice_damage(store, one, source, plan)
+    _leave_lost_sequences(survey, plan)
+    for path in (*files.misnamed, *files.foreign, *files.directories):
+        loss = path in files.misnamed
+        reason = "its slice number cannot be read" if loss else "not part of the store"
+        plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, _size(path), reason, loss=loss))
+    if not plan.options.archived:
+        for one_slice in files.archived:
+            reason = "archived; --archived takes it along"
+            plan.dropped.append(Dropped(f"{files.name}/{one_slice.name}", -1, one_slice.data_size, reason, loss=False))
+    return foreign
+
+
+def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, plan: SalvagePlan) -> None:
+    assert survey.files.data is not None
+    file = str(survey.files.data.relative_to(store.path))
+    if survey.error:
+        plan.dropped.append(Dropped(file, -1, survey.files.data_size, survey.error))
+        return
+    if survey.header_error and survey.size < FILE_HEADER_SIZE:
+        plan.dropped.append(Dropped(file, 0, survey.size, survey.header_error, loss=False))
+    for neighbours in survey.damages:
+        damage = neighbours.damage
+        if damage.repair and damage.repair.message.sequence:
+            source.rewrites.append(Rewrite(survey.files.data, damage, damage.repair))
+        else:
+            plan.dropped.append(_damaged(file, neighbours))
+
+
+def _damaged(file: str, neighbours: Neighbours) -> Dropped:
+    damage = neighbours.damage
+    # Zeros and torn ends between consecutive messages hold nothing; what is lost is counted by sequence, once.
+    return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", loss=False)
+
+
+def _leave_lost_sequences(survey: ChannelSurvey, plan: SalvagePlan) -> None:
+    """Notes the messages that are lost: damaged beyond proof, or named by an index whose data is gone."""
+    lost = survey.damaged() - survey.repairable()
+    named = Ranges.union(s.index.dangling for s in (*survey.slices, *survey.lone_indexes))
+    lost |= named - survey.intact() - survey.repairable()
+    if lost:
+        plan.dropped.append(Dropped(survey.files.name, -1, 0, "the messages are damaged or gone", lost))
+    elif any(_held_something(s, n) for s in survey.slices for n in s.damages):
+        plan.dropped.append(Dropped(survey.files.name, -1, 0, "damaged bytes may have held messages"))
+
+
+def _held_something(survey: SliceSurvey, neighbours: Neighbours) -> bool:
+    """Tells whether a damaged range may have held a message, where neither sequences nor the index tell."""
+    damage, before, after = neighbours.damage, neighbours.before, neighbours.after
+    if damage.repair or damage.kind == DamageKind.ZEROS or damage.sequence is not None:
+        return False
+    consecutive = before and after and after == before + 1
+    return not (consecutive or survey.index.agrees())
+
+
+def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], crc: Crc, plan: SalvagePlan) -> None:
+    path = survey.files.subs
+    if path is None or survey.files.raw_name not in sources:
+        return
+    file = f"{survey.files.name}/{path.name}"
+    try:
+        with mapped(path) as buffer:
+            state = salvage_subs(buffer, crc)
+    except StoreUnreadableError as error:
+        plan.dropped.append(Dropped(file, -1, 0, error.message))
+        return
+    sources[survey.files.raw_name].subs = state
+    _leave_log_damage(plan, file, state)
+
+
+def _plan_channel(
+    plan: SalvagePlan, name: bytes, source: _Source, known_clients: set[bytes], taken: set[bytes]
+) -> None:
+    history = arrange(source.runs, plan.crc)
+    text = os.fsdecode(name)
+    for piece in history.duplicates:
+        where = f"{text}/{piece.run.slice.name}"
+        length = piece.run.end - piece.run.start
+        reason = "the same messages are kept from another place"
+        plan.dropped.append(Dropped(where, piece.run.start, length, reason, piece.sequences, loss=False))
+    kept = _choose(plan, text, history)
+    subs = source.subs or SubsState()
+    for generation, is_main in kept:
+        target = ChannelPlan(name)
+        if not is_main:
+            target.name = _beside(name, taken)
+            target.origin = f"an older generation of {text!r}"
+        rewrites = source.rewrites if is_main else []
+        target.steps = _steps(plan, text, generation, rewrites)
+        target.sequences = _sequences(target.steps)
+        if plan.options.fill_gaps:
+            target.filled = target.sequences.holes()
+        if is_main:
+            decided = plan_subscriptions(subs, known_clients, target.sequences.last)
+            target.subscriptions = decided.subscriptions
+            plan.changes += [f"{text}: {change}" for change in decided.changes]
+            plan.dropped += [Dropped(f"{text}/subs.dat", -1, 0, reason, loss=False) for reason in decided.dropped]
+        plan.channels.append(target)
+        plan.bytes += sum(_bytes(step) for step in target.steps)
+
+
+def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Generation, bool]]:
+    """Chooses the generations to keep; the flag marks the one that keeps the channel's name."""
+    generations = history.generations or [Generation()]
+    wanted = plan.options.generation
+    if len(generations) == 1 or wanted == SPLIT:
+        return [(g, g is generations[-1]) for g in generations]
+    if wanted == NEWEST:
+        chosen = generations[-1]
+    else:
+        if not wanted.isdecimal() or not 1 <= int(wanted) <= len(generations):
+            raise UsageError(
+                f"channel {channel!r} has {len(generations)} generations, there is no generation {wanted!r}",
+                f"give a number from 1 (oldest) to {len(generations)}, `{NEWEST}` or `{SPLIT}`",
+            )
+        chosen = generations[int(wanted) - 1]
+    for generation in generations:
+        if generation is not chosen:
+            lost = generation.sequences - chosen.sequences
+            reason = f"another generation was chosen ({wanted})"
+            plan.dropped.append(Dropped(channel, -1, 0, reason, lost, loss=True))
+    return [(chosen, True)]
+
+
+def _beside(name: bytes, taken: set[bytes]) -> bytes:
+    """Makes a channel name for an older generation."""
+    number = 1
+    while (candidate := name + b".generation-%d" % number) in taken:
+        number += 1
+    taken.add(candidate)
+    return candidate
+
+
+def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[Rewrite]) -> list[Step]:
+    """Puts copies and rewrites into the order of sequences."""
+    have = generation.sequences
+    extra: dict[int, Rewrite] = {}
+    for rewrite in rewrites:
+        if rewrite.sequence not in have and rewrite.sequence not in extra:
+            extra[rewrite.sequence] = rewrite
+    steps: list[Step] = []
+    waiting = sorted(extra)
+    for piece in generation.ordered():
+        left = piece.sequences
+        if 0 in left:
+            plan.dropped.append(Dropped(channel, -1, 0, "a message with sequence 0", Ranges.of([(0, 0)])))
+            left -= Ranges.of([(0, 0)])
+        while waiting and waiting[0] < left.last:
+            sequence = waiting.pop(0)
+            before = left & Ranges.of([(0, sequence)])
+            if before:
+                steps.append(Copy(piece.run, before))
+                left -= before
+            steps.append(extra[sequence])
+        if left:
+            steps.append(Copy(piece.run, left))
+    steps += [extra[sequence] for sequence in waiting]
+    return steps
+
+
+def _sequences(steps: Iterable[Step]) -> Ranges:
+    return Ranges.union(
+        Ranges.of([(step.sequence, step.sequence)]) if isinstance(step, Rewrite) else step.sequences for step in steps
+    )
+
+
+def _bytes(step: Step) -> int:
+    if isinstance(step, Rewrite):
+        return step.repair.size
+    return (step.run.end - step.run.start) * step.sequences.count() // max(step.run.count, 1)
+
+
+def _where(store: Datastore, run: Run) -> str:
+    assert run.slice.data is not None
+    return f"{run.slice.data.relative_to(store.path)} from offset {run.start}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

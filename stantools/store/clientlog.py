@@ -1,0 +1,110 @@
+"""The clients of a store, folded from clients.dat.
+
+Facts: filestore specification, sections 3.3, 4.4 and 8. An add record adds or replaces a client, a delete record
+removes it; a delete of an unknown client means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from stantools.format.crc import Crc
+from stantools.format.gogo import DecodeError
+from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.logrepair import CLIENTS_LOG
+from stantools.store.logscan import LogDamage, LogEnd, ServerScan, decode_record, judge_row, record_at, scan_log
+from stantools.store.mapping import Buffer
+
+
+@dataclass
+class ClientsState:
+    """What a clients.dat adds up to.
+
+    Attributes:
+        clients: By id, in the order in which they connected.
+        deletes: Delete records in the file.
+        rows: All good records in the file.
+        record_bytes: Their bytes, headers included: the size that the server tracks for its compaction.
+        end: Where and why the server stops reading. None where reading went on after damage.
+        damages: Damaged ranges in file order; repaired ones are among them.
+    """
+
+    clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)
+    deletes: int = 0
+    rows: int = 0
+    record_bytes: int = 0
+    end: LogEnd | None = None
+    damages: list[LogDamage] = field(default_factory=list)
+
+    @property
+    def fragmentation(self) -> int:
+        """Share of deletes in percent, as the server computes it."""
+        total = self.deletes + len(self.clients)
+        return self.deletes * 100 // total if total else 0
+
+    def _apply(self, message: object) -> None:
+        if isinstance(message, pb.ClientInfo):
+            self.clients.pop(message.id, None)
+            self.clients[message.id] = message
+        elif isinstance(message, pb.ClientDelete):
+            self.deletes += 1
+            self.clients.pop(message.id, None)
+
+    def _count(self, size: int) -> None:
+        self.rows += 1
+        self.record_bytes += RECORD_HEADER_SIZE + size
+
+
+def read_clients(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> ClientsState:
+    """Folds a clients.dat as the server does at its start: up to the first problem.
+
+    `end` of the result says how it ended; with an error there, the state is what was read before it.
+    """
+    state = ClientsState()
+    scan = ServerScan(buffer, CLIENTS_LOG, crc, check_crc=check_crc)
+    for batch in scan:
+        for offset in batch.offset.tolist():
+            kind, size, _, payload = record_at(buffer, offset)
+            try:
+                message = decode_record(CLIENTS_LOG, kind, payload)
+            except DecodeError as error:
+                scan.refuse(offset, str(error))
+                break
+            state._apply(message)
+            state._count(size)
+    state.end = scan.end
+    return state
+
+
+def salvage_clients(buffer: Buffer, crc: Crc, *, check_crc: bool = True, repair: bool = True) -> ClientsState:
+    """Folds every intact record of a clients.dat, whatever is between them.
+
+    Args:
+        buffer: The file.
+        crc: The store's CRC.
+        check_crc: False takes records with a wrong CRC for good.
+        repair: Also apply records whose header is damaged and whose payload proves itself.
+    """
+    state = ClientsState()
+    for part in scan_log(buffer, CLIENTS_LOG, crc, check_crc=check_crc):
+        if isinstance(part, LogDamage):
+            _apply_damage(state, part, repair=repair)
+            continue
+        for offset, size in zip(part.offset.tolist(), part.size.tolist(), strict=True):
+            judged = judge_row(CLIENTS_LOG, buffer, offset)
+            if isinstance(judged, LogDamage):
+                _apply_damage(state, judged, repair=repair)
+            else:
+                state._apply(judged.message)
+                state._count(size)
+    return state
+
+
+def _apply_damage(state: ClientsState, damage: LogDamage, *, repair: bool) -> None:
+    kind = None
+    if repair and damage.reading is not None:
+        # The two messages of this log never look alike, so there is one type only.
+        (kind,) = damage.reading.types
+        state._apply(damage.reading.message)
+    state.damages.append(replace(damage, type=kind))

@@ -1,0 +1,231 @@
+"""Writing to disk so that it stays: whole writes, fsync of files, directories and trees, atomic replacement.
+
+The order is always: write, fsync what was written, rename, fsync the directory that holds the name. The
+server leaves out most of this (weaknesses W15 and W17 of the filestore specification).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from stantools.errors import StoreUnwritableError
+
+#: A tree with more entries than this is synced by one syncfs() instead of an fsync() for each entry.
+SYNCFS_FROM = 256
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276, "riscv64": 276}
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space or choose a place on another file system, then run it again",
+    errno.EDQUOT: "the quota is used up: free some space or choose another place, then run it again",
+    errno.EFBIG: "the file system does not take files of this size: choose another place",
+    errno.EACCES: "run it as a user that may write there, or choose another place",
+    errno.EPERM: "run it as a user that may write there, or choose another place",
+    errno.EROFS: "the file system is mounted read-only: choose another place",
+    errno.ENOENT: "create the directory that is to hold it first",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+def unwritable(error: OSError, path: Path | str = "", untouched: str = "") -> StoreUnwritableError:
+    """Turns an operating system error into ours, saying where, what is as it was, and what to do.
+
+    Args:
+        error: What the operating system said.
+        path: What was being written; by default what the error names.
+        untouched: A sentence on what is as it was before.
+    """
+    named = os.fsdecode(error.filename) if error.filename is not None else "output"
+    text = f"{path or named}: cannot be written: {error.strerror or type(error).__name__}"
+    if untouched:
+        text = f"{text}; {untouched}"
+    return StoreUnwritableError(text, _REMEDIES.get(error.errno or 0, "see to that, then run it again"))
+
+
+@contextmanager
+def writing(path: Path | str = "", untouched: str = "") -> Iterator[None]:
+    """Turns every `OSError` of the block into a `StoreUnwritableError`, see `unwritable`."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(error, path, untouched) from error
+
+
+def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
+    """Writes all of a buffer, also where the system takes it in pieces.
+
+    Raises:
+        OSError: As from `os.write`.
+    """
+    written = os.write(descriptor, data)
+    if written == len(data):
+        return
+    view = memoryview(data).cast("B")
+    while written < len(view):
+        written += os.write(descriptor, view[written:])
+
+
+def fsync_directory(path: Path) -> None:
+    """Makes the names in a directory durable.
+
+    Raises:
+        OSError: As from `os.fsync`; a file system that cannot sync a directory is not an error.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Makes a file's content durable.
+
+    Raises:
+        OSError: As from `os.fsync`.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path) -> None:
+    """Makes a whole directory tree durable: every file, then every directory from the leaves up.
+
+    Raises:
+        OSError: As from `os.fsync`.
+    """
+    files: list[Path] = []
+    directories: list[Path] = []
+    for base, _, names in os.walk(root):
+        directories.append(Path(base))
+        files += [Path(base, name) for name in names]
+    if len(files) + len(directories) > SYNCFS_FROM and _syncfs(root):
+        return
+    for file in files:
+        if not file.is_symlink():
+            fsync_file(file)
+    for directory in reversed(directories):
+        fsync_directory(directory)
+
+
+def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[int, Path]:
+    """Creates a new file `<prefix><digits>`, as the server names its temporary files (section 1.1).
+
+    Returns:
+        An open, writable descriptor, and the path.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    while True:
+        path = directory / f"{prefix}{random.randrange(10**9):09d}"
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), path
+
+
+def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Gives a file new content: the file has the old or the new content, never a part.
+
+    Args:
+        path: The file; it need not exist.
+        data: The new content.
+        mode: Permission bits; by default those of the file that is replaced, or what the umask leaves.
+
+    Raises:
+        StoreUnwritableError: It cannot be written; the old file is as it was.
+    """
+    with writing(path, "the old file is as it was" if path.exists() else ""):
+        if mode is None and path.exists():
+            mode = stat.S_IMODE(path.stat().st_mode)
+        descriptor, temporary = create_temporary(path.parent, f".{path.name}.", 0o666)
+        try:
+            try:
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
+                write_all(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_directory(path.parent)
+
+
+def exchange(one: Path, two: Path) -> None:
+    """Exchanges two directories of the same file system.
+
+    On Linux by one atomic system call. Where there is none (other systems, network file systems) by renames:
+    `one` becomes `<two>.old`, `two` becomes `one`, `<two>.old` becomes `two`.
+
+    Raises:
+        OSError: It could not be done; both are as they were.
+    """
+    if not _rename_exchange(one, two):
+        aside = two.with_name(f"{two.name}.old")
+        one.rename(aside)
+        try:
+            two.rename(one)
+        except OSError:
+            aside.rename(one)
+            raise
+        aside.rename(two)
+    fsync_directory(one.parent)
+    fsync_directory(two.parent)
+
+
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
+
+
+def _syncfs(path: Path) -> bool:
+    """Syncs the whole file system; False where the system cannot."""
+    libc = _libc()
+    if libc is None or not hasattr(libc, "syncfs"):
+        return False
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if libc.syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _rename_exchange(one: Path, two: Path) -> bool:
+    """Exchanges two names atomically; False where the system or the file system cannot."""
+    libc = _libc()
+    if libc is None:
+        return False
+    names = os.fsencode(one), os.fsencode(two)
+    if hasattr(libc, "renameat2"):
+        outcome = libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    elif (number := _RENAMEAT2.get(os.uname().machine)) is not None:
+        outcome = libc.syscall(number, _AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    else:
+        return False
+    if outcome == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(two))

@@ -1,0 +1,210 @@
+"""How much a channel and a slice may hold: limits, and their inheritance through patterns.
+
+Facts: filestore specification, sections 5.1, 5.2 and 10. Always 0 means "no limit"; times are nanoseconds.
+
+A channel's limits are those of the narrowest pattern that matches its name. At each token a literal is
+narrower than `*`, which is narrower than `>`, and the left-most difference decides: for the channel `foo.bar`
+
+    >  <  *.bar  <  foo.>  <  foo.*  <  foo.bar
+
+A field that a pattern leaves open comes from the next wider pattern that matches the pattern's own text, and
+in the end from the limits of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from stantools.errors import UsageError
+from stantools.store.directory import subject_matches
+
+DEFAULT_MAX_CHANNELS = 100
+DEFAULT_MAX_MSGS = 1_000_000
+DEFAULT_MAX_BYTES = 1_024_000_000
+DEFAULT_MAX_SUBS = 1000
+DEFAULT_SLICE_MAX_BYTES = 64 * 1024 * 1024
+
+_SECOND = 1_000_000_000
+_PARTS = 4  # slices that a channel at its limits consists of, when no slice limit is configured
+
+
+@dataclass(frozen=True)
+class ChannelLimits:
+    """What one channel may hold; 0 is "no limit".
+
+    Attributes:
+        max_msgs: Messages.
+        max_bytes: Bytes in the server's accounting: payload of the record plus 40 a message.
+        max_age_ns: Age of a message in nanoseconds.
+        max_subs: Subscriptions.
+        max_inactivity_ns: The channel is deleted after so long without message and active subscription.
+    """
+
+    max_msgs: int = DEFAULT_MAX_MSGS
+    max_bytes: int = DEFAULT_MAX_BYTES
+    max_age_ns: int = 0
+    max_subs: int = DEFAULT_MAX_SUBS
+    max_inactivity_ns: int = 0
+
+    def check(self) -> None:
+        """Checks the limits of a store as the server does at start.
+
+        Raises:
+            UsageError: A limit is negative (the text is the server's).
+        """
+        for name, value in (
+            ("subscriptions", str(self.max_subs)),
+            ("messages", str(self.max_msgs)),
+            ("bytes", str(self.max_bytes)),
+            ("age", format_duration(self.max_age_ns)),
+            ("inactivity", format_duration(self.max_inactivity_ns)),
+        ):
+            if value.startswith("-"):
+                raise UsageError(f"max {name} limit cannot be negative ({value})", "use 0 for no limit")
+
+
+UNLIMITED = ChannelLimits(0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class PatternLimits:
+    """What a pattern sets: None takes the wider pattern's value, 0 or a negative number means "no limit"."""
+
+    max_msgs: int | None = None
+    max_bytes: int | None = None
+    max_age_ns: int | None = None
+    max_subs: int | None = None
+    max_inactivity_ns: int | None = None
+
+    def over(self, wider: ChannelLimits) -> ChannelLimits:
+        """Returns these limits, with what they leave open taken from wider ones."""
+        values = {}
+        for each in fields(self):
+            own: int | None = getattr(self, each.name)
+            values[each.name] = getattr(wider, each.name) if own is None else max(own, 0)
+        return ChannelLimits(**values)
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """The limits of a whole store.
+
+    Attributes:
+        max_channels: Channels; 0 for no limit. Channels found at start are always accepted.
+        channel: What holds where no pattern says otherwise.
+        per_channel: Limits by channel name or pattern; `*` is one whole token, a final `>` is the rest.
+
+    Raises:
+        UsageError: A limit is negative, a pattern is no valid channel name, or more channels are named than
+            allowed. The texts are the server's.
+    """
+
+    max_channels: int = DEFAULT_MAX_CHANNELS
+    channel: ChannelLimits = ChannelLimits()
+    per_channel: Mapping[str, PatternLimits] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_channels < 0:
+            raise UsageError(f"max channels limit cannot be negative ({self.max_channels})", "use 0 for no limit")
+        self.channel.check()
+        for pattern in self.per_channel:
+            if not is_channel_name(pattern, wildcards=True):
+                raise UsageError(f'invalid channel name "{pattern}"', "use * for one whole token, > for the rest")
+        named = sum(is_channel_name(pattern) for pattern in self.per_channel)
+        if 0 < self.max_channels < named:
+            raise UsageError(
+                f"too many channels defined ({named}). The max channels limit is set to {self.max_channels}",
+                "raise the limit of channels, or set it to 0",
+            )
+        # Narrowest last; each one resolved against the already resolved wider ones.
+        resolved: dict[str, ChannelLimits] = {}
+        for pattern in sorted(self.per_channel, key=_narrowness):
+            wider = [limits for other, limits in resolved.items() if subject_matches(other, pattern)]
+            resolved[pattern] = self.per_channel[pattern].over(wider[-1] if wider else self.channel)
+        object.__setattr__(self, "_resolved", resolved)
+
+    def limits_for(self, channel: str) -> ChannelLimits:
+        """Returns what holds for a channel: the limits of the narrowest pattern that matches its name."""
+        resolved: dict[str, ChannelLimits] = getattr(self, "_resolved")  # noqa: B009 (frozen: set in __post_init__)
+        if (exact := resolved.get(channel)) is not None:
+            return exact
+        for pattern in reversed(resolved):
+            if subject_matches(pattern, channel):
+                return resolved[pattern]
+        return self.channel
+
+
+@dataclass(frozen=True)
+class SliceLimits:
+    """When a slice is full and the next one is opened (section 5.1); 0 is "no limit".
+
+    Attributes:
+        max_msgs: Messages ever stored in the slice.
+        max_bytes: Bytes ever stored, in the server's accounting (payload plus 40 a message).
+        max_age_ns: Nanoseconds since the slice's first message.
+    """
+
+    max_msgs: int = 0
+    max_bytes: int = DEFAULT_SLICE_MAX_BYTES
+    max_age_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.max_msgs, self.max_bytes, self.max_age_ns) < 0:
+            raise UsageError("slice max values must be positive numbers", "use 0 for no limit")
+
+    def for_channel(self, limits: ChannelLimits) -> SliceLimits:
+        """Returns what holds for a channel's slices: these, or if none is set a quarter of the channel's."""
+        if self.max_msgs or self.max_bytes or self.max_age_ns:
+            return self
+        return SliceLimits(
+            max(limits.max_msgs // _PARTS, 1) if limits.max_msgs > 0 else 0,
+            max(limits.max_bytes // _PARTS, 1) if limits.max_bytes > 0 else 0,
+            max(limits.max_age_ns // _PARTS, _SECOND) if limits.max_age_ns > 0 else 0,
+        )
+
+
+ONE_SLICE = SliceLimits(0, 0, 0)
+
+
+def is_channel_name(name: str, *, wildcards: bool = False) -> bool:
+    """Tells whether a name is a valid channel name (section 1.2), or with `wildcards` a pattern of limits."""
+    if not name or "/" in name:
+        return False
+    tokens = name.split(".")
+    for position, token in enumerate(tokens):
+        if not token:
+            return False
+        if "*" in token and not (wildcards and token == "*"):
+            return False
+        if ">" in token and not (wildcards and token == ">" and position == len(tokens) - 1):
+            return False
+    return True
+
+
+def format_duration(nanoseconds: int) -> str:
+    """Formats a duration as the server's messages do: `1h0m30s`, `1.5s`, `250ms`, `0s`."""
+    sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
+    if rest == 0:
+        return "0s"
+    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000)):
+        if rest < size * 1000:
+            return f"{sign}{_decimal(rest, size)}{unit}"
+    minutes, seconds = divmod(rest, 60 * _SECOND)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{_decimal(seconds, _SECOND)}s"
+    if hours or minutes:
+        text = f"{minutes}m{text}"
+    if hours:
+        text = f"{hours}h{text}"
+    return sign + text
+
+
+def _decimal(value: int, unit: int) -> str:
+    whole, fraction = divmod(value, unit)
+    digits = str(fraction).rjust(len(str(unit)) - 1, "0").rstrip("0") if fraction else ""
+    return f"{whole}.{digits}" if digits else str(whole)
+
+
+def _narrowness(pattern: str) -> tuple[int, ...]:
+    return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))

@@ -1,0 +1,265 @@
+"""Is a running server using this store? And keeping one out while we change it.
+
+Facts: filestore specification, sections 1.4 and weakness W19. Only a server in fault-tolerant mode takes a
+lock, so a free lock proves nothing. Three things are looked at, none of which changes or creates a file:
+
+1. the lock on `.rootdir.lck`, asked for without being taken;
+2. processes that hold a file of the store open for writing (Linux, as far as we may look);
+3. files that are being written right now: if the newest file is younger than a few seconds, we watch for that
+   long whether anything moves.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stantools.errors import RefusedError, StoreUnwritableError
+from stantools.store.directory import CLIENTS_FILE, FT_LOCK_FILE, SERVER_FILE, SUBS_FILE
+from stantools.store.durable import unwritable
+
+#: How long a store must have been left alone, in seconds.
+QUIET_SECONDS = 2.0
+
+_WATCHED = (SERVER_FILE, CLIENTS_FILE, SUBS_FILE)
+_ACCESS_MODE = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
+_BUSY = (errno.EAGAIN, errno.EACCES, errno.EINTR, errno.ENOLCK)
+
+
+@dataclass(frozen=True)
+class Use:
+    """A sign that somebody is using a store.
+
+    Attributes:
+        kind: The held lock, an open file, or a file that changes.
+        detail: What was seen.
+        pid: The process, if known.
+    """
+
+    kind: Literal["lock", "handle", "write"]
+    detail: str
+    pid: int | None = None
+
+
+def check_not_in_use(store: Path, *, force: bool = False, quiet: float = QUIET_SECONDS) -> list[Use]:
+    """Refuses to go on if a server seems to be using the store.
+
+    Args:
+        store: The store's root directory.
+        force: Only report, never refuse.
+        quiet: Seconds that the store must have been left alone.
+
+    Returns:
+        What was seen (empty unless `force`).
+
+    Raises:
+        RefusedError: The store is in use.
+    """
+    uses = find_uses(store, quiet=quiet)
+    if uses and not force:
+        raise RefusedError(
+            f"{store}: is in use: " + "; ".join(use.detail for use in uses),
+            "stop the server (all servers of a fault-tolerant group) first, or insist with --force",
+        )
+    return uses
+
+
+def find_uses(store: Path, *, quiet: float = QUIET_SECONDS, sleep: Callable[[float], None] = time.sleep) -> list[Use]:
+    """Looks for signs that somebody is using a store, changing nothing.
+
+    Args:
+        store: The store's root directory.
+        quiet: Seconds that the store must have been left alone; 0 does not look at the times.
+        sleep: For tests.
+
+    Returns:
+        The signs. The times are looked at only if there is no other sign, because that may take `quiet`
+        seconds.
+    """
+    uses = []
+    pid = ft_lock_holder(store)
+    if pid is not None:
+        who = f"process {pid}" if pid > 0 else "a process on another machine or of ours"
+        uses.append(Use("lock", f"{who} holds the lock {FT_LOCK_FILE}", pid if pid > 0 else None))
+    uses += _open_handles(store)
+    if not uses and quiet > 0:
+        uses += _recent_writes(store, quiet, sleep)
+    return uses
+
+
+def ft_lock_holder(store: Path) -> int | None:
+    """Asks who holds the lock of fault-tolerant mode, without taking it.
+
+    Returns:
+        The process (0 or negative if the system cannot tell which), or None if the lock is free, there is no
+        lock file, or the system has no way to ask.
+    """
+    try:
+        descriptor = os.open(store / FT_LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # struct flock; l_whence 0 and l_len 0: the whole file.
+        if sys.platform.startswith("linux"):
+            layout, order = "hhqqi4x", ("type", "whence", "start", "length", "pid")
+        elif sys.platform == "darwin":
+            layout, order = "qqihh", ("start", "length", "pid", "type", "whence")
+        else:
+            return None
+        question = struct.pack(layout, *(fcntl.F_WRLCK if name == "type" else 0 for name in order))
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
+        values = dict(zip(order, struct.unpack(layout, answer), strict=True))
+        return None if values["type"] == fcntl.F_UNLCK else values["pid"]
+    except OSError:
+        return None  # a file system without locks
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def hold_ft_lock(store: Path, *, create: bool = False) -> Iterator[bool]:
+    """Holds the lock of fault-tolerant mode, so that no standby server becomes active meanwhile.
+
+    Args:
+        store: The store's root directory.
+        create: Create the lock file if it is missing. Without it there is nothing to hold in a store that no
+            fault-tolerant server has used.
+
+    Yields:
+        Whether the lock is held.
+
+    Raises:
+        RefusedError: Somebody else holds it.
+        StoreUnwritableError: The lock file cannot be opened.
+    """
+    path = store / FT_LOCK_FILE
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        yield False
+        return
+    except OSError as error:
+        raise _unlockable(path, error) from error
+    try:
+        _take(descriptor, path)
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, path: Path) -> None:
+    try:
+        if hasattr(fcntl, "F_OFD_SETLK"):
+            # Belongs to the descriptor: closing some other descriptor of the same file does not drop it.
+            request = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+        else:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            raise RefusedError(
+                f"{path}: the lock is held by a running server",
+                "stop all servers of the fault-tolerant group first",
+            ) from error
+        raise _unlockable(path, error) from error
+
+
+def _unlockable(path: Path, error: OSError) -> StoreUnwritableError:
+    return unwritable(error, path, "nothing was changed")
+
+
+def _open_handles(store: Path) -> Iterator[Use]:
+    """Finds processes that have files of the store open for writing, as far as the system shows them."""
+    processes = Path("/proc")
+    if not sys.platform.startswith("linux") or not processes.is_dir():
+        return
+    root = os.fspath(store.resolve())
+    own = os.getpid()
+    known = _identities(store)
+    for entry in os.scandir(processes):
+        if not entry.name.isdigit() or int(entry.name) == own:
+            continue
+        for path in _written_by(Path(entry.path), root, known):
+            yield Use("handle", f"process {entry.name} has {path} open for writing", int(entry.name))
+            break
+
+
+def _identities(store: Path) -> set[tuple[int, int]]:
+    """Device and inode of the root's files, to recognise them under another name (container, bind mount)."""
+    found = set()
+    for name in (SERVER_FILE, CLIENTS_FILE):
+        try:
+            status = (store / name).stat()
+        except OSError:
+            continue
+        found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _written_by(process: Path, root: str, known: set[tuple[int, int]]) -> Iterator[str]:
+    try:
+        handles = list(os.scandir(process / "fd"))
+    except OSError:
+        return  # gone, or another user's
+    for handle in handles:
+        try:
+            path = os.readlink(handle.path)  # noqa: PTH115 (what it points to need not be a path)
+            if not path.startswith("/"):
+                continue
+            if not path.startswith(f"{root}/"):
+                status = os.stat(handle.path)  # noqa: PTH116
+                if (status.st_dev, status.st_ino) not in known:
+                    continue
+            information = (process / "fdinfo" / handle.name).read_text()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if any(
+            line.startswith("flags:") and int(line[6:], 8) & _ACCESS_MODE != os.O_RDONLY
+            for line in information.splitlines()
+        ):
+            yield path
+
+
+def _recent_writes(store: Path, quiet: float, sleep: Callable[[float], None]) -> list[Use]:
+    """Watches a store that has been written just now; writing that ended before is nobody's."""
+    before = _snapshot(store)
+    newest = max((changed for changed, _ in before.values()), default=0)
+    if time.time() - newest / 1e9 >= quiet:
+        return []
+    sleep(quiet)
+    after = _snapshot(store)
+    moved = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return [Use("write", f"{moved[0]} is being written right now")] if moved else []
+
+
+def _snapshot(store: Path) -> dict[str, tuple[int, int]]:
+    """Time of change in nanoseconds and size of the files that a server writes, by relative path."""
+    found: dict[str, tuple[int, int]] = {}
+    pending = [store]
+    while pending:
+        directory = pending.pop()
+        try:
+            entries = list(os.scandir(directory))
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if directory == store:
+                        pending.append(Path(entry.path))
+                elif entry.name in _WATCHED or entry.name.startswith("msgs."):
+                    status = entry.stat(follow_symlinks=False)
+                    found[os.path.relpath(entry.path, store)] = (status.st_mtime_ns, status.st_size)
+            except OSError:
+                continue  # gone between the two looks
+    return found

@@ -1,0 +1,322 @@
+"""Reading clients.dat and subs.dat record by record: as the server does, or whatever state the file is in.
+
+Facts: filestore specification, sections 7.2 and 7.4. `ServerScan` stops where the server stops and says what it would
+say and cut. `scan_log` goes on after any damage, so that records and damaged ranges together cover the whole file.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from stantools.format import gogo, kernels
+from stantools.format.columns import LogColumns
+from stantools.format.crc import Crc
+from stantools.format.envelope import EOF_TEXT, check_file_version, crc_error_text
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    MAX_TYPED_PAYLOAD,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    Stop,
+)
+from stantools.store.logrepair import LogLayout, Reading, proven_size, read_payload, recognise
+from stantools.store.mapping import Buffer
+
+#: Rows of one batch.
+BATCH_ROWS = 16384
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """Where the server stops reading a log, and what it does then.
+
+    Attributes:
+        offset: First byte that it did not take for a good record.
+        stop: Why; None if the file's version header is refused.
+        error: Why it refuses to start (without the words around it that name the file); "" if it goes on.
+        file_size: Size of the file.
+    """
+
+    offset: int
+    stop: Stop | None
+    error: str
+    file_size: int
+
+    @property
+    def torn(self) -> bool:
+        """The truncate option repairs this, by cutting the file at `offset`."""
+        return self.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
+
+    @property
+    def reported(self) -> bool:
+        """The server describes the bad record in its log (section 7.8)."""
+        return self.torn or self.stop is Stop.BAD_CRC
+
+    def size_after(self, *, truncate: bool) -> int:
+        """Returns the file's size after a start, with or without the truncate option.
+
+        Padding is cut with and without it; neither cuts anything after another error.
+        """
+        cuts = self.stop is Stop.ZEROS or (truncate and self.torn)
+        return self.offset if cuts else self.file_size
+
+
+class ServerScan(Iterator[LogColumns]):
+    """The records of a log in batches, up to where the server stops.
+
+    Unknown types and payloads that cannot be decoded are left to the caller, who knows the order of things and calls
+    `refuse`: only the types 3, 4 and 5 are decoded here.
+
+    Attributes:
+        end: How it ended; None before.
+    """
+
+    def __init__(self, buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True) -> None:
+        self._buffer = buffer
+        self._layout = layout
+        self._crc = crc
+        self._check_crc = check_crc
+        self._columns = LogColumns(BATCH_ROWS)
+        self._at = FILE_HEADER_SIZE
+        self._last: tuple[int, Stop] | None = None
+        self.end: LogEnd | None = None
+        if text := check_file_version(buffer):
+            self.end = LogEnd(0, None, text, len(buffer))
+
+    def __next__(self) -> LogColumns:
+        if self.end is None and self._last is not None:
+            self.end = self._ending(*self._last)
+        if self.end is not None:
+            raise StopIteration
+        rows, self._at, stop = kernels.scan_log(
+            self._buffer, self._at, len(self._buffer), self._crc, self._check_crc, self._columns
+        )
+        if stop != Stop.FULL:
+            self._last = self._at, Stop(stop)
+        return self._columns.take(rows)
+
+    def refuse(self, offset: int, error: str) -> None:
+        """Ends the scan at a record of the last batch, which the server refuses."""
+        self.end = LogEnd(offset, Stop.BAD_DECODE, error, len(self._buffer))
+
+    def _ending(self, offset: int, stop: Stop) -> LogEnd:
+        error = ""
+        if stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD):
+            error = EOF_TEXT
+        elif stop is Stop.BAD_CRC:
+            _, _, stored, payload = record_at(self._buffer, offset)
+            error = crc_error_text(stored, self._crc(payload))
+        elif stop is Stop.BAD_DECODE:
+            kind, _, _, payload = record_at(self._buffer, offset)
+            error = _decode_error(self._layout, kind, payload)
+        return LogEnd(offset, stop, error, len(self._buffer))
+
+
+def record_at(buffer: Buffer, offset: int) -> tuple[int, int, int, Buffer]:
+    """Returns type, size, stored CRC and payload of the record whose header is at an offset.
+
+    The payload is shorter than the size where the file ends.
+    """
+    word, stored = RECORD_HEADER.unpack_from(buffer, offset)
+    size = word & MAX_TYPED_PAYLOAD
+    begin = offset + RECORD_HEADER_SIZE
+    return word >> 24, size, stored, buffer[begin : begin + size]
+
+
+def decode_record(layout: LogLayout, kind: int, payload: Buffer) -> Message:
+    """Decodes a record of right CRC as the server does.
+
+    Raises:
+        DecodeError: The server refuses it for its type or its payload; `str()` is its error text.
+    """
+    if kind not in layout.messages:
+        raise gogo.DecodeError(layout.unknown_type.format(kind))
+    return gogo.decode(layout.messages[kind], payload)
+
+
+def _decode_error(layout: LogLayout, kind: int, payload: Buffer) -> str:
+    try:
+        decode_record(layout, kind, payload)
+    except gogo.DecodeError as error:
+        return str(error)
+    return ""
+
+
+class LogDamageKind(enum.StrEnum):
+    """What a damaged range of a log is."""
+
+    VERSION = "version"  #: the version header, or what there is of it
+    TORN = "torn"  #: the file ends inside a record
+    ZEROS = "zeros"  #: zero bytes where a record should be
+    PAYLOAD = "payload"  #: a whole record whose payload does not match its CRC
+    LENGTH = "length"  #: the size in the header is wrong, the payload is proven by its CRC
+    TYPE = "type"  #: the type in the header is wrong, the payload is proven by its CRC
+    CRC_FIELD = "crc-field"  #: one byte of the CRC is wrong, the payload makes sense
+    UNDECODABLE = "undecodable"  #: the CRC is right, the payload is nothing that belongs here
+    GARBAGE = "garbage"  #: bytes in which no record can be made out
+
+
+@dataclass(frozen=True)
+class LogDamage:
+    """A range of bytes that is not a good record.
+
+    Attributes:
+        offset: First byte.
+        length: Bytes up to the next good record or the end.
+        kind: What it is.
+        stop: Why the server's reader would stop here; None for the version header.
+        detail: What was found, and what was expected.
+        reading: What the payload says it is, where it is proven in spite of the damage.
+        type: The record type under which it was applied all the same; None if it was not.
+    """
+
+    offset: int
+    length: int
+    kind: LogDamageKind
+    stop: Stop | None
+    detail: str
+    reading: Reading | None = None
+    type: int | None = None
+
+    @property
+    def end(self) -> int:
+        """First byte behind the range."""
+        return self.offset + self.length
+
+    @property
+    def repaired(self) -> bool:
+        """The record was recovered, so that nothing is lost here."""
+        return self.type is not None
+
+    @property
+    def message(self) -> Message | None:
+        """The payload, where it is proven."""
+        return self.reading.message if self.reading else None
+
+
+def scan_log(
+    buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True
+) -> Iterator[LogColumns | LogDamage]:
+    """Scans a log from the first byte to the last, going on after any damage.
+
+    Rows have a right CRC; whether their type and payload make sense is for the caller to judge (`judge_row`).
+
+    Yields:
+        Batches, valid until the next step, and damaged ranges, in file order. Except for a good version header,
+        nothing is left out.
+    """
+    columns = LogColumns(BATCH_ROWS)
+    at, limit = 0, len(buffer)
+    if text := check_file_version(buffer):
+        found = kernels.find_log_record(buffer, 0, limit, crc, layout.max_type)
+        # Normally records begin at 4; earlier only where the first bytes of the file were lost.
+        at = found if 0 <= found < FILE_HEADER_SIZE else min(limit, FILE_HEADER_SIZE)
+        if at or not limit:
+            yield LogDamage(0, at, LogDamageKind.VERSION, None, text)
+    else:
+        at = FILE_HEADER_SIZE
+    while at < limit:
+        rows, at, stop = kernels.scan_log(buffer, at, limit, crc, check_crc, columns)
+        if rows:
+            yield columns.take(rows)
+        if stop in (Stop.END, Stop.FULL):
+            continue
+        damage = _damage(buffer, layout, crc, at, Stop(stop))
+        yield damage
+        at = damage.end
+
+
+def judge_row(layout: LogLayout, buffer: Buffer, offset: int) -> Reading | LogDamage:
+    """Judges a record of right CRC by its payload.
+
+    Returns:
+        What it is; or the damage that it is, with a reading where the type byte alone is wrong.
+    """
+    kind, size, _, payload = record_at(buffer, offset)
+    reading = read_payload(layout, kind, payload)
+    if reading is not None and not reading.retyped:
+        return reading
+    error = _decode_error(layout, kind, payload) or f"record type {kind} does not go with this payload"
+    what = LogDamageKind.TYPE if reading else LogDamageKind.UNDECODABLE
+    return LogDamage(offset, RECORD_HEADER_SIZE + size, what, Stop.BAD_DECODE, error, reading)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One good record.
+
+    Attributes:
+        offset: Of its header.
+        size: Payload size in bytes.
+        type: Record type.
+        message: Its payload.
+    """
+
+    offset: int
+    size: int
+    type: int
+    message: Message
+
+
+def history(buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True) -> Iterator[LogEntry | LogDamage]:
+    """Gives a log record by record, damaged ranges included, in file order."""
+    for part in scan_log(buffer, layout, crc, check_crc=check_crc):
+        if isinstance(part, LogDamage):
+            yield part
+            continue
+        for offset, size in zip(part.offset.tolist(), part.size.tolist(), strict=True):
+            judged = judge_row(layout, buffer, offset)
+            if isinstance(judged, LogDamage):
+                yield judged
+            else:
+                yield LogEntry(offset, size, judged.types[0], judged.message)
+
+
+def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) -> LogDamage:
+    """Tells what the damage is at which a scan stopped, and how far it reaches."""
+    limit = len(buffer)
+    if stop is Stop.SHORT_HEADER:
+        detail = f"{limit - at} bytes are left, a record header has {RECORD_HEADER_SIZE}"
+        kind = LogDamageKind.TORN if any(buffer[at:]) else LogDamageKind.ZEROS
+        return LogDamage(at, limit - at, kind, stop, detail)
+    type_byte, size, stored, payload = record_at(buffer, at)
+    if stop is Stop.BAD_DECODE:
+        judged = judge_row(layout, buffer, at)
+        assert isinstance(judged, LogDamage)
+        return judged
+    if stop is not Stop.ZEROS and (true_size := proven_size(buffer, at, limit, crc)):
+        begin = at + RECORD_HEADER_SIZE
+        reading = read_payload(layout, type_byte, buffer[begin : begin + true_size])
+        if reading is not None:
+            detail = f"the header says {size} bytes, the CRC matches {true_size}"
+            if reading.retyped:
+                detail += f", and record type {type_byte} does not go with them"
+            length = RECORD_HEADER_SIZE + true_size
+            return LogDamage(at, length, LogDamageKind.LENGTH, stop, detail, reading)
+    found = kernels.find_log_record(buffer, at + 1, limit, crc, layout.max_type)
+    end = found if found >= 0 else limit
+    length = end - at
+    if stop is Stop.ZEROS:
+        return LogDamage(at, length, LogDamageKind.ZEROS, stop, "zeros where a record header should be")
+    if stop in (Stop.DANGLING, Stop.SHORT_PAYLOAD):
+        kind = LogDamageKind.TORN if found < 0 else LogDamageKind.GARBAGE
+        detail = f"the header announces {size} bytes, {len(payload)} are left in the file"
+        return LogDamage(at, length, kind, stop, detail)
+    computed = crc(payload)
+    detail = crc_error_text(stored, computed)
+    if at + RECORD_HEADER_SIZE + size != end:
+        return LogDamage(at, length, LogDamageKind.GARBAGE, stop, detail)
+    reading = recognise(layout, payload)
+    if reading is not None and type_byte in reading.types and _differ_in_one_byte(stored, computed):
+        reading = Reading((type_byte,), reading.message)
+        return LogDamage(at, length, LogDamageKind.CRC_FIELD, stop, detail, reading)
+    return LogDamage(at, length, LogDamageKind.PAYLOAD, stop, detail)
+
+
+def _differ_in_one_byte(a: int, b: int) -> bool:
+    difference = (a ^ b).to_bytes(4, "little")
+    return sum(byte != 0 for byte in difference) == 1

@@ -1,0 +1,434 @@
+"""Writing clients.dat and subs.dat as the server writes them, and compacting them.
+
+Facts: filestore specification, sections 2.2, 4.2, 6.1 and 8. The logs keep no state of clients and subscriptions, only
+the counters that decide when a compaction is worth it; what is alive comes from the caller.
+
+A compaction writes the live state to a temporary file in the store's root, syncs it, renames it over the log and syncs
+the directory. The server leaves out the syncs for clients.dat (weakness W17) and always changes the mode to 0600; here
+the log keeps its mode.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from stantools.errors import StoreUnwritableError, UsageError
+from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
+from stantools.format.logencode import (
+    encode_client,
+    encode_client_delete,
+    encode_flow,
+    encode_subscription,
+    encode_subscription_delete,
+)
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
+from stantools.store.durable import create_temporary, fsync_directory, unwritable, write_all, writing
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stantools.format.crc import Crc
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class CompactionRules:
+    """When a log is compacted (sections 8 and 11).
+
+    Attributes:
+        enabled: At all.
+        fragmentation: Percent of dead records from which on it is worth it.
+        interval: Seconds between two compactions of a file.
+        min_size: Bytes of records from which on it is worth it; 0 for any size.
+    """
+
+    enabled: bool = True
+    fragmentation: int = 50
+    interval: float = 300
+    min_size: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.fragmentation <= 0:
+            raise UsageError("compact fragmentation value must at least be 1")
+        if self.interval <= 0:
+            raise UsageError("compact interval value must at least be 1 seconds")
+        if self.min_size < 0:
+            raise UsageError("compact minimum file size value must be a positive number")
+
+
+#: A subscription for a compaction: its full state, and the sequences that are pending.
+Live = tuple[pb.SubState, Iterable[int]]
+
+
+class _Log:
+    """An open log file.
+
+    Attributes:
+        path: The file.
+        size: Bytes of all records, without the version header: what the server tracks.
+    """
+
+    def __init__(
+        self, path: Path, root: Path, crc: Crc, rules: CompactionRules | None, *, sync: bool, buffer_size: int
+    ) -> None:
+        self.path = path
+        self._root = root
+        self._crc = crc
+        self._rules = rules or CompactionRules()
+        self._sync = sync
+        self._buffer_size = buffer_size
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._compacted = float("-inf")
+        with writing(path, "nothing was changed"):
+            self._descriptor = os.open(path, _FLAGS, 0o666)
+            try:
+                self._begin()
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+
+    def _begin(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size == 0:
+            try:
+                write_all(self._descriptor, FILE_HEADER_BYTES)
+                if self._sync:
+                    os.fsync(self._descriptor)
+                    fsync_directory(self.path.parent)
+            except BaseException:
+                self.path.unlink()  # without its header it would keep a server from starting (weakness W15)
+                raise
+            size = FILE_HEADER_SIZE
+        elif (text := check_file_version(memoryview(os.pread(self._descriptor, FILE_HEADER_SIZE, 0)))) is not None:
+            raise StoreUnwritableError(f"{self.path}: cannot be appended to: {text}", "use `stantools salvage`")
+        self.size = size - FILE_HEADER_SIZE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._forget()
+        self.close()
+
+    def flush(self, *, sync: bool | None = None) -> None:
+        """Writes what is gathered.
+
+        Args:
+            sync: Also make it durable; by default as the log was opened.
+
+        Raises:
+            StoreUnwritableError: It cannot be written. The file ends with the last record that was written before.
+        """
+        self._write_out()
+        if self._sync if sync is None else sync:
+            with writing(self.path, "what was written may not be durable"):
+                os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Flushes and closes.
+
+        Raises:
+            StoreUnwritableError: As from `flush`.
+        """
+        try:
+            self.flush()
+        finally:
+            os.close(self._descriptor)
+
+    def _add(self, records: bytes) -> None:
+        """Takes whole records; they are written when the buffer is full."""
+        self._buffer.append(records)
+        self._buffered += len(records)
+        self.size += len(records)
+        if self._buffered >= self._buffer_size:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        if not self._buffered:
+            return
+        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        written = self.size - self._buffered
+        self._buffer, self._buffered = [], 0
+        try:
+            write_all(self._descriptor, data)
+        except OSError as error:
+            self.size = written
+            kept = "it ends with the last whole record before that"
+            try:
+                os.ftruncate(self._descriptor, FILE_HEADER_SIZE + written)
+            except OSError as second:
+                kept = f"its end could not be cut back to the last whole record: {second}"
+            raise unwritable(error, self.path, kept) from error
+
+    def _forget(self) -> None:
+        self.size -= self._buffered
+        self._buffer, self._buffered = [], 0
+
+    def _due(self, fragmentation: int, now: float | None) -> bool:
+        rules = self._rules
+        now = time.monotonic() if now is None else now
+        return (
+            rules.enabled
+            and (rules.min_size == 0 or self.size >= rules.min_size)
+            and fragmentation >= rules.fragmentation
+            and now - self._compacted >= rules.interval
+        )
+
+    def _replace(self, prefix: str, records: Iterable[bytes], now: float | None) -> None:
+        """Gives the log new content."""
+        with writing(self.path, "it is as it was"):
+            status = os.fstat(self._descriptor)
+            descriptor, temporary = create_temporary(self._root, prefix)
+            try:
+                size = _fill(descriptor, records)
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+                if os.geteuid() == 0:
+                    os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fsync(descriptor)
+                fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+                # The old file has everything, should the rename not happen; what is gathered is in `records`.
+                temporary.replace(self.path)
+            except BaseException:
+                os.close(descriptor)
+                temporary.unlink(missing_ok=True)
+                raise
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._buffer, self._buffered = [], 0
+        self.size = size
+        self._compacted = time.monotonic() if now is None else now
+        with writing(self.path, "the new file is complete but its name may not be durable"):
+            fsync_directory(self.path.parent)
+            if self._root != self.path.parent:
+                fsync_directory(self._root)
+
+
+class ClientsLog(_Log):
+    """The clients.dat of a store; every record is written at once.
+
+    Args:
+        root: The store's root directory.
+        crc: The store's CRC.
+        rules: When to compact.
+        sync: Make every record durable (the server does not).
+        deletes: Delete records in the file, as counted when it was read.
+
+    Attributes:
+        deletes: Delete records since the last compaction.
+
+    Raises:
+        StoreUnwritableError: It cannot be opened or created, or has a bad version header.
+    """
+
+    def __init__(
+        self, root: Path, crc: Crc, rules: CompactionRules | None = None, *, sync: bool = True, deletes: int = 0
+    ) -> None:
+        super().__init__(root / CLIENTS_FILE, root, crc, rules, sync=sync, buffer_size=0)
+        self.deletes = deletes
+
+    def add(self, client: pb.ClientInfo) -> None:
+        """Writes that a client has connected.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file is as it was.
+        """
+        self._add(encode_client(client, self._crc))
+        self.flush()
+
+    def delete(self, client_id: bytes) -> None:
+        """Writes that a client is gone.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file is as it was.
+        """
+        self._add(encode_client_delete(client_id, self._crc))
+        self.deletes += 1
+        self.flush()
+
+    def due(self, live: int, *, now: float | None = None) -> bool:
+        """Tells, after a delete, whether a compaction is due.
+
+        Args:
+            live: Clients that are connected.
+            now: Seconds of a monotonic clock; by default the system's.
+        """
+        total = self.deletes + live
+        return self._due(self.deletes * 100 // total if total else 0, now)
+
+    def compact(self, clients: Iterable[pb.ClientInfo], *, now: float | None = None) -> None:
+        """Replaces the file by one that has nothing but the live clients.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file is as it was.
+        """
+        self._replace(CLIENTS_FILE, (encode_client(client, self._crc) for client in clients), now)
+        self.deletes = 0
+
+
+class SubsLog(_Log):
+    """The subs.dat of a channel; records are gathered and written at a flush.
+
+    Args:
+        directory: The channel's directory.
+        root: The store's root directory, for temporary files.
+        crc: The store's CRC.
+        rules: When to compact.
+        sync: Make every flush durable.
+        buffer_size: Bytes that are gathered before they are written.
+        records: Live records in the file, as counted when it was read (`sublog.SubsState`).
+        dead: Dead records in the file.
+
+    Attributes:
+        records: New, Update and Msg records since the last compaction.
+        dead: Records of which a compaction would leave nothing.
+
+    Raises:
+        StoreUnwritableError: It cannot be opened or created, or has a bad version header.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        root: Path,
+        crc: Crc,
+        rules: CompactionRules | None = None,
+        *,
+        sync: bool = True,
+        buffer_size: int = 2 * 1024 * 1024,
+        records: int = 0,
+        dead: int = 0,
+    ) -> None:
+        super().__init__(directory / SUBS_FILE, root, crc, rules, sync=sync, buffer_size=buffer_size)
+        self.records = records
+        self.dead = dead
+
+    def new(self, state: pb.SubState) -> None:
+        """Writes a new subscription.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        self.records += 1
+        self._add(encode_subscription(state, self._crc))
+
+    def update(self, state: pb.SubState) -> None:
+        """Writes the new state of a known subscription.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        self.records += 1
+        self.dead += 1
+        self._add(encode_subscription(state, self._crc, update=True))
+
+    def delete(self, subscription: int, pending: int) -> None:
+        """Writes that a subscription is gone.
+
+        Args:
+            subscription: Its id.
+            pending: How many messages it had pending.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        self.dead += 1 + pending
+        self._add(encode_subscription_delete(subscription, self._crc))
+
+    def sent(self, ids: ArrayLike, sequences: ArrayLike) -> None:
+        """Writes that messages were sent for the first time to subscriptions: one each, or many of one.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        self.flow(SubRecord.MSG, ids, sequences)
+
+    def acked(self, ids: ArrayLike, sequences: ArrayLike) -> None:
+        """Writes that pending messages were acknowledged.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        self.flow(SubRecord.ACK, ids, sequences)
+
+    def flow(self, types: ArrayLike, ids: ArrayLike, sequences: ArrayLike) -> None:
+        """Writes Msg and Ack records of known subscriptions in a given order.
+
+        Args:
+            types: `SubRecord.MSG` or `SubRecord.ACK` of each, or one for all.
+            ids: Subscription ids, or one for all.
+            sequences: Message sequences, or one for all.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        records = encode_flow(types, ids, sequences, self._crc)
+        kinds, *_ = np.broadcast_arrays(np.asarray(types), np.asarray(ids), np.asarray(sequences))
+        sent = int(np.count_nonzero(kinds == SubRecord.MSG))
+        self.records += sent
+        self.dead += kinds.size - sent
+        self._add(records)
+
+    def due(self, *, now: float | None = None) -> bool:
+        """Tells, after a delete or an acknowledgement, whether a compaction is due.
+
+        Args:
+            now: Seconds of a monotonic clock; by default the system's.
+        """
+        return self._due(self.dead * 100 // self.records if self.records else 100, now)
+
+    def compact(self, subscriptions: Iterable[Live], *, now: float | None = None) -> None:
+        """Replaces the file by one that has nothing but the live subscriptions and what they have pending.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file is as it was.
+        """
+        counted = 0
+
+        def encoded() -> Iterator[bytes]:
+            nonlocal counted
+            for state, pending in subscriptions:
+                sequences = sorted(pending)
+                counted += 1 + len(sequences)
+                yield encode_live(state, sequences, self._crc)
+
+        # Should it fail, the gathered records are still needed.
+        self._write_out()
+        self._replace("subs", encoded(), now)
+        self.records, self.dead = counted, 0
+
+
+def encode_live(state: pb.SubState, pending: ArrayLike, crc: Crc) -> bytes:
+    """Encodes a subscription as a compaction writes it: New, then Msg for each pending sequence (section 8)."""
+    return encode_subscription(state, crc) + encode_flow(SubRecord.MSG, state.id, np.asarray(pending, np.uint64), crc)
+
+
+def _fill(descriptor: int, records: Iterable[bytes]) -> int:
+    """Writes a whole log in big pieces, and returns the bytes of its records."""
+    size = 0
+    gathered = bytearray(FILE_HEADER_BYTES)
+    for each in records:
+        size += len(each)
+        gathered += each
+        if len(gathered) >= _CHUNK:
+            write_all(descriptor, gathered)
+            gathered.clear()
+    write_all(descriptor, gathered)
+    return size

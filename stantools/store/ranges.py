@@ -1,0 +1,155 @@
+"""Sets of sequences as closed ranges: small as long as sequences are mostly contiguous.
+
+A `Ranges` holds two sorted arrays, first and last sequence of each range, that never touch or overlap. Sequences are
+unsigned 64-bit; the arithmetic stays in that type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+_ONE = np.uint64(1)
+_EMPTY: U64 = np.empty(0, dtype=np.uint64)
+
+
+class Ranges:
+    """An immutable set of sequences."""
+
+    __slots__ = ("_first", "_last")
+
+    def __init__(self, first: U64 = _EMPTY, last: U64 = _EMPTY) -> None:
+        self._first = first
+        self._last = last
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int] | list[int]]) -> Ranges:
+        """Builds a set from closed ranges in any order, overlapping or not."""
+        listed = [(int(a), int(b)) for a, b in pairs if a <= b]
+        if not listed:
+            return cls()
+        first, last = np.array(listed, dtype=np.uint64).T
+        return cls._merge(first, last)
+
+    @classmethod
+    def from_sequences(cls, sequences: U64) -> Ranges:
+        """Builds a set from single sequences in any order, repeated or not."""
+        if not len(sequences):
+            return cls()
+        if len(sequences) > 1 and bool((sequences[1:] <= sequences[:-1]).any()):
+            sequences = np.unique(sequences)
+        cuts = np.flatnonzero(sequences[1:] - sequences[:-1] != _ONE)
+        starts = np.concatenate(([0], cuts + 1))
+        ends = np.concatenate((cuts, [len(sequences) - 1]))
+        return cls(sequences[starts].copy(), sequences[ends].copy())
+
+    @classmethod
+    def union(cls, sets: Iterable[Ranges]) -> Ranges:
+        """Unites any number of sets at once."""
+        parts = [s for s in sets if len(s._first)]
+        if len(parts) <= 1:
+            return parts[0] if parts else cls()
+        return cls._merge(np.concatenate([p._first for p in parts]), np.concatenate([p._last for p in parts]))
+
+    @classmethod
+    def _merge(cls, first: U64, last: U64) -> Ranges:
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], np.maximum.accumulate(last[order])
+        # A range starts where its first sequence lies beyond everything before it, not even adjacent.
+        opens = np.ones(len(first), dtype=bool)
+        opens[1:] = (first[1:] > last[:-1]) & (first[1:] - last[:-1] > _ONE)
+        starts = np.flatnonzero(opens)
+        ends = np.concatenate((starts[1:] - 1, [len(first) - 1]))
+        return cls(first[starts].copy(), last[ends].copy())
+
+    def __bool__(self) -> bool:
+        return len(self._first) > 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._first.tolist(), self._last.tolist(), strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ranges):
+            return NotImplemented
+        return np.array_equal(self._first, other._first) and np.array_equal(self._last, other._last)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Ranges.of({self.pairs()})"
+
+    def __contains__(self, sequence: int) -> bool:
+        at = int(np.searchsorted(self._first, np.uint64(sequence), side="right")) - 1
+        return at >= 0 and sequence <= int(self._last[at])
+
+    def __or__(self, other: Ranges) -> Ranges:
+        return Ranges.union((self, other))
+
+    def __sub__(self, other: Ranges) -> Ranges:
+        return self & other.complement() if self and other else self
+
+    def __and__(self, other: Ranges) -> Ranges:
+        if not self or not other or self.first > other.last or other.first > self.last:
+            return Ranges()
+        pairs: list[tuple[int, int]] = []
+        mine, theirs = self.pairs(), other.pairs()
+        i = j = 0
+        while i < len(mine) and j < len(theirs):
+            low, high = max(mine[i][0], theirs[j][0]), min(mine[i][1], theirs[j][1])
+            if low <= high:
+                pairs.append((low, high))
+            if mine[i][1] < theirs[j][1]:
+                i += 1
+            else:
+                j += 1
+        return Ranges.of(pairs)
+
+    def complement(self) -> Ranges:
+        """Returns all other sequences from 0 to 2**64 - 1."""
+        pairs, low = [], 0
+        for first, last in self:
+            if first > low:
+                pairs.append((low, first - 1))
+            low = last + 1
+        if low < 2**64:
+            pairs.append((low, 2**64 - 1))
+        return Ranges.of(pairs)
+
+    def holes(self) -> Ranges:
+        """Returns what is missing between the first and the last sequence."""
+        if len(self._first) < 2:
+            return Ranges()
+        return Ranges(self._last[:-1] + _ONE, self._first[1:] - _ONE)
+
+    def select(self, sequences: U64) -> npt.NDArray[np.bool_]:
+        """Returns, for each sequence of an array, whether it is in the set."""
+        if not self:
+            return np.zeros(len(sequences), dtype=bool)
+        at = np.searchsorted(self._first, sequences, side="right").astype(np.int64) - 1
+        inside: npt.NDArray[np.bool_] = (at >= 0) & (sequences <= self._last[np.maximum(at, 0)])
+        return inside
+
+    @property
+    def first(self) -> int:
+        """The lowest sequence, 0 if the set is empty."""
+        return int(self._first[0]) if self else 0
+
+    @property
+    def last(self) -> int:
+        """The highest sequence, 0 if the set is empty."""
+        return int(self._last[-1]) if self else 0
+
+    def count(self) -> int:
+        """Returns how many sequences are in the set."""
+        return sum(last - first + 1 for first, last in self)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Returns the ranges as a list of (first, last)."""
+        return list(self)
+
+    def as_json(self) -> list[list[int]]:
+        """Returns the ranges as json contracts give them: `[[a, b], …]`."""
+        return [[first, last] for first, last in self]

@@ -1,0 +1,324 @@
+"""Finding the way back after damage in a message slice.
+
+A scan that stops at a bad record asks `Resync.after` what the damage is and where to go on. Three kinds of evidence
+are used, the strongest first (filestore specification, sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
+
+1. a stored CRC that matches under another length proves the payload: only the length field is damaged;
+2. good records further on: the place that the damaged record's own length names, the offsets of the index, and the
+   next offset at which a record proves itself by structure and CRC;
+3. the chain: a record found by search counts only if it is no copy that lies inside the payload of a bigger record.
+   Encoded messages end with their timestamp, so a chain of embedded records never runs into the next real one.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.format import gogo, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.mapping import Buffer
+
+#: How many found records are considered as the end of one damaged record.
+_CANDIDATES = 32
+_INDEX_CANDIDATES = 64
+_ZERO_CHUNK = 1 << 20
+#: Bytes from the record header that are looked at to guess the sequence of a damaged record.
+_HEAD = 40
+
+
+class DamageKind(enum.StrEnum):
+    """What a damaged range is."""
+
+    TORN = "torn"  #: the file ends inside a record
+    ZEROS = "zeros"  #: zero bytes where records should be
+    PAYLOAD = "payload"  #: a whole record whose payload does not match its CRC
+    LENGTH = "length"  #: the length field is wrong, the payload is proven by its CRC
+    CRC_FIELD = "crc-field"  #: one byte of the CRC field is wrong, the payload is whole
+    UNDECODABLE = "undecodable"  #: the CRC is right, the payload is no message
+    GARBAGE = "garbage"  #: bytes in which no record can be made out
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A message whose record header is damaged and whose payload is proven.
+
+    Attributes:
+        start: Offset of the payload in the file.
+        size: Its true length in bytes.
+        message: The decoded message.
+    """
+
+    start: int
+    size: int
+    message: pb.MsgProto
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A range of bytes that is not a good record.
+
+    Attributes:
+        offset: First byte.
+        length: Bytes up to the next good record or the end.
+        kind: What it is.
+        stop: Why the server's reader would stop here.
+        sequence: The sequence that was stored here, as far as the bytes or the index tell; else None.
+        stored_crc: The CRC in the header where there is one.
+        computed_crc: The CRC of the payload that the header announces, where it is there.
+        repair: The message, if it is proven in spite of the damage.
+    """
+
+    offset: int
+    length: int
+    kind: DamageKind
+    stop: Stop
+    sequence: int | None = None
+    stored_crc: int = 0
+    computed_crc: int = 0
+    repair: Repair | None = None
+
+    @property
+    def end(self) -> int:
+        """The first byte behind the range."""
+        return self.offset + self.length
+
+
+class Resync:
+    """Knows one slice's buffer and index, and finds the next good record after damage.
+
+    Args:
+        buffer: The data file.
+        limit: Where its bytes end.
+        channel: Name of the channel as stored in subjects.
+        crc: The store's CRC.
+        index: Good records of the index file (`format.index.view`), if there is one.
+    """
+
+    def __init__(
+        self, buffer: Buffer, limit: int, channel: bytes, crc: Crc, index: npt.NDArray[np.void] | None = None
+    ) -> None:
+        self._buffer = buffer
+        self._limit = limit
+        self._channel = channel
+        self._crc = crc
+        self._offsets: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._sizes: npt.NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
+        self._sequences: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+        if index is not None and len(index):
+            order = np.argsort(index["offset"], kind="stable")
+            self._offsets = index["offset"][order]
+            self._sizes = index["size"][order]
+            self._sequences = index["sequence"][order]
+        self._one = MessageColumns(1)
+        self._many = MessageColumns(256)
+
+    def after(self, at: int, stop: Stop, previous: int) -> Damage:
+        """Tells what the damage at a record boundary is and how far it reaches.
+
+        Args:
+            at: Where the scan stopped.
+            stop: Why it stopped.
+            previous: Sequence of the last good record before, 0 if none.
+        """
+        if stop == Stop.ZEROS or not any(self._buffer[at : min(at + RECORD_HEADER_SIZE, self._limit)]):
+            return self._zeros(at, stop)
+        if stop in (Stop.SHORT_HEADER, Stop.DANGLING):
+            return self._damage(at, self._limit, DamageKind.TORN, stop)
+        size, stored = RECORD_HEADER.unpack_from(self._buffer, at)
+        natural = at + RECORD_HEADER_SIZE + size
+        if stop == Stop.BAD_DECODE:
+            return self._damage(at, natural, DamageKind.UNDECODABLE, stop, stored, stored)
+        if repair := self._indexed_length(at, size, stored):
+            return self._repaired(at, repair, DamageKind.LENGTH, stop)
+        computed = 0
+        if natural <= self._limit:
+            computed = self._crc(self._buffer[at + RECORD_HEADER_SIZE : natural])
+            if self._lands(natural) and not self._hidden_chain(at, natural):
+                return self._whole_record(at, natural, stop, stored, computed)
+        return self._search(at, stop, stored, computed, previous)
+
+    def _zeros(self, at: int, stop: Stop) -> Damage:
+        end = self._zero_run_end(at)
+        if end < self._limit:
+            # The low bytes of the next record's length may be zeros that belong to it, so the search starts early.
+            found = self._find(max(at + 1, end - RECORD_HEADER_SIZE + 1))
+            end = self._limit if found < 0 else found
+        return self._damage(at, end, DamageKind.ZEROS, stop)
+
+    def _zero_run_end(self, at: int) -> int:
+        while at < self._limit:
+            chunk = np.frombuffer(self._buffer[at : min(at + _ZERO_CHUNK, self._limit)], dtype=np.uint8)
+            if chunk.any():
+                return at + int((chunk != 0).argmax())
+            at += len(chunk)
+        return self._limit
+
+    def _indexed_length(self, at: int, size: int, stored: int) -> Repair | None:
+        entry = self._entry(at)
+        if entry is None or int(self._sizes[entry]) == size:
+            return None
+        return self._prove(at, at + RECORD_HEADER_SIZE + int(self._sizes[entry]), stored)
+
+    def _whole_record(self, at: int, natural: int, stop: Stop, stored: int, computed: int) -> Damage:
+        difference = stored ^ computed
+        if any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24)):
+            # Damage of the payload changes all four bytes of a CRC; one byte means that the field itself was hit.
+            repair = self._decode(at + RECORD_HEADER_SIZE, natural)
+            if repair and repair.message.sequence:
+                return self._repaired(at, repair, DamageKind.CRC_FIELD, stop, stored, computed)
+        return self._damage(at, natural, DamageKind.PAYLOAD, stop, stored, computed)
+
+    def _search(self, at: int, stop: Stop, stored: int, computed: int, previous: int) -> Damage:
+        following = self._next_indexed(at)
+        chosen = fallback = -1
+        start = at + 1
+        for _ in range(_CANDIDATES):
+            found = self._find(start)
+            if found < 0:
+                break
+            if repair := self._prove(at, found, stored):
+                return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
+            if chosen < 0 and self._acceptable(at, found, following, previous):
+                chosen = found
+            if fallback < 0:
+                fallback = found
+            start = self._chain_end(found)
+        if repair := self._prove(at, self._limit, stored):
+            return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
+        if chosen < 0:
+            chosen = following if following >= 0 else fallback
+        if chosen < 0:
+            torn = stop == Stop.SHORT_PAYLOAD and self._begins_message(at)
+            return self._damage(
+                at, self._limit, DamageKind.TORN if torn else DamageKind.GARBAGE, stop, stored, computed
+            )
+        return self._damage(at, chosen, DamageKind.GARBAGE, stop, stored, computed)
+
+    def _acceptable(self, at: int, found: int, following: int, previous: int) -> bool:
+        if self._entry(found) is not None:
+            return True
+        end = self._chain_end(found)
+        if end == self._limit or (following >= 0 and end >= following > found):
+            return True
+        if 0 <= following < found or (following >= 0 and self._is_next_entry(at, following)):
+            return False
+        sequence = self._read(found)
+        return sequence is not None and sequence > previous and self._own_subject()
+
+    def _chain_end(self, start: int) -> int:
+        """Follows good records from one that was found, and returns where they end."""
+        end = start
+        while True:
+            _, end, stop = kernels.scan_messages(
+                self._buffer, end, self._limit, self._crc, True, self._channel, self._many
+            )
+            if stop != Stop.FULL:
+                return max(end, start + 1)
+
+    def _hidden_chain(self, at: int, natural: int) -> bool:
+        """Tells whether real records lie where a damaged length claims payload."""
+        start = at + 1
+        for _ in range(_CANDIDATES):
+            found = kernels.find_record(self._buffer, start, natural, self._crc, self._channel)
+            if found < 0:
+                return False
+            end = found
+            while True:
+                _, end, stop = kernels.scan_messages(
+                    self._buffer, end, natural, self._crc, True, self._channel, self._many
+                )
+                if stop != Stop.FULL:
+                    break
+            if stop == Stop.END:
+                return True
+            start = max(end, found + 1)
+        return False
+
+    def _lands(self, offset: int) -> bool:
+        return offset == self._limit or self._read(offset) is not None
+
+    def _read(self, offset: int) -> int | None:
+        """Returns the sequence of the good record at an offset, or None; its row stays in `_one`."""
+        rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, self._crc, True, self._channel, self._one)
+        return int(self._one.sequence[0]) if rows else None
+
+    def _own_subject(self) -> bool:
+        return not int(self._one.flags[0]) & Flag.FOREIGN_SUBJECT
+
+    def _find(self, start: int) -> int:
+        return kernels.find_record(self._buffer, start, self._limit, self._crc, self._channel)
+
+    def _entry(self, offset: int) -> int | None:
+        at = int(np.searchsorted(self._offsets, offset))
+        return at if at < len(self._offsets) and int(self._offsets[at]) == offset else None
+
+    def _next_indexed(self, at: int) -> int:
+        """Returns the first offset behind `at` that the index names and at which a good record lies; -1 if none."""
+        first = int(np.searchsorted(self._offsets, at, side="right"))
+        for entry in range(first, min(first + _INDEX_CANDIDATES, len(self._offsets))):
+            offset = int(self._offsets[entry])
+            if offset < self._limit and self._read(offset) == int(self._sequences[entry]):
+                return offset
+        return -1
+
+    def _is_next_entry(self, at: int, following: int) -> bool:
+        """Tells whether the index has one record only between `at` and the next good one."""
+        entry = self._entry(at)
+        return (
+            entry is not None
+            and entry + 1 < len(self._offsets)
+            and int(self._offsets[entry + 1]) == following
+            and at + RECORD_HEADER_SIZE + int(self._sizes[entry]) == following
+        )
+
+    def _prove(self, at: int, end: int, stored: int) -> Repair | None:
+        """Checks whether the payload that ends at `end` matches the stored CRC and is a message."""
+        start = at + RECORD_HEADER_SIZE
+        if not start < end <= self._limit or self._crc(self._buffer[start:end]) != stored:
+            return None
+        return self._decode(start, end)
+
+    def _decode(self, start: int, end: int) -> Repair | None:
+        try:
+            message = gogo.decode(pb.MsgProto, self._buffer[start:end])
+        except gogo.DecodeError:
+            return None
+        return Repair(start, end - start, message) if message.subject == self._channel else None
+
+    def _begins_message(self, at: int) -> bool:
+        return self._guess_sequence(at) is not None
+
+    def _guess_sequence(self, at: int) -> int | None:
+        """Reads the sequence at the start of a damaged payload, if what follows it is the channel's subject."""
+        head = bytes(self._buffer[at + RECORD_HEADER_SIZE : min(at + _HEAD, self._limit)])
+        if head[:1] != b"\x08":
+            return None
+        value = shift = 0
+        for position, byte in enumerate(head[1:11], start=1):
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                tail = head[position + 1 :]
+                known = self._channel[: max(0, len(tail) - 2)]
+                return value if tail[:1] == b"\x12" and tail[2:].startswith(known) else None
+        return None
+
+    def _sequence_at(self, at: int) -> int | None:
+        entry = self._entry(at)
+        return int(self._sequences[entry]) if entry is not None else self._guess_sequence(at)
+
+    def _damage(self, at: int, end: int, kind: DamageKind, stop: Stop, stored: int = 0, computed: int = 0) -> Damage:
+        return Damage(at, end - at, kind, stop, self._sequence_at(at), stored, computed)
+
+    def _repaired(
+        self, at: int, repair: Repair, kind: DamageKind, stop: Stop, stored: int = 0, computed: int = 0
+    ) -> Damage:
+        length = repair.start + repair.size - at
+        return Damage(at, length, kind, stop, repair.message.sequence, stored, computed, repair)

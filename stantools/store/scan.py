@@ -1,0 +1,66 @@
+"""Reading every record of a message slice, whatever state the file is in.
+
+`scan_slice` is what verify, salvage and the tables are built on: it gives batches of good records as columns and, in
+between, the damaged ranges, in file order and without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.store.mapping import Buffer
+from stantools.store.resync import Damage, Resync
+
+#: Rows of one batch: its columns stay in the processor's cache.
+BATCH_ROWS = 16384
+
+
+def scan_slice(
+    buffer: Buffer,
+    channel: bytes,
+    crc: Crc,
+    *,
+    index: npt.NDArray[np.void] | None = None,
+    check_crc: bool = True,
+    columns: MessageColumns | None = None,
+    start: int = FILE_HEADER_SIZE,
+    limit: int | None = None,
+) -> Iterator[MessageColumns | Damage]:
+    """Scans a data file from the first record to the last byte.
+
+    Args:
+        buffer: The mapped data file.
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        index: Good records of the slice's index; they help to go on after damage.
+        check_crc: False takes records with a wrong CRC for good, as the server does with its check turned off.
+        columns: Where to put the batches; made here if not given.
+        start: Offset of the first record.
+        limit: Where to stop; the end of the buffer if not given.
+
+    Yields:
+        Views of `columns` that are valid until the next step, and damaged ranges. Nothing is left out: a batch begins
+        where the event before it ended.
+    """
+    columns = columns or MessageColumns(BATCH_ROWS)
+    limit = len(buffer) if limit is None else limit
+    resync: Resync | None = None
+    at, previous = start, 0
+    while at < limit:
+        rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, columns)
+        if rows:
+            previous = int(columns.sequence[rows - 1])
+            yield columns.take(rows)
+        if stop in (Stop.END, Stop.FULL):
+            continue
+        resync = resync or Resync(buffer, limit, channel, crc, index)
+        damage = resync.after(at, Stop(stop), previous)
+        yield damage
+        at = damage.end

@@ -1,0 +1,187 @@
+"""The two open files of one message slice, for writing.
+
+Facts: filestore specification, sections 1.1, 2.1 and 2.3. Both files are opened in append mode, so whatever is written
+goes to the end. Nothing is buffered here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from stantools.errors import StoreUnwritableError
+from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, INDEX_RECORD_SIZE
+from stantools.store.durable import write_all, writing
+
+_HEADER = FILE_HEADER.pack(FILE_VERSION)
+_MODE = 0o666  # less the umask, as the server
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_MAX_PARTS = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 16
+_REMEDY = "run `stantools verify` on the store"
+
+
+class SliceFile:
+    """The open data and index file of a slice.
+
+    Attributes:
+        number: N of `msgs.N.dat`.
+        data_path: The data file.
+        index_path: The index file.
+    """
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.number = number
+        self.data_path = directory / f"msgs.{number}.dat"
+        self.index_path = directory / f"msgs.{number}.idx"
+        self._data = os.open(self.data_path, _FLAGS, _MODE)
+        try:
+            self._index = os.open(self.index_path, _FLAGS, _MODE)
+        except OSError:
+            if os.fstat(self._data).st_size == 0:
+                self.data_path.unlink(missing_ok=True)
+            os.close(self._data)
+            raise
+
+    @classmethod
+    def create(cls, directory: Path, number: int) -> SliceFile:
+        """Opens a slice for its first message.
+
+        Files of that number may be there if they are empty. Records of an index without data, which would be taken
+        for the new messages' (weakness W7), are removed.
+
+        Raises:
+            StoreUnwritableError: There is a data file of that number with something in it.
+            OSError: It cannot be opened or written.
+        """
+        file = cls(directory, number)
+        try:
+            size = os.fstat(file._data).st_size
+            if size > FILE_HEADER_SIZE:
+                raise StoreUnwritableError(
+                    f"{file.data_path}: is there already, with {size} bytes, where a new slice was to begin", _REMEDY
+                )
+            if os.fstat(file._index).st_size > FILE_HEADER_SIZE:
+                os.ftruncate(file._index, 0)
+            for descriptor in (file._data, file._index):
+                if os.pread(descriptor, FILE_HEADER_SIZE, 0) != _HEADER:
+                    os.ftruncate(descriptor, 0)
+                    write_all(descriptor, _HEADER)
+        except StoreUnwritableError:
+            file.close()
+            raise
+        except BaseException:
+            # A file without its header would keep a server from starting (weakness W15).
+            file.close()
+            file.data_path.unlink(missing_ok=True)
+            file.index_path.unlink(missing_ok=True)
+            raise
+        return file
+
+    @classmethod
+    def reopen(cls, directory: Path, number: int, data_size: int, count: int) -> SliceFile:
+        """Opens a slice to go on with it.
+
+        Args:
+            directory: The channel's directory.
+            number: The slice.
+            data_size: The size that the data file must have.
+            count: The messages that the index must have.
+
+        Raises:
+            StoreUnwritableError: The files are not as they were left.
+            OSError: They cannot be opened.
+        """
+        file = cls(directory, number)
+        wanted = (file._data, file.data_path, data_size), (file._index, file.index_path, index_size(count))
+        for descriptor, path, size in wanted:
+            found = os.fstat(descriptor).st_size
+            if found != size or os.pread(descriptor, FILE_HEADER_SIZE, 0) != _HEADER:
+                file.close()
+                raise StoreUnwritableError(f"{path}: has {found} bytes and should have {size}", _REMEDY)
+        return file
+
+    def write_data(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Appends to the data file.
+
+        Raises:
+            OSError: As from `os.write`; a part may have been written.
+        """
+        for first in range(0, len(parts), _MAX_PARTS):
+            group = parts[first : first + _MAX_PARTS]
+            written = os.writev(self._data, group)
+            for part in group:
+                # What the system did not take at once.
+                if written < len(part):
+                    write_all(self._data, memoryview(part)[written:])
+                written = max(written - len(part), 0)
+
+    def write_index(self, records: bytes) -> None:
+        """Appends to the index file.
+
+        Raises:
+            OSError: As from `os.write`; a part may have been written.
+        """
+        write_all(self._index, records)
+
+    def cut(self, data_size: int, count: int) -> None:
+        """Cuts both files back.
+
+        Args:
+            data_size: Bytes that the data file keeps.
+            count: Messages that the index keeps.
+
+        Raises:
+            OSError: As from `os.ftruncate`.
+        """
+        os.ftruncate(self._index, index_size(count))
+        os.ftruncate(self._data, data_size)
+
+    def sync(self) -> None:
+        """Makes both durable, the data first.
+
+        Raises:
+            OSError: As from `os.fsync`.
+        """
+        os.fsync(self._data)
+        os.fsync(self._index)
+
+    def close(self) -> None:
+        """Closes both files."""
+        os.close(self._data)
+        os.close(self._index)
+
+
+def index_size(count: int) -> int:
+    """Size in bytes of an index file with so many messages."""
+    return FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
+
+
+def remove_slice(directory: Path, number: int, *, archive: bool = False) -> tuple[Path, Path] | None:
+    """Removes a slice as the server does, the data file first (sections 5.4 and 5.5).
+
+    Args:
+        directory: The channel's directory.
+        number: The slice.
+        archive: Rename the files to `.bak` instead, for an archive script.
+
+    Returns:
+        The archived data file and index, or None if they were removed.
+
+    Raises:
+        StoreUnwritableError: The files can be neither renamed nor removed.
+    """
+    data, index = directory / f"msgs.{number}.dat", directory / f"msgs.{number}.idx"
+    archived = Path(f"{data}.bak"), Path(f"{index}.bak")
+    with writing(data):
+        if archive:
+            try:
+                data.replace(archived[0])
+                index.replace(archived[1])
+                return archived
+            except OSError:
+                # As the server: without both files there is no archive.
+                archived[0].unlink(missing_ok=True)
+        data.unlink(missing_ok=True)
+        index.unlink(missing_ok=True)
+    return None

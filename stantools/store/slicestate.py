@@ -1,0 +1,112 @@
+"""What a writer must know of a slice, and finding it out from the files.
+
+Facts: filestore specification, sections 2.3, 5.1 and 7.6. A slice is only gone on with if its data file ends exactly
+with the last record of its index: appending behind anything else would bury what is there (weaknesses W6, W11, W14).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stantools.errors import StoreUnwritableError
+from stantools.format import index, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Stop
+from stantools.store.directory import SliceFiles, list_channel
+from stantools.store.mapping import mapped
+
+
+@dataclass
+class SliceState:
+    """What is known of a slice, as the server accounts for it.
+
+    Attributes:
+        number: N of `msgs.N.dat`.
+        first_sequence: Sequence of the first record, 0 if there is none.
+        last_sequence: Sequence of the last record, 0 if there is none.
+        first_timestamp: Timestamp of the first record, nanoseconds.
+        last_timestamp: Timestamp of the last record, nanoseconds.
+        count: Messages ever stored.
+        bytes: Bytes ever stored in the server's accounting: payloads plus 40 a message.
+        data_size: Size of the data file, with what is not written yet.
+    """
+
+    number: int
+    first_sequence: int = 0
+    last_sequence: int = 0
+    first_timestamp: int = 0
+    last_timestamp: int = 0
+    count: int = 0
+    bytes: int = 0
+    data_size: int = FILE_HEADER_SIZE
+
+
+def last_slice(directory: Path, channel: bytes, crc: Crc) -> SliceState | None:
+    """Returns the state of the highest-numbered slice that has messages, None if there is none.
+
+    Raises:
+        StoreUnwritableError: That slice's data file does not end with the last record of its index.
+        StoreUnreadableError: The files cannot be read.
+    """
+    for files in reversed(list_channel(directory).slices):
+        state = read_state(files, channel, crc)
+        if state.count:
+            return state
+    return None
+
+
+def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
+    """Reads the state of a healthy slice from its index and its last record.
+
+    Args:
+        files: The slice.
+        channel: The channel's name as records hold it.
+        crc: The store's CRC.
+
+    Raises:
+        StoreUnwritableError: The data file does not end with the last record of the index.
+        StoreUnreadableError: A file cannot be read.
+    """
+    assert files.data is not None
+    if files.index is None:
+        if files.data_size > FILE_HEADER_SIZE:
+            raise _unfit(files.data, "its index is missing")
+        return SliceState(files.number)
+    with mapped(files.data) as data, mapped(files.index) as buffer:
+        for path, content in ((files.data, data), (files.index, buffer)):
+            if (text := check_file_version(content)) is not None:
+                raise _unfit(path, text)
+        count, stop = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc, True)
+        if stop != Stop.END:
+            raise _unfit(files.index, f"index record {count} is damaged")
+        if not count:
+            if len(data) > FILE_HEADER_SIZE:
+                raise _unfit(files.index, "is empty while the data file is not")
+            return SliceState(files.number)
+        records = index.view(buffer, count)
+        columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
+        kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc, True, channel, columns, stops)
+        end = int(columns.offset[0]) + RECORD_HEADER_SIZE + int(columns.size[0])
+        if stops[0] != Stop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
+            raise _unfit(files.data, "does not end with the last record of its index")
+        return SliceState(
+            files.number,
+            int(records["sequence"][0]),
+            int(records["sequence"][-1]),
+            int(records["timestamp"][0]),
+            int(records["timestamp"][-1]),
+            count,
+            int(records["size"].sum(dtype=np.int64)) + count * MESSAGE_OVERHEAD,
+            len(data),
+        )
+
+
+def _unfit(path: Path, reason: str) -> StoreUnwritableError:
+    return StoreUnwritableError(
+        f"{path}: cannot be appended to: {reason}", "see what `stantools verify` says, and use `stantools salvage`"
+    )

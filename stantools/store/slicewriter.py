@@ -1,0 +1,427 @@
+"""Writing message slices as the server writes them: `msgs.N.dat` with its index `msgs.N.idx`.
+
+Facts: filestore specification, sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages
+to encode (`SliceWriter.append`, the broker's way) or records to copy as they are (`SliceWriter.append_records`, for
+salvage and compaction), opens a new slice where the server would, and keeps this order on disk:
+
+    data, index, fsync of the data, fsync of the index, fsync of the directory if a name is new
+
+so that an index never points to something that is not there. Between two flushes the index may be behind the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from stantools.errors import StoreUnwritableError
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE
+from stantools.store.durable import fsync_directory, unwritable, writing
+from stantools.store.limits import SliceLimits
+from stantools.store.slicefile import SliceFile
+from stantools.store.slicestate import SliceState, last_slice
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+#: Bytes that are gathered before a write; the server's default.
+DEFAULT_BUFFER_SIZE = 2 * 1024 * 1024
+
+#: Index records that are held in memory at most (32 bytes each).
+_INDEX_ROWS = 65536
+#: Records of a mapped source are written without being copied first from this many bytes on.
+_DIRECT = 64 * 1024
+#: Fillers that are made at once.
+_FILLERS = 65536
+
+Times = Callable[[], int]
+
+
+class SliceWriter:
+    """Appends messages to the slices of one channel.
+
+    Args:
+        directory: The channel's directory, which exists.
+        channel: The channel's name as records hold it.
+        crc: The store's CRC.
+        limits: When a slice is full (see `SliceLimits.for_channel`).
+        last_number: Number of the highest slice there is; the first new one gets the next.
+        last_sequence: Last sequence of the channel, 0 if it never had a message.
+        current: The slice to go on with (see `open_last`); None opens a new one with the first message.
+        fill_gaps: Write the server's empty filler messages for missing sequences (section 5.3).
+        sync: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory`
+            does) turns it off.
+        buffer_size: Bytes that are gathered before they are written.
+        clock: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
+
+    Attributes:
+        finished: The slices that this writer has completed, in order.
+        current: The slice that is being written, or None.
+        last_sequence: The last sequence of the channel.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        channel: bytes,
+        crc: Crc,
+        limits: SliceLimits | None = None,
+        *,
+        last_number: int = 0,
+        last_sequence: int = 0,
+        current: SliceState | None = None,
+        fill_gaps: bool = False,
+        sync: bool = True,
+        buffer_size: int = DEFAULT_BUFFER_SIZE,
+        clock: Times | None = None,
+    ) -> None:
+        self.directory = directory
+        self.channel = channel
+        self.limits = SliceLimits() if limits is None else limits
+        self.finished: list[SliceState] = []
+        self.current = current
+        self.last_sequence = max(last_sequence, current.last_sequence if current else 0)
+        self._crc = crc
+        self._first_last = self.last_sequence
+        self._last_number = max(last_number, current.number if current else 0)
+        self._fill_gaps = fill_gaps
+        self._sync = sync
+        self._buffer_size = buffer_size
+        self._clock = clock
+        self._file: SliceFile | None = None
+        self._flushed = replace(current) if current else None
+        self._parts: list[bytes | memoryview] = []
+        self._pending = 0
+        self._index: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]] = []
+        self._index_rows = 0
+        self._names_to_sync = False
+
+    @classmethod
+    def resume(
+        cls, directory: Path, channel: bytes, crc: Crc, limits: SliceLimits | None = None, **options: Any
+    ) -> Self:
+        """Goes on with the slices that a channel has.
+
+        Args:
+            directory: The channel's directory.
+            channel: The channel's name as records hold it.
+            crc: The store's CRC.
+            limits: When a slice is full.
+            options: Further arguments of the class: `fill_gaps`, `sync`, `buffer_size`, `clock`.
+
+        Raises:
+            StoreUnwritableError: The last slice does not end with the last record of its index.
+            StoreUnreadableError: The files cannot be read.
+        """
+        return cls(directory, channel, crc, limits, current=last_slice(directory, channel, crc), **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def append(
+        self,
+        sequences: ArrayLike,
+        timestamps: ArrayLike,
+        replies: Sequence[bytes] | None,
+        payloads: Sequence[bytes],
+    ) -> NDArray[np.uint32]:
+        """Appends messages. They are on disk after the next `flush`.
+
+        Args:
+            sequences: Strictly increasing, above `last_sequence`.
+            timestamps: Nanoseconds since the epoch.
+            replies: Reply subjects, empty where there is none; None when no message has one.
+            payloads: The messages' data.
+
+        Returns:
+            Payload size of each record; a message counts for this much plus 40 in the server's accounting.
+
+        Raises:
+            StoreUnwritableError: It cannot be written. The files end with the last flushed message, `last_sequence`
+                tells which that is.
+            ValueError: The sequences do not increase.
+        """
+        sequence = np.array(sequences, np.uint64, ndmin=1)
+        timestamp = np.array(timestamps, np.int64, ndmin=1)
+        records, sizes = kernels.encode_messages(self.channel, sequence, timestamp, replies, payloads, self._crc)
+        lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
+        self._store(memoryview(records), np.cumsum(lengths) - lengths, sizes, sequence, timestamp, lasting=True)
+        return sizes
+
+    def append_records(self, source: memoryview, columns: MessageColumns) -> None:
+        """Appends whole records as they are in another data file, byte for byte.
+
+        Nothing refers to the source or the columns after the call.
+
+        Args:
+            source: The mapped data file.
+            columns: Where the records are, in the order in which they are to be written.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+            ValueError: The sequences do not increase.
+        """
+        self._store(
+            source, columns.offset, columns.size, columns.sequence.copy(), columns.timestamp.copy(), lasting=False
+        )
+
+    def flush(self, *, sync: bool | None = None) -> None:
+        """Writes what is gathered, data before index.
+
+        Args:
+            sync: Also make it durable; by default as the writer was made.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+        """
+        if self._file is None:
+            return
+        self._write_data()
+        self._write_index()
+        if self._sync if sync is None else sync:
+            with writing(untouched="what was written may not be durable"):
+                self._file.sync()
+                if self._names_to_sync:
+                    fsync_directory(self.directory)
+                    self._names_to_sync = False
+
+    def release(self) -> None:
+        """Flushes and closes the files, to have fewer files open; the next message opens them again.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+        """
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Flushes and ends the writing.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+        """
+        self.release()
+        if self.current is not None:
+            self.finished.append(self.current)
+            self.current = None
+
+    def abandon(self) -> None:
+        """Closes the files without writing what is gathered."""
+        self._forget()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # How messages become bytes on disk.
+
+    def _store(
+        self,
+        source: memoryview,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.uint32],
+        sequence: NDArray[np.uint64],
+        timestamp: NDArray[np.int64],
+        *,
+        lasting: bool,
+    ) -> None:
+        """Stores records that begin at `starts` in `source`, which is `lasting` if it may be referred to later."""
+        if not len(sequence):
+            return
+        if int(sequence[0]) <= self.last_sequence or not bool((sequence[1:] > sequence[:-1]).all()):
+            raise ValueError(f"sequences must increase, the last one stored is {self.last_sequence}")
+        costs = np.cumsum(sizes.astype(np.int64) + MESSAGE_OVERHEAD)
+        at = 0
+        for end in self._gaps(sequence):
+            if self._fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
+                self._fill(int(sequence[at]), int(timestamp[at]))
+            while at < end:
+                self._make_room(int(timestamp[at]))
+                assert self.current is not None
+                take = self._room(self.current, costs[at:end], int(costs[at - 1]) if at else 0, timestamp[at:end])
+                part = slice(at, at + take)
+                self._put(source, starts[part], sizes[part], sequence[part], timestamp[part], lasting=lasting)
+                at += take
+
+    def _gaps(self, sequence: NDArray[np.uint64]) -> Iterator[int]:
+        """Yields the ends of the runs of consecutive sequences; only one run if gaps are not filled."""
+        if self._fill_gaps:
+            yield from (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist()
+        yield len(sequence)
+
+    def _make_room(self, timestamp: int) -> None:
+        """Opens a new slice if there is none or a limit of the current one is reached (section 5.1)."""
+        have = self.current
+        limits = self.limits
+        if have is not None and have.count:
+            now = self._clock() if self._clock else timestamp
+            full = (
+                0 < limits.max_bytes <= have.bytes
+                or 0 < limits.max_msgs <= have.count
+                or 0 < limits.max_age_ns <= now - have.first_timestamp
+            )
+            if not full:
+                return
+            self.close()
+            have = None
+        if have is None:
+            self._open_next()
+
+    def _room(self, have: SliceState, costs: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
+        """Tells how many of the next messages belong into the current slice, at least one.
+
+        Args:
+            have: The current slice, which is not full.
+            costs: Accounted bytes of the messages, summed up, on top of `spent`.
+            spent: See there.
+            timestamp: Of the messages.
+        """
+        limits = self.limits
+        room = len(costs)
+        if limits.max_msgs:
+            room = min(room, limits.max_msgs - have.count)
+        if limits.max_bytes:
+            # The message that reaches the limit still belongs here.
+            reached = np.searchsorted(costs[:room], limits.max_bytes - have.bytes + spent, side="left")
+            room = min(room, int(reached) + 1)
+        if limits.max_age_ns and self._clock is None:
+            first = have.first_timestamp if have.count else int(timestamp[0])
+            old = np.flatnonzero(timestamp[:room] - first >= limits.max_age_ns)
+            room = min(room, int(old[0])) if len(old) else room
+        return max(room, 1)
+
+    def _fill(self, sequence: int, timestamp: int) -> None:
+        """Fills the gap before a sequence, in the current slice whatever its limits (section 5.3)."""
+        if self.current is None:
+            self._open_next()
+        for first in range(self.last_sequence + 1, sequence, _FILLERS):
+            missing = np.arange(first, min(first + _FILLERS, sequence), dtype=np.uint64)
+            times = np.full(len(missing), timestamp, np.int64)
+            records, sizes = kernels.encode_messages(
+                self.channel, missing, times, None, [b""] * len(missing), self._crc
+            )
+            lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
+            self._put(memoryview(records), np.cumsum(lengths) - lengths, sizes, missing, times, lasting=True)
+
+    def _put(
+        self,
+        source: memoryview,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.uint32],
+        sequence: NDArray[np.uint64],
+        timestamp: NDArray[np.int64],
+        *,
+        lasting: bool,
+    ) -> None:
+        """Takes records into the current slice."""
+        have = self.current
+        assert have is not None
+        self._open_file(have)
+        lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
+        ends = starts + lengths
+        total = int(lengths.sum())
+        cuts = np.flatnonzero(starts[1:] != ends[:-1])
+        parts = [
+            source[begin:end]
+            for begin, end in zip(
+                starts[np.append(0, cuts + 1)].tolist(), ends[np.append(cuts, -1)].tolist(), strict=True
+            )
+        ]
+        self._index.append((sequence, have.data_size + np.cumsum(lengths) - lengths, timestamp, sizes.copy()))
+        self._index_rows += len(sizes)
+        if not have.count:
+            have.first_sequence, have.first_timestamp = int(sequence[0]), int(timestamp[0])
+        have.last_sequence, have.last_timestamp = int(sequence[-1]), int(timestamp[-1])
+        have.count += len(sizes)
+        have.bytes += total + len(sizes) * (MESSAGE_OVERHEAD - RECORD_HEADER_SIZE)
+        have.data_size += total
+        self.last_sequence = have.last_sequence
+        self._pending += total
+        full = self._pending >= self._buffer_size
+        if lasting or full or total >= _DIRECT:
+            self._parts += parts
+            if full or not lasting:
+                self._write_data()
+        else:
+            self._parts.append(b"".join(parts))
+        if self._index_rows >= _INDEX_ROWS:
+            self._write_data()
+            self._write_index()
+
+    # Files.
+
+    def _open_next(self) -> None:
+        number = self._last_number + 1
+        with writing(untouched="the slices before it are as they were"):
+            self._file = SliceFile.create(self.directory, number)
+        self._last_number = number
+        self._names_to_sync = True
+        self.current = SliceState(number)
+        self._flushed = SliceState(number)
+
+    def _open_file(self, state: SliceState) -> None:
+        """Opens the files of the current slice again, after `release` or at the start."""
+        if self._file is None:
+            with writing(untouched="nothing was changed"):
+                self._file = SliceFile.reopen(self.directory, state.number, state.data_size, state.count)
+
+    def _write_data(self) -> None:
+        if not self._pending:
+            return
+        assert self._file is not None
+        parts, self._parts, self._pending = self._parts, [], 0
+        try:
+            self._file.write_data(parts)
+        except OSError as error:
+            raise self._fall_back(error) from error
+
+    def _write_index(self) -> None:
+        if not self._index_rows:
+            return
+        assert self._file is not None
+        sequence, offset, timestamp, size = (np.concatenate(column) for column in zip(*self._index, strict=True))
+        self._index, self._index_rows = [], 0
+        try:
+            self._file.write_index(kernels.encode_index(sequence, offset, timestamp, size, self._crc))
+        except OSError as error:
+            raise self._fall_back(error) from error
+        assert self.current is not None
+        self._flushed = replace(self.current)
+
+    def _fall_back(self, error: OSError) -> StoreUnwritableError:
+        """Cuts the files back to the last message that is complete in both, and the state with them."""
+        assert self._file is not None
+        assert self._flushed is not None
+        self._forget()
+        state = self.current = replace(self._flushed)
+        before = self.finished[-1].last_sequence if self.finished else self._first_last
+        self.last_sequence = state.last_sequence or before
+        path = self._file.data_path
+        try:
+            self._file.cut(state.data_size, state.count)
+        except OSError as second:
+            return unwritable(error, path, f"its end could not be cut back to the last whole message: {second}")
+        return unwritable(
+            error, path, f"it ends with the last whole message before that, sequence {state.last_sequence}"
+        )
+
+    def _forget(self) -> None:
+        self._parts, self._pending = [], 0
+        self._index, self._index_rows = [], 0

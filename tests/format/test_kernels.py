@@ -1,0 +1,611 @@
+"""What the kernels do, by example; that both do the same on any bytes is in tests/property/test_kernels.py."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stantools.format import crc, index
+from stantools.format.columns import LogColumns, MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import Flag, Stop
+from tests.conftest import golden_cases, load_expected
+
+IEEE = Crc()
+TIME = 1795219649260503021
+
+MESSAGES = bytes.fromhex(
+    "01000000 1b000000 33e51a40 0801 1203666f6f 1a0172 220568656c6c6f 28edffe4ffa6d8f9f418"
+    "11000000 f4062ea4 0802 1203666f6f 28faedff94a7d8f9f418"
+)
+INDEX = bytes.fromhex(
+    "01000000 0100000000000000 0400000000000000 ed3ff96fc2e6e918 1b000000 a7a03373"
+    "0200000000000000 2700000000000000 faf69f72c2e6e918 11000000 b29d1788"
+)
+SUBS = bytes.fromhex(
+    "01000000 39000001 08969bcc 0801 12026d65 22085f53492e6d652e31"
+    "2a1d5f494e424f582e3677534e7434315a4d46506463785747575a47336248 300a 381e 42026431 5001"
+    "04000005 03bff7d8 08011001 04000005 b9eefe41 08011002 04000004 03bff7d8 08011001"
+)
+
+
+def record(payload: bytes, crc: Crc = IEEE) -> bytes:
+    return len(payload).to_bytes(4, "little") + crc(payload).to_bytes(4, "little") + payload
+
+
+def typed(kind: int, payload: bytes) -> bytes:
+    data = record(payload)
+    return data[:3] + bytes([kind]) + data[4:]
+
+
+def scan(
+    kernel: ModuleType, data: bytes, *, check_crc: bool = True, channel: bytes = b"foo", capacity: int = 16
+) -> tuple[int, int, Stop, MessageColumns]:
+    columns = MessageColumns(capacity)
+    rows, offset, stop = kernel.scan_messages(data, 0, len(data), IEEE, check_crc, channel, columns)
+    assert isinstance(stop, Stop)
+    return rows, offset, stop, columns.take(rows)
+
+
+class TestAppendixA:
+    """The bytes that a real server wrote."""
+
+    def test_scan_messages(self, kernel: ModuleType) -> None:
+        columns = MessageColumns(4)
+        assert kernel.scan_messages(MESSAGES, 4, 64, IEEE, True, b"foo", columns) == (2, 64, Stop.END)
+        found = columns.take(2)
+        assert found.offset.tolist() == [4, 39]
+        assert found.size.tolist() == [27, 17]
+        assert found.sequence.tolist() == [1, 2]
+        assert found.timestamp.tolist() == [1795219649260503021, 1795219649304983290]
+        assert found.data_start.tolist() == [0x18, 0]
+        assert found.data_size.tolist() == [5, 0]
+        assert found.reply_start.tolist() == [0x15, 0]
+        assert found.reply_size.tolist() == [1, 0]
+        assert found.flags.tolist() == [Flag.HAS_REPLY, 0]
+
+    def test_scan_index(self, kernel: ModuleType) -> None:
+        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE, True) == (2, Stop.END)
+        assert index.view(INDEX, 2)["offset"].tolist() == [4, 39]
+
+    def test_scan_log(self, kernel: ModuleType) -> None:
+        columns = LogColumns(9)
+        assert kernel.scan_log(SUBS, 4, len(SUBS), IEEE, True, columns) == (4, len(SUBS), Stop.END)
+        found = columns.take(4)
+        assert found.offset.tolist() == [4, 0x45, 0x51, 0x5D]
+        assert found.size.tolist() == [57, 4, 4, 4]
+        assert found.type.tolist() == [1, 5, 5, 4]
+        assert found.id.tolist() == [0, 1, 1, 1]
+        assert found.seq.tolist() == [0, 1, 2, 1]
+
+    def test_encode(self, kernel: ModuleType) -> None:
+        times = [1795219649260503021, 1795219649304983290]
+        data, sizes = kernel.encode_messages(b"foo", [1, 2], times, [b"r", b""], [b"hello", b""], IEEE)
+        assert data == MESSAGES[4:]
+        assert sizes.tolist() == [27, 17]
+        assert sizes.dtype == np.uint32
+        assert kernel.encode_index([1, 2], [4, 39], times, sizes, IEEE) == INDEX[4:]
+
+
+class TestScanMessages:
+    """The outcomes of section 7.2, and the flags."""
+
+    GOOD = record(b"\x08\x01\x12\x03foo")
+
+    @pytest.mark.parametrize(
+        ("tail", "stop"),
+        [
+            (b"", Stop.END),
+            (b"\x01", Stop.SHORT_HEADER),
+            (bytes(7), Stop.SHORT_HEADER),
+            (bytes(8), Stop.ZEROS),
+            (bytes(4096), Stop.ZEROS),
+            (GOOD[:7], Stop.SHORT_HEADER),
+            (GOOD[:8], Stop.DANGLING),
+            (GOOD[:9], Stop.SHORT_PAYLOAD),
+            (GOOD[:-1], Stop.SHORT_PAYLOAD),
+            (b"\xff" * 8, Stop.DANGLING),
+            (b"\xff" * 100, Stop.SHORT_PAYLOAD),
+            (GOOD[:-1] + b"x", Stop.BAD_CRC),
+            (b"\0\0\0\0\1\0\0\0", Stop.BAD_CRC),
+            (record(b"\x08"), Stop.BAD_DECODE),
+        ],
+    )
+    def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
+        rows, offset, found, _ = scan(kernel, self.GOOD * 2 + tail)
+        assert (rows, offset, found) == (2, 2 * len(self.GOOD), stop)
+
+    def test_limit(self, kernel: ModuleType) -> None:
+        data = self.GOOD * 3
+        columns = MessageColumns(9)
+        for limit in range(len(data) + 20):
+            rows, offset, _ = kernel.scan_messages(data, 0, limit, IEEE, True, b"foo", columns)
+            assert rows == min(limit, len(data)) // len(self.GOOD)
+            assert offset == rows * len(self.GOOD)
+        assert kernel.scan_messages(data, len(data), len(data), IEEE, True, b"", columns) == (0, len(data), Stop.END)
+        assert kernel.scan_messages(b"", 4, 0, IEEE, True, b"", columns) == (0, 4, Stop.END)
+
+    def test_in_parts(self, kernel: ModuleType) -> None:
+        data = self.GOOD * 5
+        columns = MessageColumns(4)
+        assert kernel.scan_messages(data, 0, len(data), IEEE, True, b"foo", columns, 2) == (
+            4,
+            2 * len(self.GOOD),
+            Stop.FULL,
+        )
+        assert columns.offset.tolist() == [0, 0, 0, len(self.GOOD)]
+        assert kernel.scan_messages(data, 0, len(data), IEEE, True, b"foo", columns, 4)[::2] == (4, Stop.FULL)
+        # Full and at the end at the same time is the end.
+        assert kernel.scan_messages(data[: 4 * len(self.GOOD)], 0, 999, IEEE, True, b"foo", columns)[::2] == (
+            4,
+            Stop.END,
+        )
+
+    def test_without_crc(self, kernel: ModuleType) -> None:
+        data = self.GOOD[:4] + b"\x01\x02\x03\x04" + self.GOOD[8:]
+        assert scan(kernel, data)[:3] == (0, 0, Stop.BAD_CRC)
+        assert scan(kernel, data, check_crc=False)[:3] == (1, len(data), Stop.END)
+        rows, _, stop, columns = scan(kernel, b"\0\0\0\0\1\0\0\0", check_crc=False)
+        assert (rows, stop) == (1, Stop.END)
+        assert columns.flags.tolist() == [Flag.FOREIGN_SUBJECT]
+
+    @pytest.mark.parametrize(
+        ("payload", "flags"),
+        [
+            ("0801 1203666f6f 2801", 0),
+            ("0801 1203666f6f", 0),
+            ("0801 1203666f78 2801", Flag.FOREIGN_SUBJECT),
+            ("0801 120166 2801", Flag.FOREIGN_SUBJECT),
+            ("0801 1204666f6f6f 2801", Flag.FOREIGN_SUBJECT),
+            ("0801 1203666f6f 1a0172 2801", Flag.HAS_REPLY),
+            ("0801 1203666f6f 2801 3001", Flag.REDELIVERED),
+            ("0801 1203666f6f 2801 3802", Flag.REDELIVERED),
+            ("0801 1203666f6f 2801 5003", Flag.REDELIVERED),
+            ("0801 1203666f6f 2801 3002", Flag.REDELIVERED | Flag.UNUSUAL),
+            ("0801 1203666f6f 2801 3000", Flag.UNUSUAL),
+            ("0801 1203666f6f 388080808010", Flag.UNUSUAL),
+            ("1203666f6f 0801 2801", Flag.UNUSUAL),
+            ("880101 1203666f6f", Flag.UNUSUAL),
+            ("0801 1203666f6f 2800", Flag.UNUSUAL),
+            ("0801 1203666f6f 2200", Flag.UNUSUAL),
+            ("0801 1203666f6f 1a00", Flag.UNUSUAL),
+            ("0800 1203666f6f", Flag.UNUSUAL),
+            ("0801 128300666f6f", Flag.UNUSUAL),
+            ("088100 1203666f6f", Flag.UNUSUAL),
+            ("0801 1203666f6f 4001", Flag.UNUSUAL),
+            ("0801 1203666f6f 1203666f6f", Flag.UNUSUAL),
+            ("0801 1201ff 1203666f6f", Flag.UNUSUAL),
+            ("0801 1203666f6f 28ffffffffffffffffff01", 0),
+            ("0801 1203666f6f 28ffffffffffffffffff7f", Flag.UNUSUAL),
+            ("888080808001 01", Flag.UNUSUAL | Flag.FOREIGN_SUBJECT),
+        ],
+    )
+    def test_flags(self, kernel: ModuleType, payload: str, flags: int) -> None:
+        rows, _, stop, columns = scan(kernel, record(bytes.fromhex(payload)))
+        assert (rows, stop) == (1, Stop.END)
+        assert columns.flags.tolist() == [flags]
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            "5b 5c",
+            "5b 0801 110102030405060708 1203666f6f 1501020304 1b1c 5c",
+            "5b 63 64 5c",
+            "59 0102030405060708",
+            "5d 01020304",
+            "5a 00",
+            "58 ffffffffffffffffff7f",
+            "fa ff ff ff 07 00",
+        ],
+    )
+    def test_unknown_fields_are_skipped(self, kernel: ModuleType, payload: str) -> None:
+        data = record(bytes.fromhex("1203666f6f" + payload + "0802"))
+        rows, _, stop, columns = scan(kernel, data)
+        assert (rows, stop) == (1, Stop.END)
+        assert columns.sequence.tolist() == [2]
+        assert columns.flags.tolist() == [Flag.UNUSUAL]
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            "08",
+            "0880",
+            "08ffffffffffffffffffff01",
+            "12",
+            "1203666f",
+            "12ffffffffffffffffff01",
+            "12ffffffffffffffff7f",
+            "0a00",
+            "0d00000000",
+            "1001",
+            "2d00000000",
+            "32 00",
+            "0c",
+            "5c",
+            "5b",
+            "5b 5b 5c",
+            "5b 08",
+            "5e",
+            "5f",
+            "00 01",
+            "02 00",
+            "fa ff ff ff 7f 00",
+            "59 01020304050607",
+            "5d 010203",
+            "5a 05 01020304",
+            "80808080808080808080 01",
+        ],
+    )
+    def test_what_the_server_cannot_decode(self, kernel: ModuleType, payload: str) -> None:
+        data = record(b"\x08\x01\x12\x03foo" + bytes.fromhex(payload))
+        assert scan(kernel, data)[:3] == (0, 0, Stop.BAD_DECODE)
+
+    def test_the_last_of_a_repeated_field_counts(self, kernel: ModuleType) -> None:
+        payload = bytes.fromhex("0801 0805 12016f 1203666f6f 2801 28feffffffffffffffff01 220161 22026262 220163")
+        _, _, _, columns = scan(kernel, record(payload))
+        assert columns.sequence.tolist() == [5]
+        assert columns.timestamp.tolist() == [-2]
+        assert columns.data_size.tolist() == [1]
+        assert columns.data_start.tolist() == [8 + len(payload) - 1]
+        assert columns.flags.tolist() == [Flag.UNUSUAL]
+
+    @pytest.mark.parametrize(
+        "size", [0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 100, 127, 128, 129, 200, 300, 16383, 70000]
+    )
+    @pytest.mark.parametrize("polynomial", [crc.IEEE, crc.CASTAGNOLI, crc.KOOPMAN, 0x12345678, 1, 0xFFFFFFFF], ids=hex)
+    def test_every_size_and_polynomial(self, kernel: ModuleType, size: int, polynomial: int) -> None:
+        function = Crc(polynomial)
+        payloads = [bytes(i % 251 for i in range(n)) for n in range(size, size + 17)]
+        numbers = np.arange(1, 18, dtype=np.uint64) << np.uint64(3)
+        data, sizes = kernel.encode_messages(b"a.b", numbers, numbers.astype(np.int64) + TIME, None, payloads, function)
+        columns = MessageColumns(17)
+        assert kernel.scan_messages(data, 0, len(data), function, True, b"a.b", columns) == (17, len(data), Stop.END)
+        assert columns.size.tolist() == sizes.tolist()
+        assert columns.sequence.tolist() == numbers.tolist()
+        for i, payload in enumerate(payloads):
+            start = int(columns.offset[i])
+            assert int.from_bytes(data[start + 4 : start + 8], "little") == function(data[start + 8 :][: sizes[i]])
+            assert data[columns.data_start[i] :][: columns.data_size[i]] == payload
+        assert not columns.flags.any()
+
+    @pytest.mark.parametrize(
+        "number", [1, 127, 128, 2**14 - 1, 2**14, 2**21, 2**28, 2**35, 2**49, 2**56, 2**63, 2**64 - 1]
+    )
+    def test_every_size_of_number(self, kernel: ModuleType, number: int) -> None:
+        time = number - (1 << 64) if number >> 63 else number
+        data, _ = kernel.encode_messages(b"x", [number] * 2, [time] * 2, None, [b"", b"y" * 40], IEEE)
+        _, _, stop, columns = scan(kernel, data, channel=b"x")
+        assert stop == Stop.END
+        assert columns.sequence.tolist() == [number] * 2
+        assert columns.timestamp.tolist() == [time] * 2
+        assert not columns.flags.any()
+
+
+class TestReadMessagesAt:
+    """Records at given places."""
+
+    def test_good_and_bad_places(self, kernel: ModuleType) -> None:
+        data = MESSAGES + bytes(8) + b"\x05\0\0\0\0\0\0\0"
+        places = np.array([39, 4, 0, 5, 64, 72, 80, 79, -1, 2**62], np.int64)
+        columns = MessageColumns(12)
+        columns.sequence[:] = 99
+        stops = np.full(12, 99, np.uint8)
+        kernel.read_messages_at(data, len(data), places, IEEE, True, b"foo", columns, stops)
+        expected = [Stop.END, Stop.END, Stop.BAD_CRC, Stop.SHORT_PAYLOAD, Stop.ZEROS, Stop.DANGLING]
+        expected += [Stop.SHORT_HEADER] * 4
+        assert stops.tolist() == [*expected, 99, 99]
+        assert columns.offset[:10].tolist() == places.tolist()
+        assert columns.size[:7].tolist() == [17, 27, 1, 0x33000000, 0, 5, 0]
+        assert columns.sequence.tolist() == [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 99, 99]
+
+    def test_takes_a_column_of_an_index(self, kernel: ModuleType) -> None:
+        columns, stops = MessageColumns(2), np.ones(2, np.uint8)
+        kernel.read_messages_at(MESSAGES, 64, index.view(INDEX, 2)["offset"], IEEE, True, b"foo", columns, stops)
+        assert stops.tolist() == [0, 0]
+        assert columns.sequence.tolist() == [1, 2]
+
+    def test_not_more_than_there_is_room_for(self, kernel: ModuleType) -> None:
+        places = np.zeros(3, np.int64)
+        with pytest.raises(ValueError, match="3 offsets"):
+            kernel.read_messages_at(MESSAGES, 64, places, IEEE, True, b"", MessageColumns(2), np.zeros(3, np.uint8))
+        with pytest.raises(ValueError, match="3 offsets"):
+            kernel.read_messages_at(MESSAGES, 64, places, IEEE, True, b"", MessageColumns(3), np.zeros(2, np.uint8))
+
+
+class TestFind:
+    """Resynchronising after damage."""
+
+    @pytest.mark.parametrize(
+        "gap", [b"", b"x", bytes(3), bytes(4096), b"\xff" * 77, MESSAGES[4:30], b"\x01" + bytes(9)]
+    )
+    def test_finds_the_next_message(self, kernel: ModuleType, gap: bytes) -> None:
+        data = gap + MESSAGES[39:] + b"tail"
+        assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == len(gap)
+        assert kernel.find_record(data, len(gap), len(data), IEEE, b"foo") == len(gap)
+        assert kernel.find_record(data, len(gap) + 1, len(data), IEEE, b"foo") == -1
+        assert kernel.find_record(data, 0, len(data) - 5, IEEE, b"foo") == -1
+        assert kernel.find_record(data, 0, len(data), Crc(crc.KOOPMAN), b"foo") == -1
+
+    @pytest.mark.parametrize(
+        "payload", ["", "0801", "1203666f6f", "0800 1203666f6f", "0801 1200", "0801 1203666f6f 5c"]
+    )
+    def test_does_not_believe_in_less_than_a_message(self, kernel: ModuleType, payload: str) -> None:
+        data = record(bytes.fromhex(payload))
+        assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == -1
+
+    def test_finds_the_next_log_record(self, kernel: ModuleType) -> None:
+        data = b"\xff\xff" + SUBS[0x45:]
+        assert kernel.find_log_record(data, 0, len(data), IEEE, 5) == 2
+        assert kernel.find_log_record(data, 3, len(data), IEEE, 5) == 14
+        assert kernel.find_log_record(data, 3, len(data), IEEE, 4) == 26
+        assert kernel.find_log_record(data, 27, len(data), IEEE, 5) == -1
+        assert kernel.find_log_record(typed(0, b"\x08\1"), 0, 99, IEEE, 5) == -1
+        assert kernel.find_log_record(typed(1, b""), 0, 99, IEEE, 5) == -1
+        assert kernel.find_log_record(typed(1, b"\x0f"), 0, 99, IEEE, 5) == -1
+
+    def test_across_blocks(self, kernel: ModuleType) -> None:
+        for gap in ((1 << 20) - 3, (1 << 20), (1 << 20) + 1):
+            data = bytes(gap) + MESSAGES[4:]
+            assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == gap
+
+
+class TestScanLog:
+    """Typed records."""
+
+    def test_types(self, kernel: ModuleType) -> None:
+        parts = [typed(1, b"\x0a\x01a"), typed(2, b"anything"), typed(0, b"x"), typed(255, b""), typed(1, b"")]
+        parts += [typed(3, b"\x08\x07\x12\x00"), typed(4, b"\x10\x09\x08\x80\x01"), typed(5, b"")]
+        data = b"".join(parts)
+        columns = LogColumns(8)
+        assert kernel.scan_log(data, 0, len(data), IEEE, True, columns) == (8, len(data), Stop.END)
+        assert columns.type.tolist() == [1, 2, 0, 255, 1, 3, 4, 5]
+        assert columns.size.tolist() == [3, 8, 1, 0, 0, 4, 5, 0]
+        assert columns.id.tolist() == [0, 0, 0, 0, 0, 7, 128, 0]
+        assert columns.seq.tolist() == [0, 0, 0, 0, 0, 0, 9, 0]
+
+    @pytest.mark.parametrize(
+        ("tail", "stop"),
+        [
+            (bytes(8), Stop.ZEROS),
+            (bytes(5), Stop.SHORT_HEADER),
+            (b"\x04\0\0\x05\0\0\0\0", Stop.DANGLING),
+            (b"\x04\0\0\x05\0\0\0\0\x08", Stop.SHORT_PAYLOAD),
+            (b"\0\0\0\x01\0\0\0\x01", Stop.BAD_CRC),
+            (typed(4, b"\x08"), Stop.BAD_DECODE),
+            (typed(5, b"\x12\0"), Stop.BAD_DECODE),
+            (typed(3, b"\x0a\0"), Stop.BAD_DECODE),
+        ],
+    )
+    def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
+        columns = LogColumns(3)
+        data = typed(5, b"\x08\x01\x10\x01") + tail
+        assert kernel.scan_log(data, 0, len(data), IEEE, True, columns) == (1, 12, stop)
+        assert kernel.scan_log(data * 3, 0, 12, IEEE, True, columns, 2) == (3, 12, Stop.END)
+        assert kernel.scan_log(data, 0, len(data), IEEE, True, columns, 3) == (3, 0, Stop.FULL)
+
+
+class TestScanIndex:
+    """Index files."""
+
+    @pytest.mark.parametrize(
+        ("tail", "stop"),
+        [
+            (b"", Stop.END),
+            (b"\0", Stop.SHORT_HEADER),
+            (bytes(31), Stop.SHORT_HEADER),
+            (bytes(32), Stop.ZEROS),
+            (bytes(33), Stop.ZEROS),
+            (INDEX[4:35] + b"x", Stop.BAD_CRC),
+        ],
+    )
+    def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
+        data = INDEX + tail
+        assert kernel.scan_index(data, 4, len(data), IEEE, True) == (2, stop)
+        unchecked = (3, Stop.END) if stop == Stop.BAD_CRC else (2, stop)
+        assert kernel.scan_index(data, 4, len(data), IEEE, False) == unchecked
+        assert kernel.scan_index(data, 4, 36, IEEE, True) == (1, Stop.END)
+
+    def test_no_records(self, kernel: ModuleType) -> None:
+        for data in (b"", b"\x01\0\0\0", b"\x01\0"):
+            assert kernel.scan_index(data, 4, len(data), IEEE, True) == (0, Stop.END)
+            assert len(index.view(data, 0)) == 0
+        assert kernel.encode_index([], [], [], [], IEEE) == b""
+
+    def test_view_stays_inside(self) -> None:
+        with pytest.raises(ValueError, match="3 index records in 68 bytes"):
+            index.view(INDEX, 3)
+
+
+class TestEncode:
+    """Encoding checks its arguments."""
+
+    def test_numbers_must_match(self, kernel: ModuleType) -> None:
+        with pytest.raises(ValueError, match="differ in number"):
+            kernel.encode_messages(b"a", [1, 2], [1], None, [b""], IEEE)
+        with pytest.raises(ValueError, match="differ in number"):
+            kernel.encode_messages(b"a", [1], [1], [], [b""], IEEE)
+        with pytest.raises(ValueError, match="different lengths"):
+            kernel.encode_index([1], [1, 2], [1], [1], IEEE)
+
+    def test_other_buffers_than_bytes(self, kernel: ModuleType) -> None:
+        expected = kernel.encode_messages(b"a", [1], [2], [b"r"], [b"data"], IEEE)
+        again = kernel.encode_messages(b"a", [1], [2], [bytearray(b"r")], [memoryview(b"data")], IEEE)
+        assert again[0] == expected[0]
+        with pytest.raises(TypeError):
+            kernel.encode_messages(b"a", [1], [2], None, [5], IEEE)
+
+    def test_nothing(self, kernel: ModuleType) -> None:
+        data, sizes = kernel.encode_messages(b"a", [], [], None, [], IEEE)
+        assert (data, len(sizes)) == (b"", 0)
+        # Every field at its default: an empty payload, the CRC of which is 0.
+        assert kernel.encode_messages(b"", [0], [0], [b""], [b""], IEEE)[0] == bytes(8)
+
+
+class TestWrongUse:
+    """Mistakes of the caller."""
+
+    def test_rows_and_limits(self, kernel: ModuleType) -> None:
+        columns = MessageColumns(2)
+        for row in (-1, 3):
+            with pytest.raises(ValueError, match="of 2"):
+                kernel.scan_messages(MESSAGES, 4, 64, IEEE, True, b"", columns, row)
+            with pytest.raises(ValueError, match="of 2"):
+                kernel.scan_log(MESSAGES, 4, 64, IEEE, True, LogColumns(2), row)
+        for start, limit in ((-1, 64), (4, -1)):
+            with pytest.raises(ValueError, match="negative"):
+                kernel.scan_messages(MESSAGES, start, limit, IEEE, True, b"", columns)
+            with pytest.raises(ValueError, match="negative"):
+                kernel.find_record(MESSAGES, start, limit, IEEE, b"")
+
+    def test_buffers_of_all_kinds(self, kernel: ModuleType) -> None:
+        for data in (bytearray(MESSAGES), memoryview(MESSAGES), np.frombuffer(MESSAGES, np.uint8)):
+            assert kernel.scan_messages(data, 4, 64, IEEE, True, b"foo", MessageColumns(2))[0] == 2
+        assert kernel.scan_messages(memoryview(b""), 4, 64, IEEE, True, b"foo", MessageColumns(2))[2] == Stop.END
+        assert kernel.find_record(b"", 0, 0, IEEE, b"foo") == -1
+
+
+@contextmanager
+def fenced(data: bytes, *, at_end: bool) -> Iterator[Any]:
+    """The data with a page before and behind it that must not be touched; at the end or the start of its own."""
+    page = mmap.PAGESIZE
+    pages = -(-max(len(data), 1) // page)
+    area = mmap.mmap(-1, (pages + 2) * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    offset = page + (pages * page - len(data) if at_end else 0)
+    area[offset : offset + len(data)] = data
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    fences = [ctypes.c_void_p(start), ctypes.c_void_p(start + (pages + 1) * page)]
+    for fence in fences:
+        assert protect(fence, ctypes.c_size_t(page), 0) == 0
+    view = memoryview(area)[offset : offset + len(data)]
+    try:
+        yield view
+    finally:
+        for fence in fences:
+            assert protect(fence, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        view.release()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects pages with mprotect")
+def test_reads_nothing_outside_the_buffer(kernel: ModuleType) -> None:
+    """A read outside would end this process."""
+    columns, log, stops = MessageColumns(8), LogColumns(8), np.zeros(8, np.uint8)
+    long, _ = kernel.encode_messages(b"foo", [1, 2], [TIME, TIME], None, [b"x" * 200, b"y" * 37], IEEE)
+    for data in (MESSAGES, INDEX, SUBS, long, b"\xff" * 40, MESSAGES[:36] + b"\xff" * 3):
+        for size in range(len(data) + 1):
+            for at_end in (True, False):
+                with fenced(data[:size], at_end=at_end) as view:
+                    for start in (0, 4):
+                        for check in (True, False):
+                            kernel.scan_messages(view, start, 999, IEEE, check, b"foo", columns)
+                            kernel.scan_log(view, start, 999, IEEE, check, log)
+                            kernel.scan_index(view, start, 999, IEEE, check)
+                        kernel.find_record(view, start, 999, IEEE, b"foo")
+                        kernel.find_log_record(view, start, 999, IEEE, 5)
+                    places = np.array([0, 1, 4, 39, size - 8, size - 1, size, -8], np.int64)
+                    kernel.read_messages_at(view, 999, places, IEEE, False, b"foo", columns, stops)
+
+
+def test_threads(kernel: ModuleType) -> None:
+    data, _ = kernel.encode_messages(b"foo", range(1, 1001), [TIME] * 1000, None, [b"z" * 50] * 1000, IEEE)
+    results = []
+
+    def work() -> None:
+        columns = MessageColumns(1000)
+        results.append(kernel.scan_messages(data, 0, len(data), IEEE, True, b"foo", columns))
+        results.append(columns.sequence.tolist() == list(range(1, 1001)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.count((1000, len(data), Stop.END)) == results.count(True) == 4
+
+
+@pytest.mark.parametrize("wanted", ["plain", "native", "", "fast"])
+def test_choice_by_environment(wanted: str) -> None:
+    code = "from stantools.format import kernels; print(kernels.NAME, kernels.scan_log.__module__)"
+    environment = {**os.environ, "STANTOOLS_KERNELS": wanted}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if wanted == "fast":
+        assert "UsageError: STANTOOLS_KERNELS is 'fast'" in done.stderr
+    elif wanted == "native" and done.returncode:
+        assert "compiled kernels, which are not built" in done.stderr
+    else:
+        assert done.stdout.split()[0] in ({wanted} if wanted else {"plain", "native"})
+
+
+#: Stores with nothing wrong in their message slices.
+HEALTHY = [case for case in golden_cases() if not case.startswith(("dmg_", "bad_", "no_", "read_only"))]
+
+
+def golden_crc(case: str) -> Crc:
+    return Crc(int(load_expected(case)["options"]["file_crc_poly"]))
+
+
+class TestGolden:
+    """Stores of the real server."""
+
+    @pytest.mark.parametrize("case", HEALTHY)
+    def test_healthy_stores(self, kernel: ModuleType, golden: Path, case: str) -> None:
+        expected = load_expected(case)
+        function = golden_crc(case)
+        encrypted = case.startswith("encrypted")
+        for name, channel in expected["channels"].items():
+            found: dict[int, tuple[int, int]] = {}
+            for path in (golden / case / "datastore" / name).glob("msgs.*.dat"):
+                data, columns = path.read_bytes(), MessageColumns()
+                rows, offset, stop = kernel.scan_messages(data, 4, len(data), function, True, name.encode(), columns)
+                assert (offset, stop) == (len(data), Stop.END)
+                batch = columns.take(rows)
+                assert not (batch.flags & ~np.uint8(Flag.HAS_REPLY)).any()
+                sizes = batch.data_size.astype(np.int64) - (29 * (batch.data_size > 0) if encrypted else 0)
+                found |= zip(
+                    batch.sequence.tolist(), zip(batch.timestamp.tolist(), sizes.tolist(), strict=True), strict=True
+                )
+                spans = zip(batch.data_start.tolist(), batch.data_size.tolist(), strict=True)
+                replies = zip(batch.reply_start.tolist(), batch.reply_size.tolist(), strict=True)
+                again, sizes_again = kernel.encode_messages(
+                    name.encode(),
+                    batch.sequence,
+                    batch.timestamp,
+                    [data[start : start + size] for start, size in replies],
+                    [data[start : start + size] for start, size in spans],
+                    function,
+                )
+                assert again == data[4:]
+                assert (sizes_again == batch.size).all()
+                stored = path.with_suffix(".idx").read_bytes()
+                assert kernel.scan_index(stored, 4, len(stored), function, True) == (rows, Stop.END)
+                encoded = kernel.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, function)
+                assert encoded == stored[4:]
+            for message in channel["messages"]:
+                assert found[message["seq"]] == (message["ts"], message["len"])
+
+    @pytest.mark.parametrize("case", HEALTHY)
+    def test_logs_scan(self, kernel: ModuleType, golden: Path, case: str) -> None:
+        function = golden_crc(case)
+        for path in (golden / case / "datastore").rglob("*.dat"):
+            if path.name not in ("subs.dat", "clients.dat"):
+                continue
+            data, columns = path.read_bytes(), LogColumns()
+            rows, offset, stop = kernel.scan_log(data, 4, len(data), function, True, columns)
+            assert (offset, stop) == (len(data), Stop.END)
+            batch = columns.take(rows)
+            assert (batch.type <= 5).all()
+            assert (batch.id[batch.type >= 3] > 0).all()
+            if rows:
+                assert kernel.find_log_record(data, 0, len(data), function, 5) == 4

@@ -1,0 +1,46 @@
+"""Reading slices in tests, record by record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, Stop
+
+Message = tuple[int, int, bytes, bytes]
+
+
+def scan(path: Path, channel: bytes, crc: Crc) -> tuple[memoryview, MessageColumns]:
+    """All records of a healthy data file."""
+    buffer = memoryview(path.read_bytes())
+    columns = MessageColumns(len(buffer) // 8 + 1)
+    rows, offset, stop = kernels.scan_messages(buffer, FILE_HEADER_SIZE, len(buffer), crc, True, channel, columns)
+    assert (stop, offset) == (Stop.END, len(buffer)), path
+    return buffer, columns.take(rows)
+
+
+def messages(path: Path, channel: bytes, crc: Crc) -> list[Message]:
+    """All messages of a healthy data file: sequence, timestamp, reply, data."""
+    buffer, columns = scan(path, channel, crc)
+    return [
+        (
+            int(columns.sequence[i]),
+            int(columns.timestamp[i]),
+            bytes(buffer[columns.reply_start[i] :][: columns.reply_size[i]]),
+            bytes(buffer[columns.data_start[i] :][: columns.data_size[i]]),
+        )
+        for i in range(columns.capacity)
+    ]
+
+
+def slice_files(directory: Path) -> dict[str, bytes]:
+    """Content of all files of a channel's slices, by name."""
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("msgs.*.*"))}
+
+
+def all_messages(directory: Path, channel: bytes, crc: Crc) -> list[Message]:
+    """All messages of a healthy channel in slice order."""
+    numbers = sorted(int(path.name.split(".")[1]) for path in directory.glob("msgs.*.dat"))
+    return [each for n in numbers for each in messages(directory / f"msgs.{n}.dat", channel, crc)]

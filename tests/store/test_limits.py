@@ -1,0 +1,158 @@
+"""Limits of channels and slices: defaults, inheritance, derivation, and the server's error texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from stantools.errors import UsageError
+from stantools.store.limits import (
+    ONE_SLICE,
+    UNLIMITED,
+    ChannelLimits,
+    PatternLimits,
+    SliceLimits,
+    StoreLimits,
+    format_duration,
+    is_channel_name,
+)
+
+SECOND = 1_000_000_000
+
+
+def test_defaults_are_the_servers():
+    limits = StoreLimits()
+    assert limits.max_channels == 100
+    assert limits.limits_for("any") == ChannelLimits(1_000_000, 1_024_000_000, 0, 1000, 0)
+    assert SliceLimits() == SliceLimits(0, 67_108_864, 0)
+
+
+def test_the_specs_example_of_inheritance():
+    limits = StoreLimits(
+        channel=ChannelLimits(max_msgs=1000),
+        per_channel={
+            "foo.bar": PatternLimits(max_subs=2),
+            ">": PatternLimits(max_msgs=500),
+            "foo.>": PatternLimits(max_msgs=100),
+            "foo.*": PatternLimits(max_bytes=-1),
+        },
+    )
+    have = limits.limits_for("foo.bar")
+    assert (have.max_msgs, have.max_bytes, have.max_subs) == (100, 0, 2)
+    assert limits.limits_for("foo.baz").max_subs == 1000
+    assert limits.limits_for("foo.baz").max_bytes == 0
+    assert limits.limits_for("foo.a.b") == ChannelLimits(max_msgs=100)
+    assert limits.limits_for("foo") == ChannelLimits(max_msgs=500)
+
+
+def test_the_narrowest_pattern_wins_from_the_left():
+    patterns = [">", "*.bar", "foo.>", "foo.*", "foo.bar"]
+    for count in range(1, len(patterns) + 1):
+        per_channel = {p: PatternLimits(max_msgs=i + 1) for i, p in enumerate(patterns[:count])}
+        for each in (per_channel, dict(reversed(per_channel.items()))):
+            assert StoreLimits(per_channel=each).limits_for("foo.bar").max_msgs == count
+
+
+def test_a_pattern_inherits_only_from_patterns_that_match_its_own_text():
+    limits = StoreLimits(
+        per_channel={"*.bar": PatternLimits(max_subs=7), "foo.*": PatternLimits(max_msgs=5)},
+    )
+    # `*.bar` matches the channel but not the text `foo.*`, so nothing of it arrives.
+    assert limits.limits_for("foo.bar") == ChannelLimits(max_msgs=5)
+    assert limits.limits_for("x.bar").max_subs == 7
+    wide = StoreLimits(per_channel={"foo.*": PatternLimits(max_msgs=5), "foo.>": PatternLimits(max_subs=3)})
+    assert wide.limits_for("foo.x") == ChannelLimits(max_msgs=5, max_subs=3)
+    assert wide.limits_for("foo.x.y") == ChannelLimits(max_subs=3), "the narrower foo.* gives nothing to foo.>"
+
+
+@pytest.mark.parametrize("value", [0, -1, -5])
+def test_zero_and_negative_in_a_pattern_mean_unlimited(value):
+    limits = StoreLimits(per_channel={"a": PatternLimits(value, value, value, value, value)})
+    assert limits.limits_for("a") == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: StoreLimits(max_channels=-1), "max channels limit cannot be negative (-1)"),
+        (
+            lambda: StoreLimits(channel=ChannelLimits(max_subs=-2)),
+            "max subscriptions limit cannot be negative (-2)",
+        ),
+        (
+            lambda: StoreLimits(channel=ChannelLimits(max_msgs=-2)),
+            "max messages limit cannot be negative (-2)",
+        ),
+        (lambda: StoreLimits(channel=ChannelLimits(max_bytes=-2)), "max bytes limit cannot be negative (-2)"),
+        (
+            lambda: StoreLimits(channel=ChannelLimits(max_age_ns=-SECOND)),
+            "max age limit cannot be negative (-1s)",
+        ),
+        (
+            lambda: StoreLimits(channel=ChannelLimits(max_inactivity_ns=-90 * SECOND)),
+            "max inactivity limit cannot be negative (-1m30s)",
+        ),
+        (lambda: StoreLimits(per_channel={"foo..bar": PatternLimits()}), 'invalid channel name "foo..bar"'),
+        (lambda: StoreLimits(per_channel={">.bar": PatternLimits()}), 'invalid channel name ">.bar"'),
+        (
+            lambda: StoreLimits(max_channels=1, per_channel={c: PatternLimits() for c in ("a", "b", ">")}),
+            "too many channels defined (2). The max channels limit is set to 1",
+        ),
+        (lambda: SliceLimits(max_msgs=-1), "slice max values must be positive numbers"),
+    ],
+)
+def test_errors_have_the_servers_text(make, text):
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert caught.value.message == text
+
+
+def test_slice_limits_are_derived_only_when_none_is_set():
+    channel = ChannelLimits(max_msgs=10, max_bytes=1000, max_age_ns=10 * SECOND)
+    assert ONE_SLICE.for_channel(channel) == SliceLimits(2, 250, 2_500_000_000)
+    assert SliceLimits().for_channel(channel) == SliceLimits()
+    assert SliceLimits(3, 0, 0).for_channel(channel) == SliceLimits(3, 0, 0)
+    assert ONE_SLICE.for_channel(UNLIMITED) == ONE_SLICE
+    assert ONE_SLICE.for_channel(ChannelLimits(3, 3, 3, 0, 0)) == SliceLimits(1, 1, SECOND)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "pattern"),
+    [
+        ("foo", True, True),
+        ("foo.bar", True, True),
+        ("a:b $x!", True, True),
+        ("", False, False),
+        (".foo", False, False),
+        ("foo.", False, False),
+        ("a..b", False, False),
+        ("a/b", False, False),
+        ("foo.*", False, True),
+        ("*.foo", False, True),
+        (">", False, True),
+        ("foo.>", False, True),
+        (">.foo", False, False),
+        ("foo*", False, False),
+        ("foo.b>", False, False),
+    ],
+)
+def test_channel_names(name, plain, pattern):
+    assert is_channel_name(name) is plain
+    assert is_channel_name(name, wildcards=True) is pattern
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0s"),
+        (1, "1ns"),
+        (1_500, "1.5µs"),
+        (250_000_000, "250ms"),
+        (1_500_000_000, "1.5s"),
+        (60 * SECOND, "1m0s"),
+        (3630 * SECOND, "1h0m30s"),
+        (-SECOND, "-1s"),
+        (25 * 3600 * SECOND + 1, "25h0m0.000000001s"),
+    ],
+)
+def test_durations(nanoseconds, text):
+    assert format_duration(nanoseconds) == text
