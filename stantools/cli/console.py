@@ -1,4 +1,8 @@
-"""What goes to the terminal besides data: escaped names, notes, errors, questions. All of it on stderr."""
+"""What goes to the terminal besides data: escaped names, notes, errors, questions. All of it on stderr.
+
+Texts may hold names that were not escaped, for instance those of files in error messages: whatever cannot be printed
+is escaped here once more. Text that is printable stays as it is, so nothing is escaped twice.
+"""
 
 from __future__ import annotations
 
@@ -46,24 +50,24 @@ def _escape_character(character: str) -> str:
 
 def note(text: str) -> None:
     """Prints something worth knowing."""
-    _say(f"stantools: {text}")
+    _say(f"stantools: {escape_lines(text)}")
 
 
 def warning(text: str, remedy: str = "") -> None:
     """Prints something that is not as it should be."""
-    _say(f"stantools: {paint('warning', 'yellow')}: {text}", remedy)
+    _say(f"stantools: {paint('warning', 'yellow')}: {escape_lines(text)}", remedy)
 
 
 def error(text: str, remedy: str = "") -> None:
     """Prints why the work ended, and what can be done next."""
-    _say(f"stantools: {paint('error', 'red')}: {text}", remedy)
+    _say(f"stantools: {paint('error', 'red')}: {escape_lines(text)}", remedy)
 
 
 def _say(text: str, remedy: str = "") -> None:
     sys.stdout.flush()
     click.echo(text, err=True)
     if remedy:
-        click.echo(f"  -> {remedy}", err=True)
+        click.echo(f"  -> {escape_lines(remedy)}", err=True)
 
 
 def confirm(question: str, *, yes: bool) -> bool:

@@ -122,7 +122,7 @@ def _let_output_take_anything() -> None:
 def _report_usage(problem: click.ClickException) -> int:
     context = getattr(problem, "ctx", None)
     remedy = f"see: {context.command_path} --help" if context else ""
-    console.error(console.escape_lines(problem.format_message()), remedy)
+    console.error(problem.format_message(), remedy)
     return ExitCode.USAGE
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from stantools.cli.values import Duration, Moment, Polynomial, SequenceRange, Si
 from stantools.errors import StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
+    from stantools.store.limits import ChannelLimits, StoreLimits
     from stantools.store.options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -92,6 +94,14 @@ common_options = _each(
     ),
 )
 
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Files that are read at the same time.",
+)
 progress_option = click.option(
     "--progress",
     type=click.Choice(["auto", "bar", "json", "none"]),
@@ -187,16 +197,12 @@ def _key(variable: str | None, path: Path | None) -> bytes | None:
 
 
 def limit_options(function: _F) -> _F:
-    """Adds the server's channel limits and passes them on as `limits: StoreLimits | None`."""
+    """Adds the server's channel limits and passes them on as `limits: GivenLimits | None`."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **values: Any) -> Any:
-        msgs, size, age = values.pop("max_msgs"), values.pop("max_bytes"), values.pop("max_age")
-        values["limits"] = None
-        if (msgs, size, age) != (None, None, None):
-            from stantools.store.limits import UNLIMITED, PatternLimits, StoreLimits
-
-            values["limits"] = StoreLimits(0, PatternLimits(msgs, size, age).over(UNLIMITED))
+        given = GivenLimits(values.pop("max_msgs"), values.pop("max_bytes"), values.pop("max_age"))
+        values["limits"] = None if given == GivenLimits() else given
         return function(*args, **values)
 
     decorated: _F = _each(
@@ -205,5 +211,20 @@ def limit_options(function: _F) -> _F:
         click.option(
             "--max-age", type=Duration(), metavar="AGE", help="The server's -ma, such as 72h; 0s is no limit."
         ),
-    )(wrapper)  # type: ignore[assignment]
+    )(wrapper)
     return decorated
+
+
+@dataclass(frozen=True)
+class GivenLimits:
+    """The channel limits that the user gave; None where nothing was given."""
+
+    max_msgs: int | None = None
+    max_bytes: int | None = None
+    max_age_ns: int | None = None
+
+    def over(self, base: ChannelLimits) -> StoreLimits:
+        """Returns the limits of a store: what was given, and the base for the rest."""
+        from stantools.store.limits import PatternLimits, StoreLimits
+
+        return StoreLimits(0, PatternLimits(self.max_msgs, self.max_bytes, self.max_age_ns).over(base))

@@ -21,7 +21,7 @@ SCHEMA = 1
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Prints one json document, with the version of its schema first."""
-    json.dump({"schema": SCHEMA, **_plain(value)}, sys.stdout, indent=2)
+    json.dump({"schema": SCHEMA, **plain(value)}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
@@ -33,19 +33,19 @@ def print_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
 
 def ndjson_line(value: Mapping[str, Any]) -> str:
     """Returns one line of ndjson, with its line break."""
-    return json.dumps(_plain(value), separators=(",", ":")) + "\n"
+    return json.dumps(plain(value), separators=(",", ":")) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turns bytes into base64 and takes care of text that is not valid Unicode."""
     if isinstance(value, str):
         return value if value.isascii() else _valid(value)
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {plain(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value
 
 

@@ -42,6 +42,11 @@ class Progress:
         self._next = self._started + _QUIET
         self._width = 0
 
+    @property
+    def active(self) -> bool:
+        """Something is shown: it is worth finding out the total."""
+        return self._mode != "none"
+
     def __enter__(self) -> Progress:
         return self
 

@@ -5,14 +5,14 @@ places and stricter in others (filestore specification, section 3.1). The rules,
 apply to each field; `tag` is a varint: its low three bits are the wire type, the rest, cut to a signed 32-bit
 number, the field.
 
-    what           must                                                 or else
-    varint         have at most 10 bytes; bits beyond the 64th are dropped       integer overflow
-    length         not be negative as a signed 64-bit number            negative length found ...
-    anything       not reach past the end                               unexpected EOF
-    wire type 4    not be where a field begins                          wiretype end group for non-group
-    field number   be positive                                          illegal tag
-    known field    have the wire type of its kind                       wrong wireType
-    unknown field  not be of wire type 6 or 7; groups are skipped whole illegal wireType
+    what           must                                                   or else
+    varint         have at most 10 bytes; bits beyond the 64th are lost   integer overflow
+    length         not be negative as a signed 64-bit number              negative length found ...
+    anything       not reach past the end                                 unexpected EOF
+    wire type 4    not be where a field begins                            wiretype end group for non-group
+    field number   be positive                                            illegal tag
+    known field    have the wire type of its kind                         wrong wireType
+    unknown field  not be of wire type 6 or 7; groups are skipped whole   illegal wireType
 
 Of a repeated scalar the last one counts, a repeated sub-message is merged, lists of numbers may be packed or
 not, and numbers are cut to the width of their field.

@@ -10,8 +10,8 @@ They are encoded as the columns of matrices, one matrix for each combination of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence, Sized
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from stantools.format.crc import Crc
+
+#: One property of many records: an array, a list, or one number for all.
+Column = int | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 
 #: From this many records on the matrices are faster than one record after the other.
 _MATRIX_FROM = 24
@@ -52,7 +55,7 @@ def encode_subscription_delete(subscription: int, crc: Crc) -> bytes:
     return encode(pb.SubStateDelete(id=subscription).SerializeToString(), crc, SubRecord.DELETE)
 
 
-def encode_flow(types: ArrayLike, ids: ArrayLike, sequences: ArrayLike, crc: Crc) -> bytes:
+def encode_flow(types: Column, ids: Column, sequences: Column, crc: Crc) -> bytes:
     """Encodes records of messages that were sent or acknowledged.
 
     Args:
@@ -64,14 +67,15 @@ def encode_flow(types: ArrayLike, ids: ArrayLike, sequences: ArrayLike, crc: Crc
     Returns:
         The records one after the other.
     """
-    kind, number, sequence = np.broadcast_arrays(
-        np.asarray(types, np.uint32), np.asarray(ids, np.uint64), np.asarray(sequences, np.uint64)
-    )
-    if kind.ndim > 1:
-        raise ValueError("the columns of a log have more than one dimension")
-    kind, number, sequence = np.atleast_1d(kind), np.atleast_1d(number), np.atleast_1d(sequence)
-    if len(kind) < _MATRIX_FROM:
-        return _one_by_one(kind.tolist(), number.tolist(), sequence.tolist(), crc)
+    counts = {len(column) for column in (types, ids, sequences) if isinstance(column, Sized)}
+    if len(counts) > 1:
+        raise ValueError("the columns of a log have different lengths")
+    count = counts.pop() if counts else 1
+    if count < _MATRIX_FROM:
+        return _one_by_one(_listed(types, count), _listed(ids, count), _listed(sequences, count), crc)
+    kind = np.broadcast_to(np.asarray(types, np.uint32), count)
+    number = np.broadcast_to(np.asarray(ids, np.uint64), count)
+    sequence = np.broadcast_to(np.asarray(sequences, np.uint64), count)
     # Two numbers of at most ten bytes, so a group is a number below 256.
     groups = np.searchsorted(_THRESHOLDS, number, side="right") * 16
     groups += np.searchsorted(_THRESHOLDS, sequence, side="right")
@@ -88,7 +92,14 @@ def encode_flow(types: ArrayLike, ids: ArrayLike, sequences: ArrayLike, crc: Crc
     return encoded.tobytes()
 
 
-def _one_by_one(kinds: list[int], ids: list[int], sequences: list[int], crc: Crc) -> bytes:
+def _listed(column: Column, count: int) -> Sequence[int]:
+    if isinstance(column, np.ndarray):
+        listed: list[int] = column.tolist()
+        return listed
+    return column if isinstance(column, Sequence) else [column] * count
+
+
+def _one_by_one(kinds: Sequence[int], ids: Sequence[int], sequences: Sequence[int], crc: Crc) -> bytes:
     varint: Callable[[int], bytes] = encode_varint
     parts = []
     for kind, number, sequence in zip(kinds, ids, sequences, strict=True):

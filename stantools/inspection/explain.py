@@ -79,4 +79,5 @@ def similar_codes(text: str) -> list[str]:
 def _explained(line: LogLine, match: re.Match[str]) -> Explanation:
     fields = {name: value or "" for name, value in match.groupdict().items()}
     meaning = line.meaning.format(**fields) if fields else line.meaning
-    return Explanation(match[0].strip(), meaning, line.cause, "", line.remedy, line.codes)
+    subject = match[0].removesuffix("(file: ").rstrip(" (:")
+    return Explanation(subject, meaning, line.cause, "", line.remedy, line.codes)

@@ -10,19 +10,22 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import kernels
+from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
-from stantools.inspection.slicesummary import SliceSummary, summarise, trusted_index
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.slicesummary import IndexView, summarise, trusted_index
+from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.resync import Damage
@@ -141,7 +144,8 @@ class MessageReader:
     def last_sequence(self) -> int:
         """Returns the last sequence of the last slice that holds a message, 0 if there is none."""
         for files in reversed(self._slices):
-            if (summary := self._summary(files)).count:
+            summary = summarise(files, self._channel, self._crc, check_crc=self._check_crc)
+            if summary.count:
                 return summary.last_seq
         return 0
 
@@ -176,9 +180,6 @@ class MessageReader:
         for part in parts:
             yield from part
 
-    def _summary(self, files: SliceFiles) -> SliceSummary:
-        return summarise(files, self._channel, self._crc, check_crc=self._check_crc)
-
     def _slice(
         self, files: SliceFiles, selection: Selection, most: int | None = None
     ) -> Iterator[StoredMessage | Trouble]:
@@ -190,54 +191,216 @@ class MessageReader:
                     return
                 with trusted_index(files, data, self._channel, self._crc, check_crc=self._check_crc) as (view, problem):
                     if view is None or not len(view):
-                        if problem and problem != "the index is missing":
+                        if problem:
                             yield Trouble((files.index or files.data).name, None, None, None, problem)
-                        yield from self._scan(files, data, selection, FILE_HEADER_SIZE)
-                        return
-                    rows = _chosen(view["sequence"], view["timestamp"], selection)
-                    if most is not None and selection.pattern is None:
-                        rows = rows[-most:]
-                    broken_at = yield from self._through_index(files, data, view, rows, selection)
-                    last = view[-1]
-                    end = int(last["offset"]) + RECORD_HEADER_SIZE + int(last["size"])
-                if broken_at is not None:
-                    yield from self._scan(files, data, selection, broken_at)
-                elif end < len(data) and len(rows):
-                    yield Trouble(
-                        files.name, end, len(data) - end, None, "behind the last message that the index names"
-                    )
-                    yield from self._scan(files, data, selection, end)
+                        yield from self._scan(files, data, selection)
+                    else:
+                        yield from self._indexed(files, data, view, selection, most)
         except StoreUnreadableError as error:
             yield Trouble(files.name, None, None, None, error.message)
 
-    def _through_index(
-        self,
-        files: SliceFiles,
-        data: Buffer,
-        view: npt.NDArray[np.void],
-        rows: npt.NDArray[np.int64],
-        selection: Selection,
+    def _indexed(
+        self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, most: int | None
     ) -> Iterator[StoredMessage | Trouble]:
-        """Gives messages by their index records; returns where a scan must go on if one of them is not right."""
+        """Gives messages by their index records, as long as these are right, then by a scan."""
+        rows = np.flatnonzero(_chosen(view["sequence"], view["timestamp"], selection))
+        if most is not None and selection.pattern is None:
+            rows = rows[-most:]
+        given = -1
         for begin in range(0, len(rows), _BATCH):
             part = view[rows[begin : begin + _BATCH]]
             offsets = np.ascontiguousarray(part["offset"])
             kernels.read_messages_at(
-                data,
-                len(data),
-                offsets,
-                self._crc,
-                self._check_crc,
-                self._channel,
-                self._columns,
-                self._stops,
+                data, len(data), offsets, self._crc, self._check_crc, self._channel, self._columns, self._stops
             )
             columns = self._columns.take(len(part))
             good = self._stops[: len(part)] == Stop.END
             good &= (columns.sequence == part["sequence"]) & (columns.size == part["size"])
             wrong = np.flatnonzero(~good)
-            upto = int(wrong[0]) if len(wrong) else len(part)
-            yield from self._give(files, data, columns.take(upto), selection)
+            right = columns.take(int(wrong[0]) if len(wrong) else len(part))
+            yield from self._give(files, data, right, selection)
+            given = int(right.offset[-1]) if right.capacity else given
             if len(wrong):
-                return self._end_before(view, int(rows[begin + upto]))
-        return None
+                # The index is of no more use here: go by the data, and give nothing twice.
+                yield from self._scan(files, data, selection, given=given)
+                return
+        last = view[-1]
+        end = int(last["offset"]) + RECORD_HEADER_SIZE + int(last["size"])
+        if end < len(data) and (selection.last is None or selection.last > int(last["sequence"])):
+            yield from self._scan(files, data, selection, start=end, unindexed=True, before=int(last["sequence"]))
+
+    def _scan(
+        self,
+        files: SliceFiles,
+        data: Buffer,
+        selection: Selection,
+        *,
+        start: int = FILE_HEADER_SIZE,
+        given: int = -1,
+        unindexed: bool = False,
+        before: int = 0,
+    ) -> Iterator[StoredMessage | Trouble]:
+        """Gives messages by reading the data file from an offset.
+
+        Args:
+            files: The slice.
+            data: Its data file.
+            selection: What is wanted.
+            start: Offset of the first record.
+            given: Messages up to this offset were given before.
+            unindexed: The index is good and does not name what is found here.
+            before: Sequence of the message before the start.
+        """
+        pending: list[Damage] = []
+        for part in scan_slice(data, self._channel, self._crc, check_crc=self._check_crc, start=start):
+            if isinstance(part, Damage):
+                if part.offset > given:
+                    pending.append(part)
+                continue
+            yield from self._damages(files, pending, selection, before, int(part.sequence[0]))
+            pending.clear()
+            if unindexed:
+                unindexed = False
+                yield Trouble(
+                    files.name,
+                    int(part.offset[0]),
+                    None,
+                    int(part.sequence[0]),
+                    "messages from here on are not in the index: the server does not see them",
+                )
+            before = int(part.sequence[-1])
+            wanted = _chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
+            if wanted.all():
+                yield from self._give(files, data, part, selection)
+            elif wanted.any():
+                yield from self._give(files, data, _rows(part, np.flatnonzero(wanted)), selection)
+        yield from self._damages(files, pending, selection, before, None)
+
+    def _damages(
+        self, files: SliceFiles, damages: Sequence[Damage], selection: Selection, before: int, after: int | None
+    ) -> Iterator[StoredMessage | Trouble]:
+        """Reports damage, unless the messages around it show that it cannot concern the selection."""
+        if selection.last is not None and before >= selection.last:
+            return
+        if selection.first is not None and after is not None and after <= selection.first:
+            return
+        for damage in damages:
+            yield Trouble(
+                files.name,
+                damage.offset,
+                damage.length,
+                damage.sequence,
+                f"{damage.kind.value}: {stop_text(damage.stop)}",
+            )
+            if damage.repair:
+                message = damage.repair.message
+                item = self._message(
+                    files,
+                    message.sequence,
+                    message.timestamp,
+                    message.subject,
+                    message.reply,
+                    message.data,
+                    damage.offset,
+                )
+                sequence, timestamp = np.array([message.sequence], np.uint64), np.array([message.timestamp])
+                if _chosen(sequence, timestamp, selection).all() and _matches(item, selection):
+                    yield item
+
+    def _give(
+        self, files: SliceFiles, data: Buffer, columns: MessageColumns, selection: Selection
+    ) -> Iterator[StoredMessage]:
+        for row in zip(
+            columns.offset.tolist(),
+            columns.size.tolist(),
+            columns.sequence.tolist(),
+            columns.timestamp.tolist(),
+            columns.reply_start.tolist(),
+            columns.reply_size.tolist(),
+            columns.data_start.tolist(),
+            columns.data_size.tolist(),
+            columns.flags.tolist(),
+            strict=True,
+        ):
+            offset, size, sequence, timestamp, reply_start, reply_size, data_start, data_size, flags = row
+            subject = self._channel
+            if flags & Flag.FOREIGN_SUBJECT:
+                begin = offset + RECORD_HEADER_SIZE
+                subject = gogo.decode(pb.MsgProto, data[begin : begin + size]).subject
+            reply = bytes(data[reply_start : reply_start + reply_size])
+            payload = bytes(data[data_start : data_start + data_size])
+            message = self._message(files, sequence, timestamp, subject, reply, payload, offset)
+            if _matches(message, selection):
+                yield message
+
+    def _message(
+        self, files: SliceFiles, sequence: int, timestamp: int, subject: bytes, reply: bytes, data: bytes, offset: int
+    ) -> StoredMessage:
+        error = ""
+        if self._cipher and data:
+            try:
+                data = self._cipher.decrypt(data)
+            except DecryptError as problem:
+                error = problem.message
+        return StoredMessage(sequence, timestamp, subject, reply, data, files.name, offset, error)
+
+
+def _chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: Selection) -> npt.NDArray[np.bool_]:
+    """Returns which rows the sequences and times of a selection take."""
+    chosen = np.ones(len(sequence), bool)
+    if selection.first is not None:
+        chosen &= sequence >= np.uint64(min(selection.first, _MAX_SEQUENCE))
+    if selection.last is not None:
+        chosen &= sequence <= np.uint64(min(selection.last, _MAX_SEQUENCE))
+    if selection.since is not None:
+        chosen &= timestamp >= np.int64(min(max(selection.since, _LOWEST), _HIGHEST))
+    if selection.until is not None:
+        chosen &= timestamp < np.int64(min(max(selection.until, _LOWEST), _HIGHEST))
+    return chosen
+
+
+def _rows(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> MessageColumns:
+    """Copies some rows."""
+    picked = MessageColumns(len(rows))
+    for name in MessageColumns.__slots__:
+        getattr(picked, name)[:] = getattr(columns, name)[rows]
+    return picked
+
+
+def _matches(message: StoredMessage, selection: Selection) -> bool:
+    return selection.pattern is None or selection.pattern.search(message.data) is not None
+
+
+def follow(
+    list_channel: Callable[[], ChannelFiles],
+    reader: Callable[[ChannelFiles], MessageReader],
+    after: int,
+    wait: Callable[[], bool],
+    selection: Selection,
+) -> Iterator[StoredMessage]:
+    """Gives the messages that a running server adds.
+
+    A record that is still being written is given when it is whole. Damage is not reported: what looks like it may be
+    a write in progress.
+
+    Args:
+        list_channel: Lists the channel's files again.
+        reader: Makes a reader for a listing.
+        after: The last sequence that was given.
+        wait: Waits for the next look; returns False to end.
+        selection: What is wanted of them.
+    """
+    seen: dict[int, int] = {}
+    while wait():
+        files = list_channel()
+        # Slices only ever grow at the end of the last one, until a new one is begun.
+        sizes = {each.number: each.data_size for each in files.slices}
+        files.slices = [each for each in files.slices if seen.get(each.number) != each.data_size]
+        seen = sizes
+        fresh = replace(selection, first=max(after + 1, selection.first or 0), tail=None)
+        for item in reader(files).read(fresh):
+            if isinstance(item, StoredMessage) and item.sequence > after:
+                after = item.sequence
+                yield item
+        if selection.last is not None and after >= selection.last:
+            return

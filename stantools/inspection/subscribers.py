@@ -6,7 +6,7 @@ refuse the file, whatever is intact in it is folded instead and the problem is t
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,17 @@ from stantools.store.sublog import Subscription, SubsState, SubStatus, classify,
 def text(value: bytes) -> str:
     """Returns stored bytes as text; what is not UTF-8 becomes surrogate escapes, as in file names."""
     return value.decode("utf-8", "surrogateescape")
+
+
+def as_ranges(sequences: Sequence[int]) -> list[tuple[int, int]]:
+    """Joins ascending sequences to ranges (first, last)."""
+    ranges: list[tuple[int, int]] = []
+    for sequence in sequences:
+        if ranges and ranges[-1][1] + 1 == sequence:
+            ranges[-1] = (ranges[-1][0], sequence)
+        else:
+            ranges.append((sequence, sequence))
+    return ranges
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,7 @@ class Subs:
 def load_clients(path: Path | None, crc: Crc, *, check_crc: bool = True) -> Clients:
     """Folds clients.dat; never raises for what is in the file, or if it is missing."""
     if path is None:
-        return Clients(problems=["clients.dat is missing"])
+        return Clients(problems=["is missing"])
     try:
         with mapped(path) as buffer:
             state = read_clients(buffer, crc, check_crc=check_crc)

@@ -80,7 +80,8 @@ class ServerScan(Iterator[LogColumns]):
         self._layout = layout
         self._crc = crc
         self._check_crc = check_crc
-        self._columns = LogColumns(BATCH_ROWS)
+        # Stores have tens of thousands of these files, most of them small.
+        self._columns = LogColumns(min(BATCH_ROWS, len(buffer) // RECORD_HEADER_SIZE + 1))
         self._at = FILE_HEADER_SIZE
         self._last: tuple[int, Stop] | None = None
         self.end: LogEnd | None = None

@@ -14,7 +14,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from stantools.errors import StoreUnwritableError, UsageError
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.logencode import (
+    Column,
     encode_client,
     encode_client_delete,
     encode_flow,
@@ -37,8 +38,6 @@ from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.durable import create_temporary, fsync_directory, unwritable, write_all, writing
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from stantools.format.crc import Crc
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
@@ -71,7 +70,7 @@ class CompactionRules:
 
 
 #: A subscription for a compaction: its full state, and the sequences that are pending.
-Live = tuple[pb.SubState, Iterable[int]]
+Live = tuple[pb.SubState, Collection[int]]
 
 
 class _Log:
@@ -352,7 +351,7 @@ class SubsLog(_Log):
         self.dead += 1 + pending
         self._add(encode_subscription_delete(subscription, self._crc))
 
-    def sent(self, ids: ArrayLike, sequences: ArrayLike) -> None:
+    def sent(self, ids: Column, sequences: Column) -> None:
         """Writes that messages were sent for the first time to subscriptions: one each, or many of one.
 
         Raises:
@@ -360,7 +359,7 @@ class SubsLog(_Log):
         """
         self.flow(SubRecord.MSG, ids, sequences)
 
-    def acked(self, ids: ArrayLike, sequences: ArrayLike) -> None:
+    def acked(self, ids: Column, sequences: Column) -> None:
         """Writes that pending messages were acknowledged.
 
         Raises:
@@ -368,7 +367,7 @@ class SubsLog(_Log):
         """
         self.flow(SubRecord.ACK, ids, sequences)
 
-    def flow(self, types: ArrayLike, ids: ArrayLike, sequences: ArrayLike) -> None:
+    def flow(self, types: Column, ids: Column, sequences: Column) -> None:
         """Writes Msg and Ack records of known subscriptions in a given order.
 
         Args:
@@ -380,10 +379,14 @@ class SubsLog(_Log):
             StoreUnwritableError: What was gathered cannot be written.
         """
         records = encode_flow(types, ids, sequences, self._crc)
-        kinds, *_ = np.broadcast_arrays(np.asarray(types), np.asarray(ids), np.asarray(sequences))
-        sent = int(np.count_nonzero(kinds == SubRecord.MSG))
+        if isinstance(types, int):
+            counts = [len(column) for column in (ids, sequences) if isinstance(column, Sized)]
+            total = max(counts, default=1)
+            sent = total if types == SubRecord.MSG else 0
+        else:
+            total, sent = len(types), int(np.count_nonzero(np.asarray(types) == SubRecord.MSG))
         self.records += sent
-        self.dead += kinds.size - sent
+        self.dead += total - sent
         self._add(records)
 
     def due(self, *, now: float | None = None) -> bool:
@@ -405,9 +408,8 @@ class SubsLog(_Log):
         def encoded() -> Iterator[bytes]:
             nonlocal counted
             for state, pending in subscriptions:
-                sequences = sorted(pending)
-                counted += 1 + len(sequences)
-                yield encode_live(state, sequences, self._crc)
+                counted += 1 + len(pending)
+                yield encode_live(state, pending, self._crc)
 
         # Should it fail, the gathered records are still needed.
         self._write_out()
@@ -415,9 +417,9 @@ class SubsLog(_Log):
         self.records, self.dead = counted, 0
 
 
-def encode_live(state: pb.SubState, pending: ArrayLike, crc: Crc) -> bytes:
+def encode_live(state: pb.SubState, pending: Collection[int], crc: Crc) -> bytes:
     """Encodes a subscription as a compaction writes it: New, then Msg for each pending sequence (section 8)."""
-    return encode_subscription(state, crc) + encode_flow(SubRecord.MSG, state.id, np.asarray(pending, np.uint64), crc)
+    return encode_subscription(state, crc) + encode_flow(SubRecord.MSG, state.id, sorted(pending), crc)
 
 
 def _fill(descriptor: int, records: Iterable[bytes]) -> int:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
+from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.mapping import Buffer
 
@@ -31,6 +31,8 @@ _INDEX_CANDIDATES = 64
 _ZERO_CHUNK = 1 << 20
 #: Bytes from the record header that are looked at to guess the sequence of a damaged record.
 _HEAD = 40
+#: Tag of the last field that the server writes into a message (section 3.5).
+_TIMESTAMP_TAG = 0x28
 
 
 class DamageKind(enum.StrEnum):
@@ -119,13 +121,12 @@ class Resync:
         self._one = MessageColumns(1)
         self._many = MessageColumns(256)
 
-    def after(self, at: int, stop: Stop, previous: int) -> Damage:
+    def after(self, at: int, stop: Stop) -> Damage:
         """Tells what the damage at a record boundary is and how far it reaches.
 
         Args:
             at: Where the scan stopped.
             stop: Why it stopped.
-            previous: Sequence of the last good record before, 0 if none.
         """
         if stop == Stop.ZEROS or not any(self._buffer[at : min(at + RECORD_HEADER_SIZE, self._limit)]):
             return self._zeros(at, stop)
@@ -142,7 +143,7 @@ class Resync:
             computed = self._crc(self._buffer[at + RECORD_HEADER_SIZE : natural])
             if self._lands(natural) and not self._hidden_chain(at, natural):
                 return self._whole_record(at, natural, stop, stored, computed)
-        return self._search(at, stop, stored, computed, previous)
+        return self._search(at, stop, stored, computed)
 
     def _zeros(self, at: int, stop: Stop) -> Damage:
         end = self._zero_run_end(at)
@@ -175,7 +176,7 @@ class Resync:
                 return self._repaired(at, repair, DamageKind.CRC_FIELD, stop, stored, computed)
         return self._damage(at, natural, DamageKind.PAYLOAD, stop, stored, computed)
 
-    def _search(self, at: int, stop: Stop, stored: int, computed: int, previous: int) -> Damage:
+    def _search(self, at: int, stop: Stop, stored: int, computed: int) -> Damage:
         following = self._next_indexed(at)
         chosen = fallback = -1
         start = at + 1
@@ -185,7 +186,7 @@ class Resync:
                 break
             if repair := self._prove(at, found, stored):
                 return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
-            if chosen < 0 and self._acceptable(at, found, following, previous):
+            if chosen < 0 and self._acceptable(at, found, following):
                 chosen = found
             if fallback < 0:
                 fallback = found
@@ -201,7 +202,8 @@ class Resync:
             )
         return self._damage(at, chosen, DamageKind.GARBAGE, stop, stored, computed)
 
-    def _acceptable(self, at: int, found: int, following: int, previous: int) -> bool:
+    def _acceptable(self, at: int, found: int, following: int) -> bool:
+        """Tells whether a record that was found is a real one. In doubt it is: nothing intact may be lost."""
         if self._entry(found) is not None:
             return True
         end = self._chain_end(found)
@@ -209,8 +211,16 @@ class Resync:
             return True
         if 0 <= following < found or (following >= 0 and self._is_next_entry(at, following)):
             return False
-        sequence = self._read(found)
-        return sequence is not None and sequence > previous and self._own_subject()
+        return not self._is_inside(end)
+
+    def _is_inside(self, end: int) -> bool:
+        """Tells whether records that end here lie at the end of a payload: a timestamp field, then a good record."""
+        if end >= self._limit or self._buffer[end] != _TIMESTAMP_TAG:
+            return False
+        for place in range(end + 1, min(end + 11, self._limit)):
+            if self._buffer[place] < 0x80:
+                return self._lands(place + 1)
+        return False
 
     def _chain_end(self, start: int) -> int:
         """Follows good records from one that was found, and returns where they end."""
@@ -248,9 +258,6 @@ class Resync:
         """Returns the sequence of the good record at an offset, or None; its row stays in `_one`."""
         rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, self._crc, True, self._channel, self._one)
         return int(self._one.sequence[0]) if rows else None
-
-    def _own_subject(self) -> bool:
-        return not int(self._one.flags[0]) & Flag.FOREIGN_SUBJECT
 
     def _find(self, start: int) -> int:
         return kernels.find_record(self._buffer, start, self._limit, self._crc, self._channel)

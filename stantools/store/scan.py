@@ -52,15 +52,14 @@ def scan_slice(
     columns = columns or MessageColumns(BATCH_ROWS)
     limit = len(buffer) if limit is None else limit
     resync: Resync | None = None
-    at, previous = start, 0
+    at = start
     while at < limit:
         rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, columns)
         if rows:
-            previous = int(columns.sequence[rows - 1])
             yield columns.take(rows)
         if stop in (Stop.END, Stop.FULL):
             continue
         resync = resync or Resync(buffer, limit, channel, crc, index)
-        damage = resync.after(at, Stop(stop), previous)
+        damage = resync.after(at, Stop(stop))
         yield damage
         at = damage.end

@@ -20,6 +20,8 @@ from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_H
 from stantools.store.directory import SliceFiles, list_channel
 from stantools.store.mapping import mapped
 
+Progress = tuple[int, int, int, int, int]
+
 
 @dataclass
 class SliceState:
@@ -44,6 +46,16 @@ class SliceState:
     count: int = 0
     bytes: int = 0
     data_size: int = FILE_HEADER_SIZE
+
+    def progress(self) -> Progress:
+        """Returns what changes as messages are added, to `return_to` it when they cannot be written."""
+        return self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp
+
+    def return_to(self, progress: Progress) -> None:
+        """Takes back what was added since."""
+        self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp = progress
+        if not self.count:
+            self.first_sequence = self.first_timestamp = 0
 
 
 def last_slice(directory: Path, channel: bytes, crc: Crc) -> SliceState | None:

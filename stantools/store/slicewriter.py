@@ -12,7 +12,6 @@ so that an index never points to something that is not there. Between two flushe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -27,6 +26,7 @@ from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import SliceLimits
 from stantools.store.slicefile import SliceFile
+from stantools.store.slicepart import Part
 from stantools.store.slicestate import SliceState, last_slice
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ _INDEX_ROWS = 65536
 _DIRECT = 64 * 1024
 #: Fillers that are made at once.
 _FILLERS = 65536
+#: What a message costs in the server's accounting on top of its record.
+_INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
 Times = Callable[[], int]
 
@@ -56,7 +58,8 @@ class SliceWriter:
         last_number: Number of the highest slice there is; the first new one gets the next.
         last_sequence: Last sequence of the channel, 0 if it never had a message.
         current: The slice to go on with (see `open_last`); None opens a new one with the first message.
-        fill_gaps: Write the server's empty filler messages for missing sequences (section 5.3).
+        fill_gaps: Write the server's empty filler messages for missing sequences (section 5.3). How large a gap may
+            be is for the caller to judge: it costs some 30 bytes of data and 32 of index a message.
         sync: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory`
             does) turns it off.
         buffer_size: Bytes that are gathered before they are written.
@@ -65,6 +68,7 @@ class SliceWriter:
     Attributes:
         finished: The slices that this writer has completed, in order.
         current: The slice that is being written, or None.
+        fill_gaps: As given; may be changed in between.
         last_sequence: The last sequence of the channel.
     """
 
@@ -92,12 +96,12 @@ class SliceWriter:
         self._crc = crc
         self._first_last = self.last_sequence
         self._last_number = max(last_number, current.number if current else 0)
-        self._fill_gaps = fill_gaps
+        self.fill_gaps = fill_gaps
         self._sync = sync
         self._buffer_size = buffer_size
         self._clock = clock
         self._file: SliceFile | None = None
-        self._flushed = replace(current) if current else None
+        self._flushed = current.progress() if current else None
         self._parts: list[bytes | memoryview] = []
         self._pending = 0
         self._index: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]] = []
@@ -160,8 +164,7 @@ class SliceWriter:
         sequence = np.array(sequences, np.uint64, ndmin=1)
         timestamp = np.array(timestamps, np.int64, ndmin=1)
         records, sizes = kernels.encode_messages(self.channel, sequence, timestamp, replies, payloads, self._crc)
-        lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
-        self._store(memoryview(records), np.cumsum(lengths) - lengths, sizes, sequence, timestamp, lasting=True)
+        self._store(memoryview(records), None, sizes, sequence, timestamp)
         return sizes
 
     def append_records(self, source: memoryview, columns: MessageColumns) -> None:
@@ -177,9 +180,7 @@ class SliceWriter:
             StoreUnwritableError: As in `append`.
             ValueError: The sequences do not increase.
         """
-        self._store(
-            source, columns.offset, columns.size, columns.sequence.copy(), columns.timestamp.copy(), lasting=False
-        )
+        self._store(source, columns.offset, columns.size.copy(), columns.sequence.copy(), columns.timestamp.copy())
 
     def flush(self, *, sync: bool | None = None) -> None:
         """Writes what is gathered, data before index.
@@ -235,39 +236,46 @@ class SliceWriter:
     def _store(
         self,
         source: memoryview,
-        starts: NDArray[np.int64],
+        starts: NDArray[np.int64] | None,
         sizes: NDArray[np.uint32],
         sequence: NDArray[np.uint64],
         timestamp: NDArray[np.int64],
-        *,
-        lasting: bool,
     ) -> None:
-        """Stores records that begin at `starts` in `source`, which is `lasting` if it may be referred to later."""
+        """Stores records.
+
+        Args:
+            source: Where they are.
+            starts: Where they begin; None if they follow each other from the start of the source, which may then be
+                referred to after the call.
+            sizes: Payload size of each.
+            sequence: Sequence of each.
+            timestamp: Timestamp of each.
+        """
         if not len(sequence):
             return
-        if int(sequence[0]) <= self.last_sequence or not bool((sequence[1:] > sequence[:-1]).all()):
+        if int(sequence[0]) <= self.last_sequence or (
+            len(sequence) > 1 and bool((sequence[1:] <= sequence[:-1]).any())
+        ):
             raise ValueError(f"sequences must increase, the last one stored is {self.last_sequence}")
-        costs = np.cumsum(sizes.astype(np.int64) + MESSAGE_OVERHEAD)
+        ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
         at = 0
         for end in self._gaps(sequence):
-            if self._fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
+            if self.fill_gaps and 0 < self.last_sequence < int(sequence[at]) - 1:
                 self._fill(int(sequence[at]), int(timestamp[at]))
             while at < end:
-                self._make_room(int(timestamp[at]))
-                assert self.current is not None
-                take = self._room(self.current, costs[at:end], int(costs[at - 1]) if at else 0, timestamp[at:end])
-                part = slice(at, at + take)
-                self._put(source, starts[part], sizes[part], sequence[part], timestamp[part], lasting=lasting)
-                at += take
+                have = self._make_room(int(timestamp[at]))
+                stop = at + self._room(have, ends[at:end], int(ends[at - 1]) if at else 0, timestamp[at:end])
+                self._put(have, Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
+                at = stop
 
     def _gaps(self, sequence: NDArray[np.uint64]) -> Iterator[int]:
         """Yields the ends of the runs of consecutive sequences; only one run if gaps are not filled."""
-        if self._fill_gaps:
+        if self.fill_gaps:
             yield from (np.flatnonzero(sequence[1:] - sequence[:-1] != 1) + 1).tolist()
         yield len(sequence)
 
-    def _make_room(self, timestamp: int) -> None:
-        """Opens a new slice if there is none or a limit of the current one is reached (section 5.1)."""
+    def _make_room(self, timestamp: int) -> SliceState:
+        """Returns the slice for the next message: a new one if there is none or a limit is reached (section 5.1)."""
         have = self.current
         limits = self.limits
         if have is not None and have.count:
@@ -278,29 +286,30 @@ class SliceWriter:
                 or 0 < limits.max_age_ns <= now - have.first_timestamp
             )
             if not full:
-                return
+                return have
             self.close()
             have = None
-        if have is None:
-            self._open_next()
+        return self._open_next() if have is None else have
 
-    def _room(self, have: SliceState, costs: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
+    def _room(self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
         """Tells how many of the next messages belong into the current slice, at least one.
 
         Args:
             have: The current slice, which is not full.
-            costs: Accounted bytes of the messages, summed up, on top of `spent`.
+            ends: Record lengths of the messages, summed up, on top of `spent`.
             spent: See there.
             timestamp: Of the messages.
         """
         limits = self.limits
-        room = len(costs)
+        room = len(ends)
         if limits.max_msgs:
             room = min(room, limits.max_msgs - have.count)
         if limits.max_bytes:
-            # The message that reaches the limit still belongs here.
-            reached = np.searchsorted(costs[:room], limits.max_bytes - have.bytes + spent, side="left")
-            room = min(room, int(reached) + 1)
+            left = limits.max_bytes - have.bytes
+            if int(ends[room - 1]) - spent + room * _INDEX_COST >= left:
+                # The message that reaches the limit still belongs here.
+                costs = ends[:room] + np.arange(1, room + 1) * _INDEX_COST
+                room = int(costs.searchsorted(left + spent)) + 1
         if limits.max_age_ns and self._clock is None:
             first = have.first_timestamp if have.count else int(timestamp[0])
             old = np.flatnonzero(timestamp[:room] - first >= limits.max_age_ns)
@@ -309,78 +318,56 @@ class SliceWriter:
 
     def _fill(self, sequence: int, timestamp: int) -> None:
         """Fills the gap before a sequence, in the current slice whatever its limits (section 5.3)."""
-        if self.current is None:
-            self._open_next()
+        have = self.current or self._open_next()
         for first in range(self.last_sequence + 1, sequence, _FILLERS):
             missing = np.arange(first, min(first + _FILLERS, sequence), dtype=np.uint64)
             times = np.full(len(missing), timestamp, np.int64)
             records, sizes = kernels.encode_messages(
                 self.channel, missing, times, None, [b""] * len(missing), self._crc
             )
-            lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
-            self._put(memoryview(records), np.cumsum(lengths) - lengths, sizes, missing, times, lasting=True)
+            ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
+            self._put(have, Part(memoryview(records), None, sizes, missing, times, ends, 0, len(missing)))
 
-    def _put(
-        self,
-        source: memoryview,
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.uint32],
-        sequence: NDArray[np.uint64],
-        timestamp: NDArray[np.int64],
-        *,
-        lasting: bool,
-    ) -> None:
+    def _put(self, have: SliceState, part: Part) -> None:
         """Takes records into the current slice."""
-        have = self.current
-        assert have is not None
-        self._open_file(have)
-        lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
-        ends = starts + lengths
-        total = int(lengths.sum())
-        cuts = np.flatnonzero(starts[1:] != ends[:-1])
-        parts = [
-            source[begin:end]
-            for begin, end in zip(
-                starts[np.append(0, cuts + 1)].tolist(), ends[np.append(cuts, -1)].tolist(), strict=True
-            )
-        ]
-        self._index.append((sequence, have.data_size + np.cumsum(lengths) - lengths, timestamp, sizes.copy()))
-        self._index_rows += len(sizes)
+        if self._file is None:
+            with writing(untouched="nothing was changed"):
+                self._file = SliceFile.reopen(self.directory, have.number, have.data_size, have.count)
+        total, offsets = part.place(have.data_size)
+        sequence, timestamp = part.sequence, part.timestamp
+        self._index.append((sequence, offsets, timestamp, part.sizes))
+        count = len(sequence)
+        self._index_rows += count
         if not have.count:
             have.first_sequence, have.first_timestamp = int(sequence[0]), int(timestamp[0])
-        have.last_sequence, have.last_timestamp = int(sequence[-1]), int(timestamp[-1])
-        have.count += len(sizes)
-        have.bytes += total + len(sizes) * (MESSAGE_OVERHEAD - RECORD_HEADER_SIZE)
+        self.last_sequence = have.last_sequence = int(sequence[-1])
+        have.last_timestamp = int(timestamp[-1])
+        have.count += count
+        have.bytes += total + count * _INDEX_COST
         have.data_size += total
-        self.last_sequence = have.last_sequence
         self._pending += total
         full = self._pending >= self._buffer_size
-        if lasting or full or total >= _DIRECT:
-            self._parts += parts
-            if full or not lasting:
+        if part.lasting or full or total >= _DIRECT:
+            self._parts += part.pieces()
+            if full or not part.lasting:
                 self._write_data()
         else:
-            self._parts.append(b"".join(parts))
+            self._parts.append(b"".join(part.pieces()))
         if self._index_rows >= _INDEX_ROWS:
             self._write_data()
             self._write_index()
 
     # Files.
 
-    def _open_next(self) -> None:
+    def _open_next(self) -> SliceState:
         number = self._last_number + 1
         with writing(untouched="the slices before it are as they were"):
             self._file = SliceFile.create(self.directory, number)
         self._last_number = number
         self._names_to_sync = True
         self.current = SliceState(number)
-        self._flushed = SliceState(number)
-
-    def _open_file(self, state: SliceState) -> None:
-        """Opens the files of the current slice again, after `release` or at the start."""
-        if self._file is None:
-            with writing(untouched="nothing was changed"):
-                self._file = SliceFile.reopen(self.directory, state.number, state.data_size, state.count)
+        self._flushed = self.current.progress()
+        return self.current
 
     def _write_data(self) -> None:
         if not self._pending:
@@ -396,21 +383,26 @@ class SliceWriter:
         if not self._index_rows:
             return
         assert self._file is not None
-        sequence, offset, timestamp, size = (np.concatenate(column) for column in zip(*self._index, strict=True))
+        if len(self._index) == 1:
+            sequence, offset, timestamp, size = self._index[0]
+        else:
+            sequence, offset, timestamp, size = (np.concatenate(column) for column in zip(*self._index, strict=True))
         self._index, self._index_rows = [], 0
         try:
             self._file.write_index(kernels.encode_index(sequence, offset, timestamp, size, self._crc))
         except OSError as error:
             raise self._fall_back(error) from error
         assert self.current is not None
-        self._flushed = replace(self.current)
+        self._flushed = self.current.progress()
 
     def _fall_back(self, error: OSError) -> StoreUnwritableError:
         """Cuts the files back to the last message that is complete in both, and the state with them."""
         assert self._file is not None
+        assert self.current is not None
         assert self._flushed is not None
         self._forget()
-        state = self.current = replace(self._flushed)
+        state = self.current
+        state.return_to(self._flushed)
         before = self.finished[-1].last_sequence if self.finished else self._first_last
         self.last_sequence = state.last_sequence or before
         path = self._file.data_path

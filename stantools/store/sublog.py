@@ -258,7 +258,10 @@ def _repair(fold: _Fold, damage: LogDamage) -> int | None:
     if isinstance(message, pb.SubState):
         known = message.id in fold.states
         kind = types[0] if len(types) == 1 else SubRecord.UPDATE if known else SubRecord.NEW
-        fold.put(kind, message)
+        # A copy, because the fold raises last_sent, and the damage keeps what was stored.
+        state = pb.SubState()
+        state.CopyFrom(message)
+        fold.put(kind, state)
         return kind
     if isinstance(message, pb.SubStateDelete):
         fold.delete(message.id)

@@ -22,14 +22,16 @@ def read(path: Path) -> memoryview:
     return memoryview(path.read_bytes())
 
 
-def logs(name: str) -> list[tuple[str, Path]]:
-    """All files of a name (server.dat, clients.dat, subs.dat) in all golden stores, with their case."""
+def stores() -> list[str]:
+    """All golden stores, also those that mutations start from; empty where the folder is absent."""
     if not GOLDEN.is_dir():
         return []
-    cases = sorted(p.name for p in GOLDEN.iterdir() if (p / "datastore").is_dir())
-    return [
-        (case, path) for case in cases for path in sorted((GOLDEN / case / "datastore").rglob(name)) if path.is_file()
-    ]
+    return sorted(p.name for p in GOLDEN.iterdir() if (p / "datastore").is_dir())
+
+
+def logs(case: str, name: str) -> list[Path]:
+    """All files of a name (server.dat, clients.dat, subs.dat) in one golden store."""
+    return sorted(path for path in (GOLDEN / case / "datastore").rglob(name) if path.is_file())
 
 
 def mutations(*names: str) -> Iterator[tuple[str, dict[str, Any], Path]]:

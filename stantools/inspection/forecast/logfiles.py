@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from stantools.format.crc import Crc
-from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, Cut, Write
@@ -24,6 +24,7 @@ class _State(Protocol):
 
 
 _S = TypeVar("_S", bound=_State)
+_C = TypeVar("_C", bound=_State, covariant=True)
 
 
 @dataclass
@@ -46,24 +47,26 @@ class LogOutcome(Generic[_S]):
 
 
 def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Change]]:
-    """Forecasts the opening of clients.dat, which comes before anything else is read.
+    """Forecasts the opening of clients.dat, which comes before anything is read.
 
     Returns:
         Why it fails, or "", and what happens to the file.
     """
-    error = recovery.denied(CLIENTS_FILE)
-    changes = [] if error or path is not None else [_created(CLIENTS_FILE)]
-    return (f"unable to recover client file {report.quote(CLIENTS_FILE)}: {error}" if error else ""), changes
+    if not (error := recovery.denied(CLIENTS_FILE, path)):
+        if path is None:
+            return "", [_created(CLIENTS_FILE)]
+        with mapped(path) as buffer:
+            error = check_file_version(buffer) or ""
+    # What cannot be opened is named without its path.
+    return (f"unable to recover client file {report.quote(CLIENTS_FILE)}: {error}" if error else ""), []
 
 
 def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[ClientsState]:
     """Forecasts the recovery of clients.dat."""
     outcome = _recover(recovery, path, CLIENTS_FILE, read_clients, ClientsState())
     if outcome.error:
-        end = outcome.state.end
-        # While it is being opened, the server names the file without its path.
-        name = recovery.full_name(CLIENTS_FILE) if end is not None and end.stop is not None else CLIENTS_FILE
-        outcome.error = f"unable to recover client file {report.quote(name)}: {outcome.error}"
+        name = report.quote(recovery.full_name(CLIENTS_FILE))
+        outcome.error = f"unable to recover client file {name}: {outcome.error}"
     return outcome
 
 
@@ -75,13 +78,13 @@ def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOu
     return outcome
 
 
-class _Read(Protocol[_S]):
-    def __call__(self, buffer: Buffer, crc: Crc, *, check_crc: bool) -> _S: ...
+class _Read(Protocol[_C]):
+    def __call__(self, buffer: Buffer, crc: Crc, *, check_crc: bool) -> _C: ...
 
 
 def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], empty: _S) -> LogOutcome[_S]:
     outcome = LogOutcome(empty)
-    if error := recovery.denied(file):
+    if error := recovery.denied(file, path):
         outcome.error = error
         return outcome
     if path is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,8 @@ class _Sequences:
         self._single.clear()
 
     def finish(self) -> Ranges:
-        self._pack()
+        if self._single:
+            self._pack()
         return Ranges.union(self._ranges)
 
 
@@ -83,8 +85,11 @@ class _Both:
     differ: bool = False
 
     def add_readable(self, sequences: NDArray[np.uint64]) -> None:
+        """Adds sequences that rise."""
         if len(sequences):
-            ranges = Ranges.from_sequences(sequences)
+            first, last = int(sequences[0]), int(sequences[-1])
+            whole = last - first + 1 == len(sequences)
+            ranges = span(first, last) if whole else Ranges.from_sequences(sequences)
             self.ahead.readable.add_all(ranges)
             self.alone.readable.add_all(ranges)
 
@@ -95,6 +100,11 @@ class _Both:
 
     def finish(self) -> tuple[Lookups, Lookups | None]:
         return self.ahead.finish(), self.alone.finish() if self.differ else None
+
+
+def span(first: int, last: int) -> Ranges:
+    """Returns the set of sequences from one to another."""
+    return Ranges(np.array([first], np.uint64), np.array([last], np.uint64))
 
 
 def lookup_slice(
@@ -120,12 +130,15 @@ def lookup_slice(
         return answers.finish()
     if found.index is None and cipher is None and found.ascending and found.last - found.first + 1 == found.rows:
         # The index was made from records that are all good, and none is missing between them.
-        whole = Ranges.of([(found.first, found.last)])
+        whole = span(found.first, found.last)
+        if progress is not None:
+            progress.advance(found.data_end)
         return Lookups(whole if wanted is None else whole & wanted), None
     options = recovery.options
     with mapped(found.data) as data:
         source = Source(data, min(found.data_end, len(data)), recovery.crc, options.check_crc, cipher)
-        work = _SliceLookup(source, channel, options.read_buffer_size, wanted, answers, progress)
+        rows = min(found.rows, _ROWS)
+        work = _SliceLookup(source, channel, options.read_buffer_size, wanted, rows, answers, progress)
         if found.index is None:
             work.from_data(found)
         else:
@@ -147,6 +160,7 @@ class _SliceLookup:
         channel: bytes,
         read_buffer_size: int,
         wanted: Ranges | None,
+        rows: int,
         answers: _Both,
         progress: Progress | None,
     ) -> None:
@@ -156,8 +170,8 @@ class _SliceLookup:
         self._answers = answers
         self._progress = progress
         self._ahead = ReadAhead(source, read_buffer_size) if read_buffer_size else None
-        self._columns = MessageColumns(_ROWS)
-        self._stops = np.zeros(_ROWS, np.uint8)
+        self._columns = MessageColumns(rows)
+        self._stops = np.zeros(rows, np.uint8)
         self._window = Window(source.data)
 
     def from_data(self, found: Slice) -> None:
@@ -330,18 +344,21 @@ def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint
 
 def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:
     """Tells which sequences are looked for in which slice: of slices that overlap, the last one comes first."""
+    if len(slices) == 1:
+        yield None
+        return
     spans = [(found.first, found.last) for found in slices]
     order = sorted(spans)
-    if all(before[1] < after[0] for before, after in zip(order, order[1:], strict=False)):
+    if all(before[1] < after[0] for before, after in pairwise(order)):
         yield from (None for _ in slices)
         return
     # The others come in no particular order in the server; here by number.
     wanted: dict[int, Ranges] = {}
     taken = Ranges()
     for place in (len(slices) - 1, *range(len(slices) - 1)):
-        span = Ranges.of([spans[place]])
-        wanted[place] = span - taken
-        taken = taken | span
+        own = Ranges.of([spans[place]])
+        wanted[place] = own - taken
+        taken = taken | own
     yield from (wanted[place] for place in range(len(slices)))
 
 

@@ -52,13 +52,13 @@ class ServerOptions:
     version: str = SERVER_VERSIONS[0]
     polynomial: int = IEEE
     check_crc: bool = True
-    limits: StoreLimits = StoreLimits()
+    limits: StoreLimits = field(default_factory=StoreLimits)
     read_buffer_size: int = DEFAULT_READ_BUFFER
     encryption_key: bytes | None = field(default=None, repr=False)
     cluster_id: str = DEFAULT_CLUSTER_ID
     store_name: str | None = None
     now_ns: int | None = None
-    access: Access = CurrentUser()
+    access: Access = field(default_factory=CurrentUser)
     workers: int = 2
 
     def __post_init__(self) -> None:
@@ -94,13 +94,15 @@ class Lookups:
         wrong: Sequences that give a message with another sequence, and which.
     """
 
-    readable: Ranges = Ranges()
-    failing: Ranges = Ranges()
+    readable: Ranges = field(default_factory=Ranges)
+    failing: Ranges = field(default_factory=Ranges)
     errors: dict[int, str] = field(default_factory=dict)
     wrong: dict[int, int] = field(default_factory=dict)
 
     def found(self) -> Ranges:
         """Returns the sequences that are there, readable or not."""
+        if not self.failing and not self.wrong:
+            return self.readable
         return Ranges.union((self.readable, self.failing, Ranges.of((seq, seq) for seq in self.wrong)))
 
 
@@ -164,7 +166,7 @@ class ChannelForecast:
     bytes: int = 0
     lookups: Lookups = field(default_factory=Lookups)
     alone: Lookups | None = None
-    missing: Ranges = Ranges()
+    missing: Ranges = field(default_factory=Ranges)
     delivered: Sequence[tuple[int, int]] = ()
     stalls_at: int | None = None
     stall_error: str = ""

@@ -1,4 +1,4 @@
-"""Reading one message record as the server does, with the server's error texts (filestore specification, 7.2 and 7.6)."""
+"""Reading one message record as the server does, with the server's error texts (specification 7.2 and 7.6)."""
 
 from __future__ import annotations
 

@@ -2,33 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
-from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.changes import Append, Change, Delete, Write, by_path
-from stantools.inspection.forecast.channel import RecoveredChannel, in_order, recover_channels
-from stantools.inspection.forecast.datascan import DataScan
-from stantools.inspection.forecast.delivery import complete
+from stantools.inspection.forecast.changes import Change, Delete, Write, by_path
+from stantools.inspection.forecast.channel import RecoveredChannel, recover_channels
 from stantools.inspection.forecast.logfiles import open_clients, recover_clients
-from stantools.inspection.forecast.lookup import lookup_slice, unite, wanted_of_slices
-from stantools.inspection.forecast.model import (
-    ChannelForecast,
-    Forecast,
-    Lookups,
-    Progress,
-    ServerOptions,
-    SubscriptionForecast,
-    text,
-)
+from stantools.inspection.forecast.model import Forecast, text
 from stantools.inspection.forecast.slices import Recovery
-from stantools.inspection.forecast.startup import remove_ghosts, start_delivery
-from stantools.store.directory import SERVER_FILE, SUBS_FILE, WITNESS_FILE, Datastore
+from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import mapped
-from stantools.store.serverinfo import ServerFile, ServerOutcome, encode_server_file, new_server_info, read_server_info
-from stantools.store.sublog import classify
+from stantools.store.serverinfo import (
+    SERVER_FILE_WHEN_OPENED,
+    ServerFile,
+    ServerOutcome,
+    encode_server_file,
+    new_server_info,
+    read_server_info,
+)
+
+_WITNESS_THERE = "file store should not be opened consecutively with the TruncateUnexpectedEOF option set to true"
+_NOT_RECOVERED = (
+    "Server information was not recovered, however channels are present. Will initialize server and restart recovery!"
+)
+
+
+class _FatalError(Exception):
+    """The server does not start; the message is its error."""
+
+
+@dataclass
+class Start:
+    """The recovery of a store: the forecast so far, and the channels, whose messages were not looked up yet."""
+
+    forecast: Forecast
+    channels: list[RecoveredChannel] = field(default_factory=list)
+
+
+def recover(recovery: Recovery, store: Datastore) -> Start:
+    """Forecasts everything up to the point where the server has recovered its state, or given up."""
+    steps = _Steps(recovery, store)
+    forecast = steps.start.forecast
+    try:
+        steps.run()
+    except _FatalError as fatal:
+        forecast.error = str(fatal)
+        forecast.exit_code = 1
+        forecast.log.append(f"[FTL] STREAM: Failed to start: {fatal}")
+        forecast.recovered = False
+        forecast.clients = {}
+        forecast.server_info = None
+        steps.start.channels = []
+    else:
+        forecast.starts = True
+    forecast.changes = by_path(steps.changes)
+    return steps.start
+
+
+class _Steps:
+    def __init__(self, recovery: Recovery, store: Datastore) -> None:
+        self._recovery = recovery
+        self._store = store
+        self.start = Start(Forecast(recovery.options.version, recovery.truncate))
+        self.changes: list[Change] = []
+
+    def run(self) -> None:
+        """Goes through the steps.
+
+        Raises:
+            _FatalError: The server gives up.
+        """
+        forecast, store = self.start.forecast, self._store
+        self._witness()
+        forecast.log.append(report.info("Recovering the state..."))
+        server = self._server_file()
+        if server.outcome is ServerOutcome.ABSENT:
+            self._write_server_file()
+            if not (self._recovery.options.since_0_25 and store.channel_names):
+                forecast.log.append(report.info("No recovered state"))
+                return
+            forecast.log.append(report.warning(_NOT_RECOVERED))
+            self.changes += forecast.run_changes.values()
+            forecast.run_changes = {}
+            forecast.server_info = new_server_info(self._recovery.options.cluster_id)
+        else:
+            forecast.server_info = server.info
+        self._clients()
+        self._channels()
+        self._check_cluster_id()
+        if server.rewritten:
+            self._write_server_file()
+        forecast.recovered = True
+        forecast.log.append(report.info(f"Recovered {len(self.start.channels)} channel(s)"))
+
+    def _witness(self) -> None:
+        path = self._store.path / WITNESS_FILE
+        if not self._recovery.truncate:
+            if self._store.witness:
+                self.changes.append(Change(WITNESS_FILE, path.stat().st_size, None, Delete()))
+            return
+        if self._store.witness:
+            raise _FatalError(_WITNESS_THERE)
+        if denied := self._recovery.denied(WITNESS_FILE, None):
+            raise _FatalError(denied)
+        self.changes.append(Change(WITNESS_FILE, None, 0, Write(b"")))
+
+    def _server_file(self) -> ServerFile:
+        """Opens server.dat and clients.dat and reads the former."""
+        recovery, store, log = self._recovery, self._store, self.start.forecast.log
+        quoted = report.quote(SERVER_FILE_WHEN_OPENED)
+        if denied := recovery.denied(SERVER_FILE, store.server):
+            raise _FatalError(f"unable to recover server file {quoted}: {denied}")
+        if store.server is None:
+            self.changes.append(Change(SERVER_FILE, None, FILE_HEADER_SIZE, Write(FILE_HEADER_BYTES)))
+            server = read_server_info(None, recovery.crc)
+        else:
+            with mapped(store.server) as buffer:
+                server = read_server_info(buffer, recovery.crc, check_crc=recovery.options.check_crc)
+        if server.at_open:
+            raise _FatalError(f"unable to recover server file {quoted}: {server.error}")
+        error, changes = open_clients(recovery, store.clients)
+        self.changes += changes
+        if error:
+            raise _FatalError(error)
+        if server.outcome is ServerOutcome.REFUSED:
+            quoted = report.quote(recovery.full_name(SERVER_FILE))
+            if server.reported:
+                log.append(report.error(f"Server file {quoted} corrupted: {server.error}"))
+                log.append(report.error("Follow instructions in documentation in order to recover from this"))
+            raise _FatalError(f"unable to recover server file {quoted}: {server.error}")
+        return server
+
+    def _write_server_file(self) -> None:
+        """The server writes a new identity; it does so when it runs, not during the recovery."""
+        recovery, store = self._recovery, self._store
+        content = encode_server_file(new_server_info(recovery.options.cluster_id), recovery.crc)
+        before = store.server.stat().st_size if store.server is not None else None
+        self.start.forecast.run_changes[SERVER_FILE] = Change(SERVER_FILE, before, len(content), Write(content))
+
+    def _clients(self) -> None:
+        forecast = self.start.forecast
+        clients = recover_clients(self._recovery, self._store.clients)
+        forecast.log += clients.log
+        self.changes += clients.changes
+        if clients.error:
+            raise _FatalError(clients.error)
+        forecast.clients = dict(clients.state.clients)
+
+    def _channels(self) -> None:
+        for channel in recover_channels(self._recovery, self._store):
+            self.start.forecast.log += channel.log
+            self.changes += channel.changes
+            if channel.error:
+                raise _FatalError(channel.error)
+            channel.log, channel.changes = [], []
+            self.start.channels.append(channel)
+
+    def _check_cluster_id(self) -> None:
+        info, configured = self.start.forecast.server_info, self._recovery.options.cluster_id
+        assert info is not None
+        if text(info.cluster_id) != configured:
+            recovered = report.quote(text(info.cluster_id))
+            raise _FatalError(f"cluster ID {report.quote(configured)} does not match recovered value of {recovered}")

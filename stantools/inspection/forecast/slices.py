@@ -19,7 +19,7 @@ import numpy as np
 
 from stantools.format import kernels
 from stantools.format.crc import Crc
-from stantools.format.envelope import EOF_TEXT, check_file_version, crc_error_text
+from stantools.format.envelope import EOF_TEXT, FILE_HEADER_BYTES, check_file_version, crc_error_text
 from stantools.format.layout import (
     FILE_HEADER_SIZE,
     INDEX_RECORD,
@@ -35,7 +35,6 @@ from stantools.inspection.forecast.records import check_last_message
 from stantools.inspection.forecast.windows import index_rows
 from stantools.store.directory import SliceFiles
 from stantools.store.mapping import Buffer, mapped
-from stantools.format.envelope import FILE_HEADER_BYTES
 
 
 @dataclass(slots=True)
@@ -121,12 +120,11 @@ class Recovery:
         """Returns the full path of a file of the store, as the server names it."""
         return f"{self.store_name}/{file}"
 
-    def denied(self, file: str, *, named: str = "") -> str:
-        """Returns the text with which opening or creating a file fails; "" if it would not."""
-        path = self.root / file
+    def denied(self, file: str, path: Path | None) -> str:
+        """Returns the text with which opening a file fails, or creating it if there is none; "" if it would not."""
         access = self.options.access
-        allowed = access.may_open(path) if path.exists() else access.may_change(path.parent)
-        return "" if allowed else f"open {named or self.full_name(file)}: permission denied"
+        allowed = access.may_change((self.root / file).parent) if path is None else access.may_open(path)
+        return "" if allowed else f"open {self.full_name(file)}: permission denied"
 
 
 def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: SliceFiles) -> SliceOutcome:
@@ -135,7 +133,7 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
     data_file = f"{channel}/{files.data.name}"
     index_file = f"{channel}/msgs.{files.number}.idx"
     outcome = SliceOutcome(opened=data_file)
-    if denied := recovery.denied(data_file):
+    if denied := recovery.denied(data_file, files.data):
         outcome.error = denied
         return outcome
     with mapped(files.data) as data:
@@ -143,7 +141,7 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
             outcome.error = text
             return outcome
         outcome.opened = index_file
-        if denied := recovery.denied(index_file):
+        if denied := recovery.denied(index_file, files.index):
             outcome.error = denied
             return outcome
         found = Slice(

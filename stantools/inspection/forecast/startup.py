@@ -55,6 +55,8 @@ def remove_ghosts(channel: ChannelForecast) -> Startup:
 
 def start_delivery(channel: ChannelForecast) -> Startup:
     """Forecasts redelivery and the first delivery of new messages in one channel."""
+    if all(each.status is not SubStatus.ACTIVE for each in channel.subscriptions):
+        return Startup()
     return _Delivery(channel).run()
 
 

@@ -24,7 +24,7 @@ from stantools.store.atomic import absolute, new_directory
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
 from stantools.store.durable import writing
 from stantools.store.limits import ONE_SLICE
-from stantools.store.mapping import mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.scan import BATCH_ROWS
 from stantools.store.serverinfo import encode_server_file
@@ -190,7 +190,9 @@ class _Copier:
                     batch = _select(batch, chosen)
                     # Later pieces of the same run begin behind this one.
                     self._resume[id(run)] = begin
-                if len(batch.sequence):
+                if self._channel.origin:
+                    self._relabel(data, batch)
+                elif len(batch.sequence):
                     self._writer.append_records(data, batch)
                 if self._progress:
                     self._progress(at - begin)
@@ -198,12 +200,24 @@ class _Copier:
                     break
 
 
+    def _relabel(self, data: Buffer, batch: MessageColumns) -> None:
+        """Writes messages anew, because their subject becomes the name of another channel."""
+
+        def part(starts: list[int], sizes: list[int]) -> list[bytes]:
+            return [bytes(data[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+
+        replies = part(batch.reply_start.tolist(), batch.reply_size.tolist())
+        payloads = part(batch.data_start.tolist(), batch.data_size.tolist())
+        if payloads:
+            self._writer.append(batch.sequence, batch.timestamp, replies, payloads)
+
+
 def _select(batch: MessageColumns, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> MessageColumns:
     rows = np.flatnonzero(chosen)
     if len(rows) == len(chosen):
         return batch
     part = MessageColumns(len(rows))
-    for name in ("offset", "size", "sequence", "timestamp"):
+    for name in MessageColumns.__slots__:
         getattr(part, name)[:] = getattr(batch, name)[rows]
     return part
 

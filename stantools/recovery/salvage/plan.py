@@ -228,6 +228,10 @@ def _plan_channel(
         if not is_main:
             target.name = _beside(name, taken)
             target.origin = f"an older generation of {text!r}"
+            plan.changes.append(
+                f"{text}: {generation.sequences.count()} older messages went to channel {os.fsdecode(target.name)!r} "
+                "(encrypted payloads stay readable with the old channel name only)"
+            )
         rewrites = source.rewrites if is_main else []
         target.steps = _steps(plan, text, generation, rewrites)
         target.sequences = _sequences(target.steps)
@@ -259,9 +263,8 @@ def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Gen
         chosen = generations[int(wanted) - 1]
     for generation in generations:
         if generation is not chosen:
-            lost = generation.sequences - chosen.sequences
             reason = f"another generation was chosen ({wanted})"
-            plan.dropped.append(Dropped(channel, -1, 0, reason, lost, loss=True))
+            plan.dropped.append(Dropped(channel, -1, 0, reason, generation.sequences))
     return [(chosen, True)]
 
 

@@ -1,0 +1,151 @@
+"""`stantools clients`: the clients of a store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import common_options, output_option, reading_options, store_argument
+from stantools.cli.output import print_json, print_table, rows_as
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode
+
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+    from stantools.inspection.overview import Overview
+    from stantools.store.directory import Datastore
+    from stantools.store.options import ReadOptions
+
+_HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
+
+
+@verb("clients")
+@store_argument
+@click.option("--history", is_flag=True, help="Record by record instead of who is registered in the end.")
+@reading_options()
+@output_option("table", "json", "ndjson", "csv")
+@common_options
+def command(store: Path, history: bool, reading: ReadOptions, output: str) -> int:
+    """Show the clients registered in STORE, with how many subscriptions each owns.
+
+    A client that closed its connection is gone from here; one that was connected when the server stopped is still
+    registered and will be pinged by the next start. Clients that own subscriptions without being registered are
+    shown as unknown.
+
+    Exit code 1: clients.dat is damaged or missing; what is intact in it is shown.
+    """
+    from stantools.cli.opening import open_store
+
+    opened, crc = open_store(store, reading)
+    if history:
+        return _history(opened, crc, reading, output)
+    from stantools.inspection.overview import overview
+
+    result = overview(opened, crc, check_crc=reading.check_crc)
+    rows = list(_rows(result))
+    if output == "json":
+        print_json({"path": result.path, "clients": rows})
+    elif output == "table":
+        _print_table(rows)
+    else:
+        rows_as(output, tuple(rows[0]) if rows else ("id",), (list(row.values()) for row in rows))
+    problems = [problem for problem in result.problems if problem.startswith("clients.dat: ")]
+    for problem in problems:
+        console.warning(problem)
+    if result.server and result.server.node_id:
+        console.note("the node is clustered: its clients are in the raft log, not here")
+    return ExitCode.FINDINGS if problems else ExitCode.CLEAN
+
+
+def _rows(result: Overview) -> Iterator[dict[str, Any]]:
+    from stantools.inspection.subscribers import client_json, text
+
+    owned: Counter[bytes] = Counter()
+    pending: Counter[bytes] = Counter()
+    for channel in result.channels:
+        for each in channel.subscriptions:
+            owned[each.state.client_id] += 1
+            pending[each.state.client_id] += len(each.pending)
+    known = set()
+    for info in result.clients:
+        known.add(info.id)
+        yield {
+            **client_json(info),
+            "registered": True,
+            "subscriptions": owned[info.id],
+            "pending": pending[info.id],
+        }
+    for name in sorted(owned):
+        if name and name not in known:
+            yield {
+                "id": text(name),
+                "hb_inbox": "",
+                "conn_id": b"",
+                "protocol": 0,
+                "ping_interval": 0,
+                "ping_max_out": 0,
+                "registered": False,
+                "subscriptions": owned[name],
+                "pending": pending[name],
+            }
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        console.note("no clients")
+        return
+    headers = ("client", "registered", "subscriptions", "pending", "heartbeat inbox", "ping")
+    cells = [
+        (
+            row["id"],
+            row["registered"],
+            row["subscriptions"],
+            row["pending"],
+            row["hb_inbox"],
+            f"{row['ping_interval']}s x {row['ping_max_out']}" if row["ping_interval"] else None,
+        )
+        for row in rows
+    ]
+    print_table(headers, cells, right=("subscriptions", "pending"))
+
+
+def _history(store: Datastore, crc: Crc, reading: ReadOptions, output: str) -> int:
+    damaged = 0
+
+    def rows() -> Iterator[list[Any]]:
+        nonlocal damaged
+        for row in _records(store, crc, reading):
+            damaged += not row[3]
+            yield row
+
+    if output == "json":
+        print_json({"path": str(store.path), "records": [dict(zip(_HISTORY, row, strict=True)) for row in rows()]})
+    elif output == "table":
+        for offset, _, kind, ok, name, detail, fields in rows():
+            state = "" if ok else f"  {console.paint('BAD', 'red', err=False)} [{console.escape(detail)}]"
+            inbox = f"  {console.escape(fields['hb_inbox'])}" if fields.get("hb_inbox") else ""
+            click.echo(f"{offset:>10}  {kind:<8}  {console.escape(name or '')}{inbox}{state}".rstrip())
+    elif output == "csv":
+        rows_as(output, _HISTORY[:-1], (row[:-1] for row in rows()))
+    else:
+        rows_as(output, _HISTORY, rows())
+    return ExitCode.FINDINGS if damaged else ExitCode.CLEAN
+
+
+def _records(store: Datastore, crc: Crc, reading: ReadOptions) -> Iterator[list[Any]]:
+    from stantools.inspection.records import FileKind, read_records
+    from stantools.store.mapping import mapped
+
+    if store.clients is None:
+        return
+    with mapped(store.clients, sequential=True) as buffer:
+        for record in read_records(buffer, FileKind.CLIENTS, crc, check_crc=reading.check_crc):
+            if record.type == "version" and record.ok:
+                continue
+            name = record.fields.get("id")
+            yield [record.offset, record.length, record.type, record.ok, name, record.detail, record.fields]

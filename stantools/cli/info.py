@@ -1,0 +1,218 @@
+"""`stantools info`: what is in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import (
+    GivenLimits,
+    channel_option,
+    common_options,
+    limit_options,
+    output_option,
+    progress_option,
+    reading_options,
+    store_argument,
+)
+from stantools.cli.output import print_csv, print_json, print_ndjson, table_text
+from stantools.cli.values import format_size, format_time
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode
+
+if TYPE_CHECKING:
+    from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.store.options import ReadOptions
+
+_CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
+_MANY = 20
+
+
+@verb("info")
+@store_argument
+@channel_option
+@limit_options
+@reading_options()
+@output_option("table", "json", "ndjson", "csv")
+@progress_option
+@click.option("--slices", is_flag=True, help="List every slice (table only; json always does).")
+@common_options
+def command(
+    store: Path,
+    channels: tuple[str, ...],
+    limits: GivenLimits | None,
+    reading: ReadOptions,
+    output: str,
+    progress: str,
+    slices: bool,
+) -> int:
+    """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
+
+    Of message files only the indexes are read, so this is quick, and does not see damage inside a data file:
+    that is what `stantools verify` is for. With --max-msgs, --max-bytes or --max-age, channels are shown as a
+    server with these limits shows them; without, as they are on disk.
+
+    Exit code 1 says that something is not as a healthy server leaves it; it is named on stderr.
+    """
+    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.progress import Progress
+    from stantools.inspection.overview import overview
+    from stantools.store.limits import UNLIMITED
+
+    opened, crc = open_store(store, reading)
+    channel_names(opened, channels)
+    with Progress(progress, "info") as shown:
+        result = overview(
+            opened,
+            crc,
+            check_crc=reading.check_crc,
+            patterns=channels,
+            limits=limits.over(UNLIMITED) if limits else None,
+            progress=shown.advance,
+        )
+    if output == "json":
+        print_json(result.as_json())
+    elif output == "ndjson":
+        print_ndjson(channel.as_json() for channel in result.channels)
+    elif output == "csv":
+        print_csv(_CHANNEL_COLUMNS, (_channel_row(channel) for channel in result.channels))
+    else:
+        _print_tables(result, limits is not None, slices)
+    return _report(result)
+
+
+def _report(result: Overview) -> int:
+    problems = list(result.all_problems())
+    for problem in problems[:_MANY]:
+        console.warning(console.escape(problem))
+    if len(problems) > _MANY:
+        console.warning(f"… and {len(problems) - _MANY} more")
+    if not problems:
+        return ExitCode.CLEAN
+    path = console.escape(result.path)
+    console.note(
+        f"for what is intact: stantools verify {path}; for what the server would do: stantools forecast {path}"
+    )
+    return ExitCode.FINDINGS
+
+
+def _channel_row(channel: ChannelOverview) -> list[Any]:
+    row = channel.as_json()
+    row["slices"], row["subscriptions"] = len(channel.slices), len(channel.subscriptions)
+    return [row[name] for name in _CHANNEL_COLUMNS]
+
+
+def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
+    click.echo(table_text(("store", console.escape(result.path)), _facts(result, limited)), nl=False)
+    if result.clients:
+        rows = [(c.id, c.hb_inbox, c.conn_id.hex() if not c.conn_id.isascii() else c.conn_id) for c in result.clients]
+        shown = rows[:_MANY]
+        if len(rows) > _MANY:
+            shown.append((b"and more", f"{len(rows) - _MANY} (see: stantools clients)".encode(), b""))
+        click.echo("\n" + table_text(("client", "heartbeat inbox", "connection"), shown), nl=False)
+    if result.channels:
+        click.echo("\n" + _channels_table(result, limited), nl=False)
+    subscriptions = [(channel.name, each) for channel in result.channels for each in channel.subscriptions]
+    if subscriptions:
+        rows_ = [
+            (
+                name,
+                each.state.id,
+                each.status.value,
+                each.state.client_id,
+                each.state.durable_name or each.state.q_group,
+                each.state.last_sent,
+                len(each.pending),
+                each.lag,
+            )
+            for name, each in subscriptions[: 2 * _MANY]
+        ]
+        headers = ("channel", "sub", "status", "client", "durable or group", "last sent", "pending", "lag")
+        click.echo("\n" + table_text(headers, rows_, right=("sub", "last sent", "pending", "lag")), nl=False)
+        if len(subscriptions) > len(rows_):
+            click.echo(f"… and {len(subscriptions) - len(rows_)} more: stantools subs {console.escape(result.path)}")
+    if slices:
+        click.echo("\n" + _slices_table(result), nl=False)
+
+
+def _facts(result: Overview, limited: bool) -> list[tuple[str, Any]]:
+    from stantools.store.options import polynomial_name
+
+    server = result.server
+    facts: list[tuple[str, Any]] = [
+        ("cluster id", server.cluster_id if server else "unknown: server.dat could not be read"),
+        ("written by", result.era),
+        ("CRC polynomial", polynomial_name(result.polynomial)),
+        ("clients", len(result.clients)),
+        ("channels", len(result.channels)),
+        ("messages", sum((each.logical or each).count for each in result.channels)),
+        ("size", format_size(sum(each.disk_bytes for each in result.channels))),
+    ]
+    if server and server.node_id:
+        facts[1:1] = [("node id", server.node_id)]
+        facts.append(("clustered", "clients and subscriptions are in the node's raft log, not here"))
+    if limited:
+        hidden = sum(each.logical.removed for each in result.channels if each.logical)
+        facts.append(("hidden by the limits", f"{hidden} messages that are still on disk"))
+    if any(each.encrypted for each in result.channels):
+        facts.append(("encryption", "payloads look encrypted"))
+    for title, names in (
+        ("leftover files", result.leftovers),
+        ("ignored symbolic links", result.symlinks),
+        ("foreign files", result.foreign),
+        ("raft logs", result.raft_logs),
+    ):
+        if names:
+            facts.append((title, ", ".join(names)))
+    for names in result.case_collisions:
+        facts.append(("differ by case only", ", ".join(names)))
+    if result.witness:
+        facts.append(("last start", "with the truncate option (.truncate.lck is there)"))
+    return facts
+
+
+def _channels_table(result: Overview, limited: bool) -> str:
+    headers = ["channel", "first", "last", "messages", "bytes", "slices", "subs", "newest"]
+    if limited:
+        headers.insert(5, "on disk")
+    rows = []
+    for channel in result.channels:
+        seen = channel.logical or channel
+        filled = [each for each in channel.slices if each.count]
+        newest = format_time(filled[-1].last_timestamp) if filled else None
+        row = [
+            channel.name,
+            seen.first_seq,
+            seen.last_seq,
+            seen.count,
+            seen.bytes,
+            f"{len(channel.slices)}+{len(channel.archived)} .bak" if channel.archived else len(channel.slices),
+            len(channel.subscriptions),
+            newest,
+        ]
+        if limited:
+            row.insert(5, f"{channel.count} messages")
+        rows.append(row)
+    return table_text(headers, rows, right=("first", "last", "messages", "bytes", "slices", "subs", "on disk"))
+
+
+def _slices_table(result: Overview) -> str:
+    rows = [
+        (
+            channel.name,
+            each.files.name,
+            each.first_seq,
+            each.last_seq,
+            each.count,
+            each.files.data_size,
+            each.source.value,
+            format_time(each.first_timestamp) if each.count else None,
+        )
+        for channel in result.channels
+        for each in (*channel.archived, *channel.slices)
+    ]
+    headers = ("channel", "slice", "first", "last", "messages", "file size", "known from", "oldest")
+    return table_text(headers, rows, right=("first", "last", "messages", "file size"))

@@ -1,0 +1,269 @@
+"""`stantools messages`: the messages of a channel."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import functools
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.completion import complete_channel
+from stantools.cli.options import (
+    common_options,
+    output_option,
+    reading_options,
+    sequence_option,
+    store_argument,
+    time_options,
+)
+from stantools.cli.output import hex_dump, ndjson_line, plain
+from stantools.cli.values import format_time
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from stantools.inspection.messages import StoredMessage, Trouble
+    from stantools.store.options import ReadOptions
+
+_COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
+_CUT = 160
+
+
+@verb("messages")
+@store_argument
+@click.argument("channel", shell_complete=complete_channel)
+@sequence_option
+@time_options
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N of what is selected.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on with messages that a running server adds.")
+@click.option("--grep", metavar="TEXT", help="Only messages whose payload contains TEXT.")
+@click.option("--regex", is_flag=True, help="TEXT of --grep is a regular expression over bytes.")
+@click.option("--ignore-case", "-i", is_flag=True, help="Upper and lower case are the same to --grep.")
+@click.option(
+    "--data",
+    "data_format",
+    type=click.Choice(["base64", "text", "hex", "none"]),
+    help="How to show payloads; text in tables and base64 elsewhere if not given.",
+)
+@click.option(
+    "--cut",
+    type=click.IntRange(0),
+    default=_CUT,
+    show_default=True,
+    metavar="N",
+    help="Bytes of each payload in a table; 0 shows all.",
+)
+@click.option("--archived", is_flag=True, help="Read .bak slices as well.")
+@reading_options(key=True)
+@output_option("table", "ndjson", "json", "csv")
+@common_options
+def command(
+    store: Path,
+    channel: str,
+    sequences: tuple[int | None, int | None] | None,
+    since: int | None,
+    until: int | None,
+    tail: int | None,
+    following: bool,
+    grep: str | None,
+    regex: bool,
+    ignore_case: bool,
+    data_format: str | None,
+    cut: int,
+    archived: bool,
+    reading: ReadOptions,
+    output: str,
+) -> int:
+    """Print the messages of CHANNEL, in order.
+
+    Every intact message is printed, also those that the server would not see or deliver. Damaged places are
+    reported on stderr where they are met, and make the exit code 1.
+    """
+    from stantools.cli.opening import open_channel, open_store
+    from stantools.inspection.messages import MessageReader, Selection, follow
+    from stantools.store.directory import ChannelFiles
+
+    opened, crc = open_store(store, reading)
+    files = open_channel(opened, channel)
+    first, last = sequences or (None, None)
+    selection = Selection(first, last, since, until, tail, _pattern(grep, regex, ignore_case))
+
+    def make_reader(listing: ChannelFiles) -> MessageReader:
+        return MessageReader(listing, crc, check_crc=reading.check_crc, key=reading.encryption_key, archived=archived)
+
+    reader = make_reader(files)
+    start = reader.last_sequence() if following else 0
+    printer = _Printer(output, data_format or ("text" if output == "table" else "base64"), cut, channel)
+    warnings = _Warnings(channel, encryption_key_given=reading.encryption_key is not None)
+    with printer:
+        for item in warnings.watch(reader.read(selection)):
+            printer.show(item)
+            start = max(start, item.sequence)
+        if following:
+            printer.flush()
+            added = follow(
+                functools.partial(opened.channel, channel),
+                make_reader,
+                start,
+                _wait,
+                selection.resolved(start),
+            )
+            for item in warnings.watch(added):
+                printer.show(item)
+                printer.flush()
+    return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN
+
+
+def _pattern(grep: str | None, regex: bool, ignore_case: bool) -> re.Pattern[bytes] | None:
+    if grep is None:
+        if regex or ignore_case:
+            raise UsageError("--regex and --ignore-case say how to search, but there is no --grep", "add --grep TEXT")
+        return None
+    wanted = grep.encode("utf-8", "surrogateescape")
+    try:
+        return re.compile(wanted if regex else re.escape(wanted), re.IGNORECASE if ignore_case else 0)
+    except re.error as problem:
+        raise UsageError(f"{console.escape(grep)} is no regular expression: {problem}") from problem
+
+
+def _wait() -> bool:
+    time.sleep(0.5)
+    return True
+
+
+class _Warnings:
+    """Reports on stderr what is met between the messages."""
+
+    def __init__(self, channel: str, *, encryption_key_given: bool) -> None:
+        self._channel = console.escape(channel)
+        self._key_given = encryption_key_given
+        self._told_encrypted = False
+        self.count = 0
+
+    def watch(self, items: Iterator[StoredMessage | Trouble]) -> Iterator[StoredMessage]:
+        from stantools.inspection.messages import Trouble
+
+        for item in items:
+            if isinstance(item, Trouble):
+                self._trouble(item)
+                continue
+            if item.error:
+                self._warn(f"{self._channel}: message {item.sequence} cannot be decrypted: {item.error}")
+            elif not self._key_given and not self._told_encrypted:
+                self._look_for_encryption(item)
+            yield item
+
+    def _trouble(self, trouble: Trouble) -> None:
+        place = f"{self._channel}/{console.escape(trouble.file)}"
+        if trouble.offset is not None:
+            place += f" at offset {trouble.offset}"
+        if trouble.length is not None:
+            place += f", {trouble.length} bytes"
+        if trouble.sequence is not None:
+            place += f", sequence {trouble.sequence}"
+        self._warn(f"{place}: {console.escape(trouble.detail)}")
+
+    def _warn(self, text: str) -> None:
+        self.count += 1
+        console.warning(text)
+
+    def _look_for_encryption(self, message: StoredMessage) -> None:
+        from stantools.format.encryption import looks_encrypted
+
+        if looks_encrypted(message.data):
+            self._told_encrypted = True
+            console.note(
+                f"payloads of {self._channel} look encrypted; "
+                "to read them give --encryption-key-env or --encryption-key-file"
+            )
+
+
+class _Printer:
+    """Prints messages one by one."""
+
+    def __init__(self, output: str, data_format: str, cut: int, channel: str) -> None:
+        self._output = output
+        self._format = data_format
+        self._cut = cut
+        self._channel = channel
+        self._first = True
+        self._write: Callable[[str], object] = sys.stdout.write
+        self._csv = csv.writer(sys.stdout, lineterminator="\n")
+
+    def __enter__(self) -> _Printer:
+        if self._output == "json":
+            self._write(f'{{"schema": 1, "channel": {json.dumps(plain(self._channel))}, "messages": [')
+        elif self._output == "csv":
+            self._csv.writerow(_COLUMNS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._output == "json":
+            self._write("\n]}\n")
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    def show(self, message: StoredMessage) -> None:
+        if self._output == "table":
+            self._show_line(message)
+            return
+        record = self._record(message)
+        if self._output == "ndjson":
+            self._write(ndjson_line(record))
+        elif self._output == "json":
+            self._write(("\n  " if self._first else ",\n  ") + ndjson_line(record).rstrip("\n"))
+            self._first = False
+        else:
+            values = [record.get(name, "") for name in _COLUMNS]
+            self._csv.writerow([console.escape(v) if isinstance(v, str) else v for v in values])
+
+    def _record(self, message: StoredMessage) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "seq": message.sequence,
+            "timestamp_ns": message.timestamp,
+            "time": format_time(message.timestamp),
+            "subject": message.subject.decode("utf-8", "surrogateescape"),
+            "reply": message.reply.decode("utf-8", "surrogateescape"),
+        }
+        if self._format != "none":
+            record["data"] = self._data(message.data)
+        record["size"] = len(message.data)
+        if message.error:
+            record["error"] = message.error
+        return record
+
+    def _data(self, data: bytes) -> str:
+        if self._format == "base64":
+            return base64.b64encode(data).decode("ascii")
+        if self._format == "hex":
+            return data.hex()
+        return data.decode("utf-8", "surrogateescape")
+
+    def _show_line(self, message: StoredMessage) -> None:
+        data = message.data
+        line = f"{message.sequence:>8}  {format_time(message.timestamp)}  {len(data):>7}"
+        if message.subject != self._channel.encode("utf-8", "surrogateescape"):
+            line += f"  subject={console.escape(message.subject)}"
+        if message.reply:
+            line += f"  reply={console.escape(message.reply)}"
+        shown = data[: self._cut] if self._cut else data
+        more = f"… and {len(data) - len(shown)} bytes more" if len(shown) < len(data) else ""
+        if self._format == "hex":
+            line += "\n" + hex_dump(shown) + (f"  {more}\n" if more else "")
+            self._write(line)
+            return
+        if self._format == "text":
+            line += f"  {console.escape(shown)}"
+        elif self._format == "base64":
+            line += f"  {base64.b64encode(shown).decode('ascii')}"
+        self._write(f"{line} {more}\n" if more and self._format != "none" else f"{line}\n")

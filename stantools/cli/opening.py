@@ -1,0 +1,81 @@
+"""Opening what a verb works on: a store, one of its channels, a single file."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from stantools.cli import console
+from stantools.errors import StoreUnreadableError, UsageError
+from stantools.format.crc import IEEE, Crc
+from stantools.store.directory import ChannelFiles, Datastore, open_datastore
+from stantools.store.era import refuse_0_1
+from stantools.store.mapping import Buffer
+from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
+
+
+def open_store(path: Path, reading: ReadOptions) -> tuple[Datastore, Crc]:
+    """Opens a store and finds out its CRC; says so if it is not the usual one.
+
+    Raises:
+        StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
+    """
+    store = open_datastore(path)
+    refuse_0_1(store)
+    crc = resolve_crc(store, reading)
+    _tell_polynomial(crc, reading)
+    return store, crc
+
+
+def file_crc(path: Path, buffer: Buffer, reading: ReadOptions) -> Crc:
+    """Finds out the CRC of a single file; says so if it is not the usual one."""
+    crc = resolve_file_crc(path, buffer, reading)
+    _tell_polynomial(crc, reading)
+    return crc
+
+
+def _tell_polynomial(crc: Crc, reading: ReadOptions) -> None:
+    if reading.polynomial is None and crc.polynomial != IEEE:
+        console.note(f"the CRC polynomial of this store is {polynomial_name(crc.polynomial)}")
+
+
+def open_channel(store: Datastore, name: str) -> ChannelFiles:
+    """Lists one channel of a store.
+
+    Raises:
+        StoreUnreadableError: There is no such channel, or it cannot be listed.
+    """
+    if name in store.channel_names:
+        return store.channel(name)
+    close = difflib.get_close_matches(name, store.channel_names, n=3)
+    have = close or store.channel_names[:5]
+    listed = ", ".join(map(console.escape, have)) + ("" if close or len(store.channel_names) <= 5 else ", …")
+    raise StoreUnreadableError(
+        f"{console.escape(str(store.path))}: there is no channel {console.escape(name)}",
+        f"{'did you mean' if close else 'its channels are'}: {listed}" if have else "the store has no channels",
+    )
+
+
+def data_size(store: Datastore, names: list[str]) -> int:
+    """Returns how many bytes the slices of some channels have, for progress; what cannot be listed counts nothing."""
+    total = 0
+    for name in names:
+        try:
+            with os.scandir(store.path / name) as entries:
+                total += sum(entry.stat().st_size for entry in entries if entry.name.endswith(".dat"))
+        except OSError:
+            continue  # the verb itself reports it
+    return total
+
+
+def channel_names(store: Datastore, patterns: tuple[str, ...]) -> list[str]:
+    """Returns the channels that match any of the patterns.
+
+    Raises:
+        UsageError: Patterns were given, and none matches.
+    """
+    names = store.matching(patterns)
+    if patterns and not names:
+        raise UsageError(f"no channel matches {', '.join(map(console.escape, patterns))}", "see: stantools info STORE")
+    return names

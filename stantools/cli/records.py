@@ -1,0 +1,151 @@
+"""`stantools records`: a single file, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import common_options, file_argument, output_option, reading_options
+from stantools.cli.output import hex_dump, plain, print_csv, print_ndjson
+from stantools.cli.values import format_time
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from stantools.inspection.records import FileRecord
+    from stantools.store.options import ReadOptions
+
+_KINDS = ("server", "clients", "subs", "messages", "index")
+_CUT = 64
+
+
+@verb("records")
+@file_argument
+@click.option("--kind", type=click.Choice(_KINDS), help="What the file holds, if its name does not say so.")
+@click.option("--damaged", is_flag=True, help="Only what is not a good record.")
+@click.option(
+    "--data",
+    "data_format",
+    type=click.Choice(["base64", "text", "hex", "none"]),
+    help="How to show message payloads; none in tables and base64 elsewhere if not given.",
+)
+@reading_options()
+@output_option("table", "ndjson", "json", "csv")
+@common_options
+def command(
+    file: Path, kind: str | None, damaged: bool, data_format: str | None, reading: ReadOptions, output: str
+) -> int:
+    """Dump FILE record by record: offset, length, type, CRC, decoded fields, and what is damaged in between.
+
+    FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
+    with another name and --kind. Exit code 1: something in it is damaged.
+    """
+    from stantools.cli.opening import file_crc
+    from stantools.inspection.records import FileKind, kind_of, read_records
+    from stantools.store.mapping import mapped
+
+    known = FileKind(kind) if kind else kind_of(file.name)
+    if known is None:
+        raise UsageError(
+            f"{console.escape(str(file))}: the name does not say what it holds", f"add --kind {'|'.join(_KINDS)}"
+        )
+    with mapped(file, sequential=True) as buffer:
+        crc = file_crc(file, buffer, reading)
+        channel = _channel_of(file)
+        counted = _Counted(read_records(buffer, known, crc, channel=channel, check_crc=reading.check_crc), damaged)
+        if output == "table":
+            for record in counted:
+                _print_line(record, data_format or "none")
+        elif output == "csv":
+            print_csv(("offset", "length", "type", "ok", "crc", "computed_crc", "detail"), map(_row, counted))
+        else:
+            objects = (_json(record, data_format or "base64") for record in counted)
+            if output == "ndjson":
+                print_ndjson(objects)
+            else:
+                _print_json(file, known.value, crc.polynomial, objects)
+    return ExitCode.FINDINGS if counted.bad else ExitCode.CLEAN
+
+
+class _Counted:
+    """Lets records through and counts the bad ones."""
+
+    def __init__(self, records: Iterator[FileRecord], only_damaged: bool) -> None:
+        self._records = records
+        self._only_damaged = only_damaged
+        self.bad = 0
+
+    def __iter__(self) -> Iterator[FileRecord]:
+        for record in self._records:
+            self.bad += not record.ok
+            if not record.ok or not self._only_damaged:
+                yield record
+
+
+def _channel_of(file: Path) -> bytes:
+    """Names the channel if the file lies in a channel directory of a store."""
+    directory = file.absolute().parent
+    in_store = (directory / "subs.dat").exists() or (directory.parent / "server.dat").exists()
+    return directory.name.encode("utf-8", "surrogateescape") if in_store else b""
+
+
+def _row(record: FileRecord) -> list[Any]:
+    return [record.offset, record.length, record.type, record.ok, record.crc, record.computed, record.detail]
+
+
+def _json(record: FileRecord, data_format: str) -> dict[str, Any]:
+    value = record.as_json()
+    data = record.fields.get("data")
+    if data is not None:
+        fields = dict(record.fields)
+        if data_format == "none":
+            del fields["data"]
+        elif data_format == "hex":
+            fields["data"] = data.hex()
+        elif data_format == "text":
+            fields["data"] = data.decode("utf-8", "surrogateescape")
+        value["fields"] = fields
+    return value
+
+
+def _print_json(file: Path, kind: str, polynomial: int, objects: Iterator[dict[str, Any]]) -> None:
+    import json
+
+    head = {"schema": 1, "path": plain(str(file)), "kind": kind, "crc_polynomial": polynomial}
+    click.echo(json.dumps(head)[:-1] + ', "records": [', nl=False)
+    for number, value in enumerate(objects):
+        click.echo((",\n  " if number else "\n  ") + json.dumps(plain(value)), nl=False)
+    click.echo("\n]}")
+
+
+def _print_line(record: FileRecord, data_format: str) -> None:
+    state = "ok " if record.ok else console.paint("BAD", "red", err=False)
+    crc = "" if record.crc is None else f"0x{record.crc:08x}"
+    line = f"{record.offset:>12}  {record.length:>8}  {state}  {crc:<10}  {record.type:<9}"
+    line += "  " + " ".join(_field(name, value) for name, value in record.fields.items() if _worth(name, value))
+    if record.detail:
+        line += f"  [{console.escape(record.detail)}]"
+    click.echo(line.rstrip())
+    data = record.fields.get("data")
+    if data and data_format != "none":
+        if data_format == "hex":
+            click.echo(hex_dump(data), nl=False)
+        else:
+            import base64
+
+            shown = base64.b64encode(data).decode() if data_format == "base64" else console.escape(data)
+            click.echo(f"{'':>26}{shown}")
+
+
+def _worth(name: str, value: Any) -> bool:
+    return name != "data" and value not in ("", b"", 0, False)
+
+
+def _field(name: str, value: Any) -> str:
+    if name == "timestamp":
+        return f"time={format_time(value)}"
+    return f"{name}={console.escape(value) if isinstance(value, str | bytes) else value}"

@@ -1,0 +1,243 @@
+"""`stantools subs`: the subscriptions of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import channel_option, common_options, output_option, reading_options, store_argument
+from stantools.cli.output import describe_ranges, print_json, print_table, rows_as
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode
+
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+    from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.inspection.subscribers import Subscriber
+    from stantools.store.directory import Datastore
+    from stantools.store.options import ReadOptions
+
+_HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending_after", "detail", "fields")
+
+
+@verb("subs")
+@store_argument
+@channel_option
+@click.option("--id", "ids", type=click.IntRange(0), multiple=True, metavar="ID", help="Only this subscription id.")
+@click.option(
+    "--status", "statuses", multiple=True, metavar="STATUS", help="Only active, offline, shadow, ghost, orphan."
+)
+@click.option("--history", is_flag=True, help="Record by record instead of what they add up to.")
+@reading_options()
+@output_option("table", "json", "ndjson", "csv")
+@common_options
+def command(
+    store: Path,
+    channels: tuple[str, ...],
+    ids: tuple[int, ...],
+    statuses: tuple[str, ...],
+    history: bool,
+    reading: ReadOptions,
+    output: str,
+) -> int:
+    r"""Show the subscriptions of STORE as the server would recover them: position, pending messages, lag.
+
+    \b
+    status   active   its client is known; delivery goes on
+             offline  a durable whose client is away; it is kept
+             shadow   keeps the position of a durable queue group without members
+             ghost    durable queue member of an unknown client: the server deletes it at start
+             orphan   not durable, its client is unknown: dropped, and still in the file
+    lag      messages that were not sent yet, to this subscription or to any member of its queue group
+    pending  messages that were sent and not acknowledged
+
+    Exit code 1: a subs.dat or clients.dat is damaged (what is intact in it is shown), or there are ghosts.
+    """
+    from stantools.cli.opening import channel_names, open_store
+
+    opened, crc = open_store(store, reading)
+    names = channel_names(opened, channels)
+    if history:
+        return _history(opened, names, crc, ids, reading, output)
+    from stantools.inspection.overview import overview
+
+    result = overview(opened, crc, check_crc=reading.check_crc, patterns=channels)
+    wanted = [(channel, [s for s in channel.subscriptions if _wanted(s, ids, statuses)]) for channel in result.channels]
+    if output == "json":
+        print_json({"path": result.path, "channels": [_channel_json(channel, subs) for channel, subs in wanted]})
+    elif output == "table":
+        _print_table(wanted)
+    else:
+        rows = [_row(channel, each) for channel, subs in wanted for each in subs]
+        headers = list(rows[0]) if rows else ["channel"]
+        if output == "csv":
+            rows = [{**row, "pending": " ".join(map(str, row["pending"]))} for row in rows]
+        rows_as(output, headers, (list(row.values()) for row in rows))
+    return _report(result)
+
+
+def _wanted(each: Subscriber, ids: tuple[int, ...], statuses: tuple[str, ...]) -> bool:
+    by_id = not ids or each.state.id in ids
+    return by_id and (not statuses or any(each.status.value.startswith(status) for status in statuses))
+
+
+def _channel_json(channel: ChannelOverview, subs: list[Subscriber]) -> dict[str, Any]:
+    return {
+        "name": channel.name,
+        "first_seq": channel.first_seq,
+        "last_seq": channel.last_seq,
+        "subscriptions": [each.as_json() for each in subs],
+        "problems": [problem for problem in channel.problems if problem.startswith("subs.dat")],
+    }
+
+
+def _row(channel: ChannelOverview, each: Subscriber) -> dict[str, Any]:
+    return {"channel": channel.name, **each.as_json()}
+
+
+def _print_table(wanted: list[tuple[ChannelOverview, list[Subscriber]]]) -> None:
+    from stantools.inspection.subscribers import as_ranges
+
+    headers = (
+        "channel",
+        "id",
+        "status",
+        "client",
+        "durable",
+        "group",
+        "last sent",
+        "lag",
+        "pending",
+        "in flight",
+        "wait",
+    )
+    rows = [
+        (
+            channel.name,
+            each.state.id,
+            each.status.value,
+            each.state.client_id,
+            each.state.durable_name,
+            each.state.q_group,
+            each.state.last_sent,
+            each.lag,
+            f"{len(each.pending)}: {describe_ranges(as_ranges(each.pending), 4)}" if each.pending else "0",
+            each.state.max_in_flight,
+            f"{each.state.ack_wait_in_secs}s",
+        )
+        for channel, subs in wanted
+        for each in subs
+    ]
+    if rows:
+        print_table(headers, rows, right=("id", "last sent", "lag", "in flight", "wait"))
+    else:
+        console.note("no subscriptions")
+
+
+def _report(result: Overview) -> int:
+    from stantools.store.sublog import SubStatus
+
+    found = False
+    for problem in result.all_problems():
+        if "subs.dat: " in problem or problem.startswith("clients.dat: "):
+            found = True
+            console.warning(problem)
+    for channel in result.channels:
+        ghosts = [each for each in channel.subscriptions if each.status is SubStatus.GHOST]
+        for each in ghosts:
+            found = True
+            console.warning(
+                f"{console.escape(channel.name)}: subscription {each.state.id} of the durable queue group "
+                f"{console.escape(each.state.q_group)} is a ghost: the server deletes it at start",
+                "stantools salvage STORE --out NEW keeps the group and its position",
+            )
+    if result.server and result.server.node_id:
+        console.note("the node is clustered: its subscriptions are in the raft log, not here")
+    return ExitCode.FINDINGS if found else ExitCode.CLEAN
+
+
+def _history(
+    store: Datastore, names: list[str], crc: Crc, ids: tuple[int, ...], reading: ReadOptions, output: str
+) -> int:
+    damaged = 0
+
+    def rows() -> Iterator[list[Any]]:
+        nonlocal damaged
+        for name in names:
+            for row in _channel_history(store, name, crc, ids, reading):
+                damaged += not row[4]
+                yield row
+
+    if output == "json":
+        print_json({"path": str(store.path), "records": [dict(zip(_HISTORY, row, strict=True)) for row in rows()]})
+    elif output == "table":
+        for row in rows():
+            _print_history_line(row)
+    elif output == "csv":
+        rows_as(output, _HISTORY[:-1], (row[:-1] for row in rows()))
+    else:
+        rows_as(output, _HISTORY, rows())
+    return ExitCode.FINDINGS if damaged else ExitCode.CLEAN
+
+
+def _channel_history(
+    store: Datastore, name: str, crc: Crc, ids: tuple[int, ...], reading: ReadOptions
+) -> Iterator[list[Any]]:
+    from stantools.inspection.records import FileKind, read_records
+    from stantools.store.mapping import mapped
+
+    path = store.channel(name).subs
+    if path is None:
+        return
+    pending: dict[int, set[int]] = {}
+    with mapped(path, sequential=True) as buffer:
+        for record in read_records(buffer, FileKind.SUBS, crc, check_crc=reading.check_crc):
+            if record.type == "version" and record.ok:
+                continue
+            number, sequence = record.fields.get("id"), record.fields.get("seqno")
+            held = pending.setdefault(number, set()) if number is not None else set()
+            if record.type == "new":
+                held.clear()
+            elif record.type == "msg" and sequence is not None:
+                held.add(sequence)
+            elif record.type == "ack":
+                held.discard(sequence or 0)
+            elif record.type == "delete":
+                held.clear()
+            if ids and number not in ids:
+                continue
+            yield [
+                name,
+                record.offset,
+                record.length,
+                record.type,
+                record.ok,
+                number,
+                sequence,
+                len(held),
+                record.detail,
+                record.fields,
+            ]
+
+
+def _print_history_line(row: list[Any]) -> None:
+    name, offset, _, kind, ok, number, sequence, pending, detail, fields = row
+    line = f"{console.escape(name)}  {offset:>10}  {kind:<8}"
+    if number is not None:
+        line += f"  sub {number:>4}"
+    if sequence is not None:
+        line += f"  seq {sequence:>8}"
+    line += f"  pending {pending}"
+    shown = (
+        f"{key}={console.escape(value) if isinstance(value, str) else value}"
+        for key, value in fields.items()
+        if key not in ("id", "seqno") and value not in ("", 0, False)
+    )
+    line += "  " + " ".join(shown)
+    if not ok:
+        line += f"  {console.paint('BAD', 'red', err=False)} [{console.escape(detail)}]"
+    click.echo(line.rstrip())

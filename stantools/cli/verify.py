@@ -1,0 +1,137 @@
+"""`stantools verify`: a full scan with findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import (
+    channel_option,
+    common_options,
+    output_option,
+    progress_option,
+    reading_options,
+    store_argument,
+    workers_option,
+)
+from stantools.cli.output import describe_ranges, print_json, rows_as, table_text
+from stantools.cli.values import format_size
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode
+
+if TYPE_CHECKING:
+    from stantools.inspection.findings import Finding
+    from stantools.inspection.verify import Verdict
+    from stantools.store.options import ReadOptions
+
+_COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
+_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
+_MANY = 50
+
+
+@verb("verify")
+@store_argument
+@channel_option
+@workers_option
+@reading_options()
+@output_option("table", "json", "ndjson", "csv")
+@progress_option
+@common_options
+def command(
+    store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions, output: str, progress: str
+) -> int:
+    """Read every byte of STORE, check every record, and say what is intact, damaged and missing.
+
+    Nothing is changed, whatever is found. ndjson and csv give the findings, json the channels as well. What a
+    finding means: stantools explain CODE.
+
+    Exit code 0: nothing is wrong. 1: there are findings other than informational ones.
+    """
+    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.progress import Progress
+    from stantools.inspection.verify import verify
+
+    opened, crc = open_store(store, reading)
+    names = channel_names(opened, channels)
+    with Progress(progress, "verify") as shown:
+        if shown.active:
+            shown.total = data_size(opened, names)
+        verdict = verify(
+            opened,
+            crc,
+            check_crc=reading.check_crc,
+            patterns=channels,
+            workers=workers,
+            progress=shown.advance,
+            on_finding=lambda _: shown.found(),
+        )
+    if output == "json":
+        print_json(verdict.as_json())
+    elif output == "table":
+        _print(verdict, store)
+    else:
+        rows_as(output, _COLUMNS, (_row(finding) for finding in verdict.findings))
+    return ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS
+
+
+def _row(finding: Finding) -> list[Any]:
+    values = finding.as_json()
+    return [values[name] for name in _COLUMNS]
+
+
+def _print(verdict: Verdict, store: Path) -> None:
+    rows = [
+        (
+            each.name,
+            each.messages,
+            each.bytes,
+            describe_ranges(each.intact, 4),
+            describe_ranges(each.damaged, 4) if each.damaged else None,
+            describe_ranges(each.missing, 4) if each.missing else None,
+        )
+        for each in verdict.channels
+    ]
+    if rows:
+        headers = ("channel", "messages", "bytes", "intact", "damaged", "missing")
+        click.echo(table_text(headers, rows, right=("messages", "bytes")))
+    print_findings(verdict.findings)
+    click.echo(_conclusion(verdict))
+    if not verdict.clean:
+        path = console.escape(str(store))
+        console.note(f"nothing was changed; what the server would do now: stantools forecast {path}")
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """Prints findings for people: errors first, each remedy once."""
+    order = list(_COLORS)
+    ranked = sorted(findings, key=lambda each: order.index(each.severity.value))
+    for finding in ranked[:_MANY]:
+        place = console.escape(finding.file)
+        if finding.offset is not None:
+            place += f" at {finding.offset}"
+            if finding.length is not None:
+                place += f" ({finding.length} bytes)"
+        label = console.paint(finding.severity.value.ljust(7), _COLORS[finding.severity.value], err=False)
+        click.echo(f"{label}  {finding.code}  {place}".rstrip())
+        click.echo(f"         {console.escape_lines(finding.detail)}")
+    if len(ranked) > _MANY:
+        click.echo(f"… and {len(ranked) - _MANY} more: see -o json")
+    remedies = dict.fromkeys(each.remedy for each in ranked if each.remedy and each.severity.value != "info")
+    if remedies:
+        click.echo("\nwhat helps:")
+        for remedy in remedies:
+            click.echo(f"  - {console.escape_lines(remedy)}")
+    if ranked:
+        click.echo()
+
+
+def _conclusion(verdict: Verdict) -> str:
+    counts = {severity: sum(f.severity.value == severity for f in verdict.findings) for severity in _COLORS}
+    scanned = f"{format_size(verdict.bytes_scanned)} read in {verdict.seconds:.2f} s"
+    if verdict.clean:
+        return f"{console.paint('clean', 'green', err=False)}: {scanned}, {counts['info']} notes"
+    parts = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items() if count]
+    return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {scanned}"

@@ -1,0 +1,52 @@
+"""What the real server does with a store if it is started now, predicted without changing anything.
+
+    forecast(store, ServerOptions(), truncate=False)      one start
+    forecast_both(store, ServerOptions())                 without and with the truncate option, reading once
+
+A forecast goes through the server's own steps (filestore specification, section 7) on the files as they are. What the
+server would change is noted as planned changes (`changes`), which `recovery.truncate` can carry out.
+
+    recover       a whole start: witness file, server.dat, clients.dat, channels
+    channel       the slices and subscriptions of each channel, in threads, put together in the server's order
+    slices        one slice: index good, cut or rebuilt, data file cut or refused
+    removal       what limits remove
+    lookup        which messages can be read, with the effects of reading ahead
+    delivery      what a subscriber gets, where it stalls
+    startup       what is sent to recovered subscriptions at once
+"""
+
+from __future__ import annotations
+
+from stantools.inspection.forecast.access import Access, CurrentUser, OtherUser
+from stantools.inspection.forecast.changes import Append, Change, Cut, Delete, RebuildIndex, Write
+from stantools.inspection.forecast.messages import forecast, forecast_both
+from stantools.inspection.forecast.model import (
+    SERVER_VERSIONS,
+    ChannelForecast,
+    Forecast,
+    Lookups,
+    Progress,
+    ServerOptions,
+    SubscriptionForecast,
+)
+
+__all__ = [
+    "SERVER_VERSIONS",
+    "Access",
+    "Append",
+    "Change",
+    "ChannelForecast",
+    "CurrentUser",
+    "Cut",
+    "Delete",
+    "Forecast",
+    "Lookups",
+    "OtherUser",
+    "Progress",
+    "RebuildIndex",
+    "ServerOptions",
+    "SubscriptionForecast",
+    "Write",
+    "forecast",
+    "forecast_both",
+]

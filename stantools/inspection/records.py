@@ -1,0 +1,261 @@
+"""Every record of a single file of a store, as it lies there: good, damaged, and what is between.
+
+The file may lie anywhere: a `.bak` slice, a copy, a leftover of a compaction. What kind it is follows from its name or
+is given.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import Message
+
+from stantools.format import gogo
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version, read_record
+from stantools.format.layout import (
+    FILE_HEADER,
+    FILE_HEADER_SIZE,
+    INDEX_RECORD,
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    ClientRecord,
+    Flag,
+    Stop,
+    SubRecord,
+)
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.survey import stop_text
+from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
+from stantools.store.logscan import LogDamage, history, record_at
+from stantools.store.mapping import Buffer
+from stantools.store.resync import Damage
+from stantools.store.scan import scan_slice
+
+
+class FileKind(enum.StrEnum):
+    """What a file holds."""
+
+    SERVER = "server"
+    CLIENTS = "clients"
+    SUBS = "subs"
+    MESSAGES = "messages"
+    INDEX = "index"
+
+
+_NAMES = (
+    (re.compile(r"server\.dat"), FileKind.SERVER),
+    (re.compile(r"clients\.dat[0-9]*"), FileKind.CLIENTS),
+    (re.compile(r"subs(\.dat|[0-9]+)"), FileKind.SUBS),
+    (re.compile(r"msgs\..*\.dat(\.bak)?"), FileKind.MESSAGES),
+    (re.compile(r"msgs\..*\.idx(\.bak)?"), FileKind.INDEX),
+)
+
+
+def kind_of(name: str) -> FileKind | None:
+    """Tells from a file's name what it holds; None if the name says nothing."""
+    for pattern, kind in _NAMES:
+        if pattern.fullmatch(name):
+            return kind
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A record, or a range of bytes that is none.
+
+    Attributes:
+        offset: First byte.
+        length: Bytes, header included.
+        type: Name of the record's type; "version" for the file's first bytes.
+        ok: The record is good.
+        crc: The stored CRC; None where there is none.
+        computed: The CRC that the payload has; None where that cannot be told.
+        detail: What is wrong.
+        fields: What the record says, by field name.
+    """
+
+    offset: int
+    length: int
+    type: str
+    ok: bool
+    crc: int | None = None
+    computed: int | None = None
+    detail: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the record for json output; bytes stay bytes."""
+        return {
+            "offset": self.offset,
+            "length": self.length,
+            "type": self.type,
+            "ok": self.ok,
+            "crc": self.crc,
+            "computed_crc": self.computed,
+            "detail": self.detail,
+            "fields": self.fields,
+        }
+
+
+def read_records(
+    buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b"", check_crc: bool = True
+) -> Iterator[FileRecord]:
+    """Gives every record of a file; together they cover all its bytes.
+
+    Args:
+        buffer: The file.
+        kind: What it holds.
+        crc: The store's CRC.
+        channel: Name of the channel, if known: messages of another one are marked.
+        check_crc: False takes records with a wrong CRC for good if they decode.
+    """
+    if error := check_file_version(buffer):
+        yield FileRecord(0, min(len(buffer), FILE_HEADER_SIZE), "version", False, detail=error)
+    else:
+        yield FileRecord(0, FILE_HEADER_SIZE, "version", True, fields={"version": FILE_HEADER.unpack_from(buffer)[0]})
+    if kind is FileKind.SERVER:
+        yield from _server(buffer, crc, check_crc)
+    elif kind is FileKind.CLIENTS:
+        yield from _log(buffer, CLIENTS_LOG, crc, check_crc)
+    elif kind is FileKind.SUBS:
+        yield from _log(buffer, SUBS_LOG, crc, check_crc)
+    elif kind is FileKind.MESSAGES:
+        yield from _messages(buffer, crc, check_crc, channel)
+    else:
+        yield from _index(buffer, crc)
+
+
+def _server(buffer: Buffer, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
+    stop, record = read_record(buffer, FILE_HEADER_SIZE, len(buffer), typed=False, crc=crc, check_crc=check_crc)
+    at = FILE_HEADER_SIZE
+    if stop is None and record is not None:
+        at = record.end
+        computed = crc(record.payload)
+        try:
+            fields = fields_of(gogo.decode(pb.ServerInfo, record.payload))
+            yield FileRecord(
+                record.offset, at - record.offset, "server", computed == record.crc, record.crc, computed, "", fields
+            )
+        except gogo.DecodeError as error:
+            yield FileRecord(record.offset, at - record.offset, "server", False, record.crc, computed, str(error))
+        if at < len(buffer):
+            yield FileRecord(at, len(buffer) - at, "garbage", False, detail="nothing may follow the only record")
+    elif at < len(buffer):
+        stored = record.crc if record else None
+        found = crc(record.payload) if record and stop is Stop.BAD_CRC else None
+        detail = stop_text(stop) if stop else ""
+        yield FileRecord(at, len(buffer) - at, "damaged", False, stored, found, detail)
+
+
+def _log(buffer: Buffer, layout: LogLayout, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
+    names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
+    for entry in history(buffer, layout, crc, check_crc=check_crc):
+        if isinstance(entry, LogDamage):
+            if entry.offset == 0 and entry.length <= FILE_HEADER_SIZE:
+                continue  # the version, told already
+            stored, computed = _crcs(buffer, entry.offset, entry.length, crc)
+            fields = fields_of(entry.message) if entry.message else {}
+            yield FileRecord(
+                entry.offset, entry.length, entry.kind.value, False, stored, computed, entry.detail, fields
+            )
+            continue
+        _, _, stored, payload = record_at(buffer, entry.offset)
+        computed = crc(payload)
+        yield FileRecord(
+            entry.offset,
+            RECORD_HEADER_SIZE + entry.size,
+            names(entry.type).name.lower(),
+            computed == stored,
+            stored,
+            computed,
+            "" if computed == stored else "the payload does not match its CRC",
+            fields_of(entry.message),
+        )
+
+
+def _messages(buffer: Buffer, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[FileRecord]:
+    if len(buffer) < FILE_HEADER_SIZE:
+        return
+    for part in scan_slice(buffer, channel, crc, check_crc=check_crc):
+        if isinstance(part, Damage):
+            stored, computed = _crcs(buffer, part.offset, part.length, crc)
+            fields = _message_fields(part.repair.message) if part.repair else {}
+            if part.sequence is not None and not fields:
+                fields = {"sequence": part.sequence}
+            detail = stop_text(part.stop)
+            yield FileRecord(part.offset, part.length, part.kind.value, False, stored, computed, detail, fields)
+            continue
+        for offset, size, flags in zip(part.offset.tolist(), part.size.tolist(), part.flags.tolist(), strict=True):
+            begin = offset + RECORD_HEADER_SIZE
+            payload = buffer[begin : begin + size]
+            stored, computed = RECORD_HEADER.unpack_from(buffer, offset)[1], crc(payload)
+            ok = stored == computed
+            detail = "" if ok else "the payload does not match its CRC"
+            if channel and flags & Flag.FOREIGN_SUBJECT:
+                detail = "of another channel"
+            fields = _message_fields(gogo.decode(pb.MsgProto, payload))
+            yield FileRecord(offset, RECORD_HEADER_SIZE + size, "message", ok, stored, computed, detail, fields)
+
+
+def _message_fields(message: pb.MsgProto) -> dict[str, Any]:
+    """Gives the fields that a server stores; the payload as bytes under `data`."""
+    return {
+        "sequence": message.sequence,
+        "timestamp": message.timestamp,
+        "subject": _text(message.subject),
+        "reply": _text(message.reply),
+        "size": len(message.data),
+        "data": message.data,
+    }
+
+
+def _index(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
+    at = FILE_HEADER_SIZE
+    names = ("sequence", "offset", "timestamp", "size")
+    while at < len(buffer):
+        record = bytes(buffer[at : at + INDEX_RECORD_SIZE])
+        if len(record) < INDEX_RECORD_SIZE:
+            yield FileRecord(at, len(record), "torn", False, detail=f"an index record has {INDEX_RECORD_SIZE} bytes")
+            return
+        if not any(record):
+            length = INDEX_RECORD_SIZE
+            while buffer[at + length : at + length + INDEX_RECORD_SIZE] == bytes(INDEX_RECORD_SIZE):
+                length += INDEX_RECORD_SIZE
+            yield FileRecord(at, length, "zeros", False, detail="zero bytes where an index record should be")
+            at += length
+            continue
+        *values, stored = INDEX_RECORD.unpack(record)
+        computed = crc(record[:-4])
+        ok = stored == computed
+        detail = "" if ok else "the record does not match its CRC"
+        yield FileRecord(
+            at, INDEX_RECORD_SIZE, "index", ok, stored, computed, detail, dict(zip(names, values, strict=True))
+        )
+        at += INDEX_RECORD_SIZE
+
+
+def _crcs(buffer: Buffer, offset: int, length: int, crc: Crc) -> tuple[int | None, int | None]:
+    """Returns the CRC in what would be a record header, and that of the bytes of the range behind it."""
+    if length < RECORD_HEADER_SIZE or offset + RECORD_HEADER_SIZE > len(buffer):
+        return None, None
+    stored = RECORD_HEADER.unpack_from(buffer, offset)[1]
+    return stored, crc(buffer[offset + RECORD_HEADER_SIZE : offset + length])
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """Returns the fields of a stored record in their order; names as text, the connection id as bytes."""
+    fields: dict[str, Any] = {}
+    for descriptor in message.DESCRIPTOR.fields:
+        value = getattr(message, descriptor.name)
+        fields[descriptor.name] = _text(value) if isinstance(value, bytes) and descriptor.name != "conn_id" else value
+    return fields
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")

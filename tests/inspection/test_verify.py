@@ -1,0 +1,188 @@
+"""verify against what the real server's stores hold: which messages are intact, and what is reported."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.verify import Verdict, verify
+from stantools.store.directory import open_datastore
+from stantools.store.ranges import Ranges
+from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
+from tests.mutations import fresh_copy, mutated_stores
+
+
+def run(root: Path, polynomial: int = 0xEDB88320, **options: Any) -> Verdict:
+    return verify(open_datastore(root), Crc(polynomial), **options)
+
+
+def contents(root: Path) -> dict[str, tuple[int, str]]:
+    return {
+        str(p.relative_to(root)): (p.stat().st_mtime_ns, hashlib.sha256(p.read_bytes()).hexdigest())
+        for p in root.rglob("*")
+        if p.is_file()
+    }
+
+
+def codes(verdict: Verdict) -> set[str]:
+    return {f.code for f in verdict.findings}
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_intact_messages_are_what_golden_says(case: str, golden_copy: Callable[[str], Path]) -> None:
+    root, expected = golden_copy(case), load_expected(case)
+    before = contents(root)
+    verdict = run(root, expected["options"]["file_crc_poly"])
+    assert contents(root) == before
+    intact = {c.name: c.intact for c in verdict.channels}
+    if "salvage" in expected:
+        messages = expected["salvage"]["messages"]
+        if case == "no_permission_dat" and os.geteuid() != 0:
+            pytest.skip("the facts hold for a reader who may read the file")
+        assert {name: intact[name].as_json() for name in messages} == {
+            name: facts["intact"] for name, facts in messages.items()
+        }
+        damaged_on_disk = any(d["kind"] not in QUIET for d in expected["damage"])
+        assert verdict.clean != damaged_on_disk
+        for name, facts in messages.items():
+            channel = next(c for c in verdict.channels if c.name == name)
+            known = channel.damaged | channel.missing
+            header_only = Ranges.of(facts.get("payload_intact_but_header_damaged", []))
+            assert not (channel.damaged & channel.missing)
+            assert not header_only - known
+    else:
+        assert verdict.clean
+        for name, facts in expected["channels"].items():
+            assert not Ranges.of(facts["readable"]) - intact[name]
+    assert codes(verdict) <= set(CATALOGUE)
+
+
+#: Kinds of golden "damage" after which no byte of the store is wrong.
+QUIET = {"foreign file", "no permissions", "read only"}
+
+
+@pytest.mark.parametrize("case", MUTATION_SETS)
+def test_mutations(case: str, golden: Path, tmp_path: Path) -> None:
+    base = {n: Ranges.of(c["readable"]) for n, c in load_expected(case)["base"]["channels"].items()}
+    wrong = []
+    for mutation, root in mutated_stores(case, tmp_path):
+        facts = mutation.get("salvage", {})
+        verdict = run(root)
+        for channel in verdict.channels:
+            lost = Ranges.of(facts.get("lost", {}).get(channel.name, []))
+            header = Ranges.of(facts.get("payload_intact_but_header_damaged", {}).get(channel.name, []))
+            if channel.intact != base[channel.name] - lost - header:
+                wrong.append((mutation, channel.name, channel.intact))
+            if header - channel.damaged:
+                wrong.append((mutation, channel.name, "header", channel.damaged))
+        if verdict.clean and not _as_healthy_as_before(case, mutation, root):
+            wrong.append((mutation, "clean"))
+    assert not wrong
+
+
+def _as_healthy_as_before(case: str, mutation: dict[str, Any], root: Path) -> bool:
+    """A change that no reader can see: a file that ends at an earlier record, or is the same as before."""
+    original = (GOLDEN / case / "datastore" / mutation["file"]).read_bytes()
+    path = root / mutation["file"]
+    return path.exists() and original.startswith(path.read_bytes())
+
+
+def test_findings_name_the_place(golden_copy: Callable[[str], Path]) -> None:
+    verdict = run(golden_copy("dmg_payload_flip_idx_intact"))
+    damage = load_expected("dmg_payload_flip_idx_intact")["damage"][0]
+    (finding,) = [f for f in verdict.findings if f.code == "slice-bad-payload"]
+    assert finding.file == damage["file"]
+    assert finding.offset is not None and finding.length is not None
+    assert finding.offset <= damage["offset"] < finding.offset + finding.length
+    assert finding.seq == 25 and finding.channel == "alpha"
+    assert "0xdc3bba09" in finding.detail
+    assert finding.remedy
+
+
+def test_limited_to_channels(golden_copy: Callable[[str], Path]) -> None:
+    verdict = run(golden_copy("dmg_payload_flip_idx_intact"), patterns=["beta.*"])
+    assert [c.name for c in verdict.channels] == ["beta.two"] and verdict.clean
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("dmg_server_missing", "server-missing"),
+        ("dmg_empty_clients", "file-version"),
+        ("dmg_clients_missing", "ghost-durable-queue"),
+        ("dmg_subs_missing", "subs-missing"),
+        ("dmg_idx_last_points_wrong", "index-dangling"),
+        ("dmg_idx_points_to_other_record", "index-mismatch"),
+        ("dmg_idx_shorter_last", "index-orphans"),
+        ("dmg_dat_missing_idx_there", "index-without-data"),
+        ("dmg_middle_slice_missing", "slice-missing"),
+        ("dup_slice_after_noidx", "sequence-duplicate"),
+        ("dmg_unknown_type_subs", "log-unknown-type"),
+        ("dmg_zero_tail_subs_clients", "log-zeros"),
+        ("foreign_dirs", "foreign-directory"),
+        ("archived_bak", "archived-slices"),
+    ],
+)
+def test_codes(case: str, code: str, golden_copy: Callable[[str], Path]) -> None:
+    assert code in codes(run(golden_copy(case)))
+
+
+def test_symlinks_leftovers_and_case(golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("damage_base")
+    (root / "linked").symlink_to(root / "alpha", target_is_directory=True)
+    (root / "clients.dat12345").write_bytes(b"")
+    (root / "ALPHA").mkdir()
+    (root / ".truncate.lck").touch()
+    assert {"symlinked-channel", "leftover-file", "case-collision", "witness-present"} <= codes(run(root))
+
+
+def test_an_unreadable_channel_is_a_finding(golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("damage_base")
+    (root / "alpha" / "msgs.2.dat").unlink()
+    (root / "alpha" / "msgs.2.dat").symlink_to("/nonexistent")
+    verdict = run(root)
+    assert "file-unreadable" in codes(verdict)
+    assert [c.intact.as_json() for c in verdict.channels] == [[[1, 15], [31, 40]], [[1, 12]]]
+
+
+def test_not_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "absent"):
+        with pytest.raises(StoreUnreadableError) as caught:
+            open_datastore(path)
+        assert str(path) in caught.value.message and caught.value.remedy
+
+
+def test_wrong_polynomial_finds_no_message_and_does_not_raise(golden_copy: Callable[[str], Path]) -> None:
+    verdict = run(golden_copy("crc_castagnoli"))
+    assert not verdict.clean and not any(c.intact for c in verdict.channels)
+
+
+def test_plain_and_native_kernels_agree(golden: Path, tmp_path: Path) -> None:
+    root = fresh_copy(golden / "dmg_length_flip_noidx" / "datastore", tmp_path / "s")
+    script = (
+        "import sys,json; from stantools.inspection.verify import verify; from stantools.format.crc import Crc;"
+        "from stantools.store.directory import open_datastore;"
+        "v = verify(open_datastore(sys.argv[1]), Crc(0xEDB88320)).as_json(); v.pop('seconds'); print(json.dumps(v))"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", script, str(root)],
+            env={**os.environ, "STANTOOLS_KERNELS": kernels},
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for kernels in ("plain", "")
+    ]
+    assert outputs[0] == outputs[1]

@@ -1,0 +1,303 @@
+"""Both kernels do the same, whatever the bytes are, and what they do is what the server's decoder does."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stantools.format import crc, fieldscan, gogo, plain
+from stantools.format.columns import LogColumns, MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import Flag, Stop
+from stantools.format.proto import store_pb2
+from tests.conftest import GOLDEN
+from tests.format.conftest import native_kernels
+
+NATIVE = native_kernels()
+needs_native = pytest.mark.skipif(NATIVE is None, reason="the compiled kernels are not built")
+
+CRCS = [Crc(), Crc(crc.CASTAGNOLI), Crc(0x12345678)]
+CHANNELS = [b"", b"f", b"foo", b"foo.bar", b"c" * 130]
+
+numbers = st.one_of(
+    st.integers(0, 3),
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([127, 128, 2**14, 2**32, 2**63]),
+    st.integers(2**59, 2**61),
+)
+
+
+def encoded(value: int, excess: int = 0) -> bytes:
+    """A varint, with that many bytes more than needed."""
+    data = bytearray(fieldscan.encode_varint(value))
+    for _ in range(excess):
+        data[-1] |= 0x80
+        data.append(0)
+    return bytes(data)
+
+
+@st.composite
+def varints(draw: st.DrawFn) -> bytes:
+    if draw(st.integers(0, 30)) == 0:
+        return draw(st.binary(max_size=12))
+    return encoded(draw(numbers), draw(st.sampled_from([0] * 12 + [1, 2, 5])))
+
+
+@st.composite
+def values(draw: st.DrawFn, wire: int, depth: int = 0) -> bytes:
+    if wire == 0:
+        return draw(varints())
+    if wire == 1:
+        return draw(st.binary(min_size=8, max_size=8))
+    if wire == 2:
+        data = draw(st.one_of(st.sampled_from(CHANNELS), st.binary(max_size=40), st.binary(min_size=120, max_size=140)))
+        size = len(data) + draw(st.sampled_from([0] * 20 + [1, -1, 2**31, 2**63, 2**64 - 1 - len(data)]))
+        return encoded(max(size, 0), draw(st.sampled_from([0] * 12 + [1]))) + data
+    if wire == 3 and depth < 3:
+        inner = [draw(fields(depth + 1)) for _ in range(draw(st.integers(0, 3)))]
+        return b"".join(inner) + encoded(draw(st.integers(0, 20)) << 3 | 4)
+    if wire == 5:
+        return draw(st.binary(min_size=4, max_size=4))
+    return b""
+
+
+@st.composite
+def fields(draw: st.DrawFn, depth: int = 0) -> bytes:
+    number = draw(st.sampled_from([1, 2, 3, 4, 5, 6, 7, 10, 1, 2, 4, 5, 8, 9, 11, 1000]))
+    usual = 2 if number in (2, 3, 4) else 0
+    wire = draw(st.sampled_from([usual] * 20 + [0, 1, 2, 3, 4, 5, 6, 7]))
+    tag = number << 3 | wire
+    if draw(st.integers(0, 40)) == 0:
+        tag += draw(st.sampled_from([2**35, 2**34, 2**63, 2**31, -tag + wire]))
+    return encoded(tag, draw(st.sampled_from([0] * 30 + [1]))) + draw(values(wire, depth))
+
+
+@st.composite
+def payloads(draw: st.DrawFn) -> bytes:
+    """Payloads as servers write them, others that a decoder takes, and others still."""
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        data = b"\x08" + encoded(draw(numbers)) + b"\x12" + draw(values(2))
+        if draw(st.booleans()):
+            data += b"\x1a" + draw(values(2))
+        if draw(st.booleans()):
+            data += b"\x22" + draw(values(2))
+        return data + b"\x28" + encoded(draw(numbers))
+    if kind == 3:
+        return draw(st.binary(max_size=30))
+    return b"".join(draw(st.lists(fields(), max_size=7)))
+
+
+@st.composite
+def files(draw: st.DrawFn, *, typed: bool = False) -> tuple[bytes, Crc]:
+    """Mostly records with the right CRC, with damage here and there."""
+    function = draw(st.sampled_from(CRCS))
+    data = bytearray(draw(st.binary(max_size=6)))
+    for payload in draw(st.lists(payloads(), max_size=5)):
+        header = bytearray(len(payload).to_bytes(4, "little") + function(payload).to_bytes(4, "little"))
+        if typed:
+            header[3] = draw(st.integers(0, 6))
+        data += header + payload
+        if draw(st.integers(0, 7)) == 0:
+            data += draw(st.one_of(st.binary(max_size=20), st.integers(1, 40).map(bytes)))
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 3]))):
+        if data:
+            data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    cut = draw(st.sampled_from([0, 0, 0, 1, 7, 9]))
+    return bytes(data[: max(len(data) - cut, 0)]), function
+
+
+def messages(kernel: ModuleType, arguments: tuple[Any, ...], capacity: int, row: int) -> tuple[Any, ...]:
+    columns = MessageColumns(capacity)
+    result = kernel.scan_messages(*arguments, columns, row)
+    return result, {name: getattr(columns, name).tolist() for name in MessageColumns.__slots__}
+
+
+def log(kernel: ModuleType, arguments: tuple[Any, ...], capacity: int, row: int) -> tuple[Any, ...]:
+    columns = LogColumns(capacity)
+    result = kernel.scan_log(*arguments, columns, row)
+    return result, {name: getattr(columns, name).tolist() for name in LogColumns.__slots__}
+
+
+def at(kernel: ModuleType, data: bytes, limit: int, offsets: list[int], rest: tuple[Any, ...]) -> tuple[Any, ...]:
+    columns, stops = MessageColumns(len(offsets) + 1), np.full(len(offsets) + 1, 77, np.uint8)
+    kernel.read_messages_at(data, limit, np.array(offsets, np.int64), *rest, columns, stops)
+    return stops.tolist(), {name: getattr(columns, name).tolist() for name in MessageColumns.__slots__}
+
+
+def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], limit: int, capacity: int) -> None:
+    """Everything that reads gives the same from both kernels."""
+    assert NATIVE is not None
+    for check in (True, False):
+        for start in starts:
+            scan = (data, start, limit, function, check)
+            for row in {0, capacity // 2, capacity}:
+                assert messages(NATIVE, (*scan, channel), capacity, row) == messages(
+                    plain, (*scan, channel), capacity, row
+                )
+                assert log(NATIVE, scan, capacity, row) == log(plain, scan, capacity, row)
+            assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
+        offsets = [*range(-2, min(len(data), 400) + 3), 2**63 - 1, -(2**63)]
+        rest = (function, check, channel)
+        assert at(NATIVE, data, limit, offsets, rest) == at(plain, data, limit, offsets, rest)
+    for start in starts:
+        assert NATIVE.find_record(data, start, limit, function, channel) == plain.find_record(
+            data, start, limit, function, channel
+        )
+        for kind in (1, 2, 5, 255):
+            assert NATIVE.find_log_record(data, start, limit, function, kind) == plain.find_log_record(
+                data, start, limit, function, kind
+            )
+
+
+@needs_native
+@given(files(), st.sampled_from(CHANNELS), st.integers(0, 9), st.integers(0, 300), st.integers(0, 6))
+@settings(max_examples=250, deadline=None)
+def test_twins_on_message_files(file: tuple[bytes, Crc], channel: bytes, start: int, cut: int, capacity: int) -> None:
+    data, function = file
+    limit = max(len(data) - cut, 0) if cut < 100 else len(data) + cut
+    assert_twins(data, function, channel, [0, 4, start], limit, capacity)
+
+
+@needs_native
+@given(files(typed=True), st.integers(0, 9), st.integers(0, 6))
+@settings(max_examples=150, deadline=None)
+def test_twins_on_logs(file: tuple[bytes, Crc], start: int, capacity: int) -> None:
+    data, function = file
+    assert_twins(data, function, b"foo", [0, start], len(data), capacity)
+
+
+@needs_native
+@given(st.binary(max_size=200), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_twins_on_anything(data: bytes, start: int) -> None:
+    assert_twins(data, CRCS[0], b"foo", [start], len(data), 4)
+
+
+@needs_native
+@given(
+    st.lists(
+        st.tuples(numbers, numbers, st.sampled_from([b"", b"reply", b"r" * 200]), st.binary(max_size=300)), max_size=6
+    ),
+    st.sampled_from(CHANNELS),
+    st.sampled_from(CRCS),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_twins_that_encode(
+    rows: list[tuple[int, int, bytes, bytes]], channel: bytes, function: Crc, replies: bool
+) -> None:
+    assert NATIVE is not None
+    sequences = np.array([row[0] for row in rows], np.uint64)
+    times = np.array([row[1] for row in rows], np.uint64).view(np.int64)
+    answers = [row[2] for row in rows] if replies else None
+    arguments = (channel, sequences, times, answers, [row[3] for row in rows], function)
+    data, sizes = NATIVE.encode_messages(*arguments)
+    again, again_sizes = plain.encode_messages(*arguments)
+    assert data == again
+    assert sizes.tolist() == again_sizes.tolist()
+    # The official library agrees about the bytes.
+    expected = b"".join(
+        store_pb2.MsgProto(
+            sequence=sequence,
+            subject=channel,
+            reply=reply if replies else b"",
+            data=payload,
+            timestamp=time - (1 << 64) if time >> 63 else time,
+        ).SerializeToString()
+        for sequence, time, reply, payload in rows
+    )
+    payload_bytes = bytearray()
+    position = 0
+    for size in sizes.tolist():
+        payload_bytes += data[position + 8 : position + 8 + size]
+        position += 8 + size
+    assert payload_bytes == expected
+    index = (sequences, times, times, sizes, function)
+    assert NATIVE.encode_index(*index) == plain.encode_index(*index)
+    assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function, True) == (len(rows), Stop.END)
+
+
+def rules(payload: bytes) -> tuple[Any, ...] | None:
+    """What the general decoder says of a payload, None if it refuses it."""
+    try:
+        message = gogo.decode(store_pb2.MsgProto, payload)
+    except gogo.DecodeError:
+        return None
+    flags = 0 if message.subject == b"foo" else Flag.FOREIGN_SUBJECT
+    flags |= Flag.HAS_REPLY if message.reply else 0
+    flags |= Flag.REDELIVERED if message.redelivered or message.redelivery_count or message.crc32 else 0
+    flags |= 0 if message.SerializeToString() == payload else Flag.UNUSUAL
+    return (message.sequence, message.timestamp, message.data, message.reply, int(flags))
+
+
+KERNELS = [pytest.param(plain, id="plain"), pytest.param(NATIVE, id="native", marks=needs_native)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(payload=payloads())
+@example(payload=bytes.fromhex("888080808001 01 2805"))
+@example(payload=bytes.fromhex("3880808080f0ffffffff01"))
+@settings(max_examples=500, deadline=None)
+def test_decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
+    data = len(payload).to_bytes(4, "little") + b"none" + payload
+    columns = MessageColumns(1)
+    rows, _, stop = kernel.scan_messages(data, 0, len(data), CRCS[0], False, b"foo", columns)
+    expected = rules(payload)
+    assert stop == (Stop.BAD_DECODE if expected is None else Stop.END)
+    if rows:
+        body = data[columns.data_start[0] :][: columns.data_size[0]]
+        reply = data[columns.reply_start[0] :][: columns.reply_size[0]]
+        found = (int(columns.sequence[0]), int(columns.timestamp[0]), body, reply, int(columns.flags[0]))
+        assert found == expected
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(payload=payloads(), kind=st.sampled_from([3, 4, 5]))
+@settings(max_examples=200, deadline=None)
+def test_decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, kind: int) -> None:
+    data = len(payload).to_bytes(3, "little") + bytes([kind]) + b"none" + payload
+    columns = LogColumns(1)
+    _, _, stop = kernel.scan_log(data, 0, len(data), CRCS[0], False, columns)
+    try:
+        if kind == 3:
+            expected = (gogo.decode(store_pb2.SubStateDelete, payload).id, 0)
+        else:
+            update = gogo.decode(store_pb2.SubStateUpdate, payload)
+            expected = (update.id, update.seqno)
+    except gogo.DecodeError:
+        assert stop == Stop.BAD_DECODE
+    else:
+        assert stop == Stop.END
+        assert (int(columns.id[0]), int(columns.seq[0])) == expected
+
+
+@needs_native
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden stores are not here (../shared/golden)")
+def test_twins_on_golden_stores() -> None:
+    assert NATIVE is not None
+    seen = set()
+    for path in sorted(GOLDEN.glob("*/datastore/**/*")):
+        if path.suffix not in (".dat", ".idx") or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if len(data) > 50_000 or data in seen:
+            continue
+        seen.add(data)
+        function = Crc(crc.CASTAGNOLI) if "castagnoli" in str(path) else Crc()
+        channel = path.parent.name.encode()
+        for start in (0, 4, len(data) // 2):
+            for check in (True, False):
+                scan = (data, start, len(data), function, check)
+                assert messages(NATIVE, (*scan, channel), 500, 0) == messages(plain, (*scan, channel), 500, 0)
+                assert log(NATIVE, scan, 500, 0) == log(plain, scan, 500, 0)
+                assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
+            search = (data, start, len(data), function)
+            assert NATIVE.find_record(*search, channel) == plain.find_record(*search, channel)
+            assert NATIVE.find_log_record(*search, 5) == plain.find_log_record(*search, 5)
+    assert len(seen) > 300

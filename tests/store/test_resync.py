@@ -1,0 +1,219 @@
+"""Scanning a damaged slice finds every record that is still whole, and nothing that never was one."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.format import index, kernels
+from stantools.format.crc import IEEE, Crc
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.store.resync import Damage, DamageKind
+from stantools.store.scan import scan_slice
+
+CRC = Crc(IEEE)
+CHANNEL = b"orders.eu"
+HEADER = struct.pack("<I", 1)
+
+
+@dataclass
+class Slice:
+    data: bytes
+    index: bytes
+    starts: list[int]
+    ends: list[int]
+
+
+def make(payloads: list[bytes], first: int = 1, channel: bytes = CHANNEL) -> Slice:
+    sequences = np.arange(first, first + len(payloads), dtype=np.uint64)
+    timestamps = 1_700_000_000_000_000_000 + np.arange(len(payloads), dtype=np.int64) * 1_000_003
+    records, sizes = kernels.encode_messages(channel, sequences, timestamps, None, payloads, CRC)
+    lengths = sizes.astype(np.int64) + RECORD_HEADER_SIZE
+    starts = FILE_HEADER_SIZE + np.cumsum(lengths) - lengths
+    entries = kernels.encode_index(sequences, starts, timestamps, sizes, CRC)
+    return Slice(HEADER + records, HEADER + entries, starts.tolist(), (starts + lengths).tolist())
+
+
+def scan(data: bytes, entries: bytes | None = None) -> tuple[dict[int, int], list[Damage]]:
+    """Returns offset -> sequence of the good records, and the damages; checks that they cover the file."""
+    view = index.view(memoryview(entries), (len(entries) - 4) // 32) if entries else None
+    good: dict[int, int] = {}
+    damages: list[Damage] = []
+    at = FILE_HEADER_SIZE
+    for event in scan_slice(memoryview(data), CHANNEL, CRC, index=view):
+        if isinstance(event, Damage):
+            assert event.offset == at and event.length > 0
+            damages.append(event)
+            at = event.end
+        else:
+            assert int(event.offset[0]) == at
+            good.update(zip(event.offset.tolist(), event.sequence.tolist(), strict=True))
+            at = int(event.offset[-1]) + RECORD_HEADER_SIZE + int(event.size[-1])
+    assert at >= len(data) or len(data) <= FILE_HEADER_SIZE
+    return good, damages
+
+
+payloads = st.lists(
+    st.one_of(
+        st.binary(max_size=40),
+        st.just(b""),
+        st.just(bytes(64)),
+        # A payload that holds a slice file of the same channel: its records must not be taken for real ones.
+        st.integers(1, 4).map(lambda n: make([b"inner %d" % i for i in range(n)], first=100).data),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[Slice, bytes, set[int]]:
+    """A slice, its damaged bytes (same length or cut), and the numbers of records whose bytes are untouched."""
+    made = make(draw(payloads))
+    data = bytearray(made.data)
+    touched = bytearray(len(data))
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.sampled_from(["flip", "zeros", "noise"]))
+        at = draw(st.integers(FILE_HEADER_SIZE, len(data) - 1))
+        if kind == "flip":
+            data[at] ^= draw(st.integers(1, 255))
+            touched[at] = 1
+            continue
+        length = draw(st.integers(1, 40))
+        new = bytes(length) if kind == "zeros" else draw(st.binary(min_size=length, max_size=length))
+        new = new[: len(data) - at]
+        data[at : at + len(new)] = new
+        touched[at : at + len(new)] = b"\1" * len(new)
+    cut = draw(st.one_of(st.none(), st.integers(FILE_HEADER_SIZE, len(data))))
+    if cut is not None:
+        del data[cut:]
+    whole = {
+        number
+        for number, (start, end) in enumerate(zip(made.starts, made.ends, strict=True))
+        if end <= len(data) and bytes(data[start:end]) == made.data[start:end]
+    }
+    return made, bytes(data), whole
+
+
+@settings(max_examples=400, deadline=None)
+@given(damaged(), st.booleans())
+def test_every_whole_record_is_found_and_no_other(case: tuple[Slice, bytes, set[int]], with_index: bool) -> None:
+    made, data, whole = case
+    good, damages = scan(data, made.index if with_index else None)
+    assert {made.starts[n] for n in whole} <= set(good)
+    for damage in damages:
+        if damage.repair and damage.repair.message.sequence < 100:
+            number = int(damage.repair.message.sequence) - 1
+            start, end = made.starts[number], made.ends[number]
+            assert data[start + RECORD_HEADER_SIZE : end] == made.data[start + RECORD_HEADER_SIZE : end]
+    if with_index:
+        # The index tells real records from copies inside payloads, unless damage opened such a payload.
+        strangers = set(good) - set(made.starts)
+        assert all(any(d.offset <= s for d in damages) for s in strangers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300), st.binary(max_size=100))
+def test_any_bytes_can_be_scanned(data: bytes, entries: bytes) -> None:
+    scan(HEADER + data)
+    scan(HEADER + data, HEADER + entries[: len(entries) // 32 * 32] if len(entries) >= 32 else None)
+
+
+MESSAGES = [b"payload of message %d" % n for n in range(6)]
+
+
+def with_bytes(made: Slice, offset: int, new: bytes) -> bytes:
+    return made.data[:offset] + new + made.data[offset + len(new) :]
+
+
+def test_a_wrong_length_is_proven_by_the_crc() -> None:
+    made = make(MESSAGES)
+    for delta in (1, 4, -3, 0x7F000000):
+        size = made.ends[2] - made.starts[2] - RECORD_HEADER_SIZE
+        data = with_bytes(made, made.starts[2], struct.pack("<I", size + delta))
+        good, (damage,) = scan(data)
+        assert sorted(good.values()) == [1, 2, 4, 5, 6]
+        assert damage.kind == DamageKind.LENGTH
+        assert damage.repair and damage.repair.message.data == MESSAGES[2]
+        assert (damage.offset, damage.end) == (made.starts[2], made.ends[2])
+
+
+def test_a_length_that_covers_the_next_record_exactly_hides_nothing() -> None:
+    made = make(MESSAGES)
+    both = made.ends[3] - made.starts[2] - RECORD_HEADER_SIZE
+    good, (damage,) = scan(with_bytes(made, made.starts[2], struct.pack("<I", both)))
+    assert sorted(good.values()) == [1, 2, 4, 5, 6]
+    assert damage.repair and damage.repair.message.sequence == 3
+
+
+def test_one_byte_of_the_crc_field() -> None:
+    made = make(MESSAGES)
+    at = made.starts[4] + 5
+    good, (damage,) = scan(with_bytes(made, at, bytes([made.data[at] ^ 0x40])))
+    assert sorted(good.values()) == [1, 2, 3, 4, 6]
+    assert damage.kind == DamageKind.CRC_FIELD
+    assert damage.repair and damage.repair.message.data == MESSAGES[4]
+
+
+def test_a_payload_flip_is_not_repaired() -> None:
+    made = make(MESSAGES)
+    at = made.ends[1] - 12
+    _, (damage,) = scan(with_bytes(made, at, bytes([made.data[at] ^ 1])))
+    assert damage.kind == DamageKind.PAYLOAD and damage.repair is None and damage.sequence == 2
+
+
+@pytest.mark.parametrize("zeros", [1, 7, 8, 9, 4096])
+def test_zero_runs_are_skipped(zeros: int) -> None:
+    made = make(MESSAGES)
+    cut = made.ends[2]
+    good, (damage,) = scan(made.data[:cut] + bytes(zeros) + made.data[cut:])
+    assert sorted(good.values()) == [1, 2, 3, 4, 5, 6]
+    assert (damage.offset, damage.length) == (cut, zeros)
+    assert damage.kind in (DamageKind.ZEROS, DamageKind.GARBAGE)
+    good, (damage,) = scan(made.data + bytes(zeros))
+    assert len(good) == 6 and damage.kind == DamageKind.ZEROS
+
+
+def test_a_record_whose_length_ends_in_zero_bytes_after_a_zero_run() -> None:
+    made = make([b"x" * 10, b"y" * (256 - 26), b"z"])
+    assert (made.ends[1] - made.starts[1] - RECORD_HEADER_SIZE) % 256 == 0
+    cut = made.starts[1]
+    good, _ = scan(made.data[:cut] + bytes(100) + made.data[cut:])
+    assert sorted(good.values()) == [1, 2, 3]
+
+
+def test_records_inside_a_payload_are_not_messages() -> None:
+    inner = make([b"a", b"b", b"c"], first=50).data
+    made = make([b"before", inner, b"after"])
+    at = made.starts[1] + RECORD_HEADER_SIZE
+    flipped = with_bytes(made, at + 8, bytes([made.data[at + 8] ^ 1]))
+    good, (damage,) = scan(flipped)
+    assert sorted(good.values()) == [1, 3]
+    assert damage.kind == DamageKind.PAYLOAD
+    wrong_length = with_bytes(made, made.starts[1], struct.pack("<I", 0x00FFFFFF))
+    good, (damage,) = scan(wrong_length)
+    assert sorted(good.values()) == [1, 3]
+    assert damage.repair and damage.repair.message.data == inner
+
+
+@pytest.mark.parametrize(
+    ("keep", "stop"), [(3, Stop.SHORT_HEADER), (8, Stop.DANGLING), (12, Stop.SHORT_PAYLOAD)]
+)
+def test_torn_ends(keep: int, stop: Stop) -> None:
+    made = make(MESSAGES)
+    good, (damage,) = scan(made.data[: made.starts[5] + keep])
+    assert len(good) == 5
+    assert (damage.stop, damage.length) == (stop, keep)
+
+
+def test_other_polynomials_and_no_check() -> None:
+    made = make(MESSAGES)
+    at = made.ends[1] - 12
+    data = with_bytes(made, at, bytes([made.data[at] ^ 1]))
+    events = list(scan_slice(memoryview(data), CHANNEL, CRC, check_crc=False))
+    assert [len(e.sequence) for e in events if not isinstance(e, Damage)] == [6]
