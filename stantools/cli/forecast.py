@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,15 @@ from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from stantools.format.crc import Crc
     from stantools.inspection.forecast import Forecast, OtherUser
+    from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 
 _VERSIONS = ("0.23.2", "0.25.6")
 _LOG_LINES = 12
+#: Log lines that are left out of the table: informational ones, the dump of a bad record, and the error itself.
+_DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
 
 
 @verb("forecast")
@@ -69,7 +74,8 @@ def command(
     from stantools.cli.opening import data_size, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.forecast import ServerOptions, forecast_both
-    from stantools.inspection.forecast.model import DEFAULT_READ_BUFFER
+    from stantools.inspection.forecast.access import CurrentUser
+    from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, DEFAULT_READ_BUFFER
     from stantools.store.limits import ChannelLimits, StoreLimits
 
     opened, crc = open_store(store, reading)
@@ -80,9 +86,9 @@ def command(
         limits=limits.over(ChannelLimits()) if limits else StoreLimits(),
         read_buffer_size=DEFAULT_READ_BUFFER if read_buffer is None else read_buffer,
         encryption_key=reading.encryption_key,
+        cluster_id=cluster_id or _stored_cluster_id(opened, crc) or DEFAULT_CLUSTER_ID,
+        access=_user(server_user) if server_user else CurrentUser(),
         workers=workers,
-        **({"cluster_id": cluster_id} if cluster_id else {}),
-        **({"access": _user(server_user)} if server_user else {}),
     )
     with Progress(progress, "forecast") as shown:
         if shown.active:
@@ -96,6 +102,21 @@ def command(
         click.echo()
         _print(truncating, f"server {server_version}, start with -file_truncate_bad_eof")
     return ExitCode.CLEAN if _harmless(normal) else ExitCode.FINDINGS
+
+
+def _stored_cluster_id(store: Datastore, crc: Crc) -> str | None:
+    from stantools.errors import StoreUnreadableError
+    from stantools.store.mapping import mapped
+    from stantools.store.serverinfo import read_server_info
+
+    if store.server is None:
+        return None
+    try:
+        with mapped(store.server) as buffer:
+            info = read_server_info(buffer, crc).info
+            return info.cluster_id.decode("utf-8", "surrogateescape") if info else None
+    except StoreUnreadableError:
+        return None  # the forecast itself says what the server makes of this file
 
 
 def _user(name: str) -> OtherUser:
@@ -141,7 +162,7 @@ def _print(forecast: Forecast, title: str) -> None:
     click.echo(f"{title}: {verdict}")
     if forecast.error:
         click.echo(f"  error  {console.escape_lines(forecast.error)}")
-    notable = [line for line in forecast.log if not line.startswith("[INF]")]
+    notable = [line for line in forecast.log if not _DETAIL.match(line)]
     for line in notable[:_LOG_LINES]:
         click.echo(f"  log    {console.escape_lines(line)}")
     if len(notable) > _LOG_LINES:

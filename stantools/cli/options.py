@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -162,8 +162,7 @@ def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
             values["reading"] = _reading(values)
             return function(*args, **values)
 
-        decorated: _F = _each(*decorators)(wrapper)
-        return decorated
+        return cast(_F, _each(*decorators)(wrapper))
 
     return decorate
 
@@ -205,14 +204,14 @@ def limit_options(function: _F) -> _F:
         values["limits"] = None if given == GivenLimits() else given
         return function(*args, **values)
 
-    decorated: _F = _each(
+    decorated = _each(
         click.option("--max-msgs", type=click.IntRange(0), metavar="N", help="The server's -mm; 0 is no limit."),
         click.option("--max-bytes", type=Size(), metavar="SIZE", help="The server's -mb; 0 is no limit."),
         click.option(
             "--max-age", type=Duration(), metavar="AGE", help="The server's -ma, such as 72h; 0s is no limit."
         ),
     )(wrapper)
-    return decorated
+    return cast(_F, decorated)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _TIME = re.compile(
 )
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_RANGE = re.compile(r"(-?\d+)?\s*(:)?\s*(-?\d+)?")
+_RANGE = re.compile(r"(-?\d+)?(?:(:)(-?\d+)?)?")
 _POLYNOMIALS = {"ieee": 0xEDB88320, "castagnoli": 0x82F63B78, "koopman": 0xEB31D82E}
 
 

@@ -33,6 +33,13 @@ cdef struct Message:
     uint64_t data_size
     uint8_t flags
 
+cdef struct Channel:
+    const uint8_t* name
+    uint64_t size
+    # The subject field of a message of this channel: tag, size, name; something impossible for an empty name.
+    const uint8_t* field
+    uint64_t field_size
+
 
 cdef inline uint64_t seven_of_eight(uint64_t bits) noexcept nogil:
     """Drops the high bit of each of eight bytes and closes the gaps."""
@@ -72,24 +79,44 @@ cdef inline const uint8_t* usual_varint(const uint8_t* p, const uint8_t* end, ui
     return p + 10
 
 
+cdef inline bint same_bytes(const uint8_t* a, const uint8_t* b, uint64_t size) noexcept nogil:
+    """Compares short strings without a call."""
+    if size > 32:
+        return memcmp(a, b, size) == 0
+    while size >= 8:
+        if load64(a) != load64(b):
+            return False
+        a += 8
+        b += 8
+        size -= 8
+    while size:
+        if a[0] != b[0]:
+            return False
+        a += 1
+        b += 1
+        size -= 1
+    return True
+
+
 cdef inline bint usual_message(
-    const uint8_t* p, const uint8_t* end, const uint8_t* channel, uint64_t channel_size, Message* message
+    const uint8_t* p, const uint8_t* end, const Channel* channel, Message* message
 ) noexcept nogil:
     """Reads a message as the server writes it. False says nothing but that the general decoder must look."""
+    cdef uint64_t size
     if p == end or p[0] != 0x08:
         return False
     p = usual_varint(p + 1, end, &message.sequence)
     if p == NULL or p == end or p[0] != 0x12:
         return False
-    p = usual_varint(p + 1, end, &message.subject_size)
-    if p == NULL or message.subject_size > <size_t>(end - p):
-        return False
-    message.subject = p
     message.flags = 0
-    if message.subject_size != channel_size or memcmp(p, channel, channel_size) != 0:
+    if channel.field_size <= <size_t>(end - p) and same_bytes(p, channel.field, channel.field_size):
+        p += channel.field_size
+    else:
         message.flags = FOREIGN_SUBJECT
-    p += message.subject_size
-    message.reply = message.data = NULL
+        p = usual_varint(p + 1, end, &size)
+        if p == NULL or size > <size_t>(end - p):
+            return False
+        p += size
     message.reply_size = message.data_size = 0
     if p != end and p[0] == 0x1A:
         p = usual_varint(p + 1, end, &message.reply_size)

@@ -15,13 +15,13 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 
 from stantools.format._bytes cimport (
     crc_by_multiplication, crc_by_tables, has_multiplication, load32, load64, store32, store64
 )
 from stantools.format._fields cimport (
-    FOREIGN_SUBJECT, UNLIMITED, Message, any_fields, any_message, any_update, usual_message, varint_size
+    FOREIGN_SUBJECT, UNLIMITED, Channel, Message, any_fields, any_message, any_update, same_bytes, usual_message, varint_size
 )
 
 import numpy as np
@@ -118,100 +118,114 @@ cdef inline int read_header(
     return END
 
 
+cdef struct Rows:
+    int64_t* offset
+    uint32_t* size
+    uint64_t* sequence
+    int64_t* timestamp
+    int64_t* data_start
+    uint32_t* data_size
+    int64_t* reply_start
+    uint32_t* reply_size
+    uint8_t* flags
+
+
 cdef class MessageSink:
-    """The arrays of MessageColumns as pointers."""
+    """The arrays of MessageColumns, and the channel that their messages should be of, held for the length of a call."""
 
-    cdef int64_t[::1] offset_view
-    cdef uint32_t[::1] size_view
-    cdef uint64_t[::1] sequence_view
-    cdef int64_t[::1] timestamp_view
-    cdef int64_t[::1] data_start_view
-    cdef uint32_t[::1] data_size_view
-    cdef int64_t[::1] reply_start_view
-    cdef uint32_t[::1] reply_size_view
-    cdef uint8_t[::1] flags_view
-    cdef int64_t* offset
-    cdef uint32_t* size
-    cdef uint64_t* sequence
-    cdef int64_t* timestamp
-    cdef int64_t* data_start
-    cdef uint32_t* data_size
-    cdef int64_t* reply_start
-    cdef uint32_t* reply_size
-    cdef uint8_t* flags
+    cdef int64_t[::1] offset
+    cdef uint32_t[::1] size
+    cdef uint64_t[::1] sequence
+    cdef int64_t[::1] timestamp
+    cdef int64_t[::1] data_start
+    cdef uint32_t[::1] data_size
+    cdef int64_t[::1] reply_start
+    cdef uint32_t[::1] reply_size
+    cdef uint8_t[::1] flags
     cdef Py_ssize_t capacity
+    cdef Rows rows
+    cdef bytes subject_field
+    cdef Channel channel
 
-    def __cinit__(self, columns):
+    def __cinit__(self, columns, bytes channel not None):
         self.capacity = columns.capacity
-        self.offset_view = columns.offset
-        self.size_view = columns.size
-        self.sequence_view = columns.sequence
-        self.timestamp_view = columns.timestamp
-        self.data_start_view = columns.data_start
-        self.data_size_view = columns.data_size
-        self.reply_start_view = columns.reply_start
-        self.reply_size_view = columns.reply_size
-        self.flags_view = columns.flags
+        self.offset = columns.offset
+        self.size = columns.size
+        self.sequence = columns.sequence
+        self.timestamp = columns.timestamp
+        self.data_start = columns.data_start
+        self.data_size = columns.data_size
+        self.reply_start = columns.reply_start
+        self.reply_size = columns.reply_size
+        self.flags = columns.flags
         if self.capacity < 0 or self.capacity > min(
-            self.offset_view.shape[0], self.size_view.shape[0], self.sequence_view.shape[0],
-            self.timestamp_view.shape[0], self.data_start_view.shape[0], self.data_size_view.shape[0],
-            self.reply_start_view.shape[0], self.reply_size_view.shape[0], self.flags_view.shape[0],
+            self.offset.shape[0], self.size.shape[0], self.sequence.shape[0], self.timestamp.shape[0],
+            self.data_start.shape[0], self.data_size.shape[0], self.reply_start.shape[0], self.reply_size.shape[0],
+            self.flags.shape[0],
         ):
             raise ValueError("a column is shorter than the capacity")
         if self.capacity:
-            self.offset = &self.offset_view[0]
-            self.size = &self.size_view[0]
-            self.sequence = &self.sequence_view[0]
-            self.timestamp = &self.timestamp_view[0]
-            self.data_start = &self.data_start_view[0]
-            self.data_size = &self.data_size_view[0]
-            self.reply_start = &self.reply_start_view[0]
-            self.reply_size = &self.reply_size_view[0]
-            self.flags = &self.flags_view[0]
+            self.rows.offset = &self.offset[0]
+            self.rows.size = &self.size[0]
+            self.rows.sequence = &self.sequence[0]
+            self.rows.timestamp = &self.timestamp[0]
+            self.rows.data_start = &self.data_start[0]
+            self.rows.data_size = &self.data_size[0]
+            self.rows.reply_start = &self.reply_start[0]
+            self.rows.reply_size = &self.reply_size[0]
+            self.rows.flags = &self.flags[0]
+        self.subject_field = b"\x12" + fieldscan.encode_varint(len(channel)) + channel
+        self.channel.field = <const uint8_t*>PyBytes_AS_STRING(self.subject_field)
+        self.channel.field_size = <uint64_t>PyBytes_GET_SIZE(self.subject_field)
+        self.channel.size = <uint64_t>PyBytes_GET_SIZE(channel)
+        self.channel.name = self.channel.field + self.channel.field_size - self.channel.size
+        if self.channel.size == 0:
+            # The encoder leaves an empty subject out: a field with one is nothing that the short path may accept.
+            self.channel.field_size = <uint64_t>-1
 
 
 cdef inline int read_message(
-    const uint8_t* base, uint64_t position, uint32_t size, const uint8_t* channel, uint64_t channel_size,
-    MessageSink sink, Py_ssize_t row
+    const uint8_t* base, uint64_t position, uint32_t size, const Channel* channel, const Rows* rows, Py_ssize_t row
 ) noexcept nogil:
     """Fills a row with the record at `position`, the payload of which is all there; END or BAD_DECODE."""
     cdef Message message
     cdef const uint8_t* payload = base + position + HEADER_SIZE
     cdef const uint8_t* end = payload + size
-    if not usual_message(payload, end, channel, channel_size, &message):
+    if not usual_message(payload, end, channel, &message):
         if not any_message(payload, end, UNLIMITED, &message):
             return BAD_DECODE
-        if not same(message.subject, message.subject_size, channel, channel_size):
+        if message.subject_size != channel.size or not same_bytes(message.subject, channel.name, channel.size):
             message.flags |= FOREIGN_SUBJECT
-    sink.offset[row] = <int64_t>position
-    sink.size[row] = size
-    sink.sequence[row] = message.sequence
-    sink.timestamp[row] = message.timestamp
-    sink.data_start[row] = message.data - base if message.data_size else 0
-    sink.data_size[row] = <uint32_t>message.data_size
-    sink.reply_start[row] = message.reply - base if message.reply_size else 0
-    sink.reply_size[row] = <uint32_t>message.reply_size
-    sink.flags[row] = message.flags
+    rows.offset[row] = <int64_t>position
+    rows.size[row] = size
+    rows.sequence[row] = message.sequence
+    rows.timestamp[row] = message.timestamp
+    rows.data_start[row] = message.data - base if message.data_size else 0
+    rows.data_size[row] = <uint32_t>message.data_size
+    rows.reply_start[row] = message.reply - base if message.reply_size else 0
+    rows.reply_size[row] = <uint32_t>message.reply_size
+    rows.flags[row] = message.flags
     return END
 
 
 def scan_messages(
-    buffer, int64_t start, int64_t limit, crc, bint check_crc, bytes channel not None, columns, Py_ssize_t row=0
+    buffer, int64_t start, int64_t limit, crc, bint check_crc, channel, columns, Py_ssize_t row=0
 ):
     """See `stantools.format.plain.scan_messages`."""
     cdef Reader reader = Reader(buffer, crc)
-    cdef MessageSink sink = MessageSink(columns)
+    cdef MessageSink sink = MessageSink(columns, channel)
     cdef uint64_t end = reader.end(start, limit)
     cdef uint64_t position = <uint64_t>start
     cdef const uint8_t* base = reader.base
-    cdef const uint8_t* subject = <const uint8_t*>PyBytes_AS_STRING(channel)
-    cdef uint64_t subject_size = <uint64_t>PyBytes_GET_SIZE(channel)
+    cdef Rows rows = sink.rows
+    cdef Channel subject = sink.channel
     cdef uint32_t size, stored
+    cdef Py_ssize_t capacity = sink.capacity
     cdef int stop = END
-    check_row(row, sink.capacity)
+    check_row(row, capacity)
     with nogil:
         while position < end:
-            if row == sink.capacity:
+            if row == capacity:
                 stop = FULL
                 break
             stop = read_header(base + position, end - position, UNTYPED, &size, &stored)
@@ -220,7 +234,7 @@ def scan_messages(
             if check_crc and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
                 stop = BAD_CRC
                 break
-            stop = read_message(base, position, size, subject, subject_size, sink, row)
+            stop = read_message(base, position, size, &subject, &rows, row)
             if stop != END:
                 break
             row += 1
@@ -229,17 +243,17 @@ def scan_messages(
 
 
 def read_messages_at(
-    buffer, int64_t limit, offsets, crc, bint check_crc, bytes channel not None, columns, uint8_t[::1] stops not None
+    buffer, int64_t limit, offsets, crc, bint check_crc, channel, columns, uint8_t[::1] stops not None
 ):
     """See `stantools.format.plain.read_messages_at`."""
     cdef Reader reader = Reader(buffer, crc)
-    cdef MessageSink sink = MessageSink(columns)
+    cdef MessageSink sink = MessageSink(columns, channel)
     cdef uint64_t end = reader.end(0, limit)
     cdef const int64_t[::1] places = np.ascontiguousarray(offsets, np.int64)
     cdef Py_ssize_t count = places.shape[0], row
     cdef const uint8_t* base = reader.base
-    cdef const uint8_t* subject = <const uint8_t*>PyBytes_AS_STRING(channel)
-    cdef uint64_t subject_size = <uint64_t>PyBytes_GET_SIZE(channel)
+    cdef Rows rows = sink.rows
+    cdef Channel subject = sink.channel
     cdef uint64_t position
     cdef uint32_t size, stored
     cdef int stop
@@ -256,14 +270,14 @@ def read_messages_at(
                 if check_crc and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
                     stop = BAD_CRC
                 else:
-                    stop = read_message(base, position, size, subject, subject_size, sink, row)
+                    stop = read_message(base, position, size, &subject, &rows, row)
             if stop != END:
-                sink.offset[row] = <int64_t>position
-                sink.size[row] = size
-                sink.sequence[row] = 0
-                sink.timestamp[row] = sink.data_start[row] = sink.reply_start[row] = 0
-                sink.data_size[row] = sink.reply_size[row] = 0
-                sink.flags[row] = 0
+                rows.offset[row] = <int64_t>position
+                rows.size[row] = size
+                rows.sequence[row] = 0
+                rows.timestamp[row] = rows.data_start[row] = rows.reply_start[row] = 0
+                rows.data_size[row] = rows.reply_size[row] = 0
+                rows.flags[row] = 0
             stops[row] = <uint8_t>stop
 
 
@@ -513,10 +527,6 @@ def encode_messages(bytes channel not None, sequences, timestamps, replies, payl
     finally:
         free(pieces)
     return encoded, sizes
-
-
-cdef inline bint same(const uint8_t* a, uint64_t a_size, const uint8_t* b, uint64_t b_size) noexcept nogil:
-    return a_size == b_size and (a_size == 0 or memcmp(a, b, a_size) == 0)
 
 
 cdef int check_row(Py_ssize_t row, Py_ssize_t capacity) except -1:

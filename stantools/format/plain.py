@@ -40,6 +40,7 @@ _LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).dtype) for name 
 _INDEX_ROW: Final = np.dtype(INDEX_DTYPE)
 _ZERO_INDEX_RECORD: Final = bytes(INDEX_RECORD_SIZE)
 _MAX_PAYLOAD: Final = 0xFFFFFFFF
+_END: Final = Stop.END  # looking up a member of an enumeration takes as long as a function call
 
 #: The bits of a varint of nine bytes that say where it ends.
 _NINE_BYTES_MASK: Final = int.from_bytes(b"\x80" * 9, "little")
@@ -87,7 +88,7 @@ def scan_messages(
             stop = Stop.FULL
             break
         stop, size, stored = _read_header(view, position, limit)
-        if stop != Stop.END:
+        if stop is not _END:
             break
         payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
         if check_crc and crc(payload) != stored:
@@ -137,7 +138,7 @@ def read_messages_at(
     for i, position in enumerate(offsets.tolist()):
         stop, size, stored = _read_header(view, position, limit) if 0 <= position < limit else (Stop.SHORT_HEADER, 0, 0)
         decoded = None
-        if stop == Stop.END:
+        if stop is _END:
             payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
             if check_crc and crc(payload) != stored:
                 stop = Stop.BAD_CRC
@@ -213,7 +214,7 @@ def scan_log(
             stop = Stop.FULL
             break
         stop, size, stored = _read_header(view, position, limit, MAX_TYPED_PAYLOAD)
-        if stop != Stop.END:
+        if stop is not _END:
             break
         payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
         if check_crc and crc(payload) != stored:
@@ -375,7 +376,7 @@ def _read_header(view: memoryview, position: int, limit: int, mask: int = _MAX_P
     size = word & mask
     if size > left:
         return Stop.SHORT_PAYLOAD if left else Stop.DANGLING, size, stored
-    return Stop.END, size, stored
+    return _END, size, stored
 
 
 def _subject_field(channel: bytes) -> bytes:

@@ -61,3 +61,38 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
         with suppress(BufferError):
             view.release()
             mapping.close()
+
+
+#: Bytes that are made ready at once.
+WINDOW = 32 << 20
+_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which Python 3.11 does not name
+
+
+class Window:
+    """Goes along a mapped file from start to end, so that only a part of it occupies memory at any time.
+
+    The pages ahead are mapped in one call instead of one fault each; those behind are let go, so that a file of any
+    size takes no more than a few windows.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        mapping = buffer.obj
+        self._mapping = mapping if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise") else None
+        self._ready = 0
+        self._kept = 0
+
+    def reach(self, at: int) -> None:
+        """Makes the bytes from `at` on ready, and lets go what lies more than a window before it."""
+        if self._mapping is None or at + WINDOW // 2 <= self._ready:
+            return
+        behind = (at - WINDOW) // mmap.PAGESIZE * mmap.PAGESIZE
+        if behind > self._kept:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, behind - self._kept)
+            self._kept = behind
+        start = max(self._ready, at) // mmap.PAGESIZE * mmap.PAGESIZE
+        length = min(WINDOW, len(self._mapping) - start)
+        if length > 0:
+            # Older systems do not know the advice; then every page is mapped when it is touched.
+            with suppress(OSError):
+                self._mapping.madvise(_POPULATE_READ, start, length)
+            self._ready = start + length

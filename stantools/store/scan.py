@@ -15,11 +15,14 @@ from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import WINDOW, Buffer, Window
 from stantools.store.resync import Damage, Resync
 
 #: Rows of one batch: its columns stay in the processor's cache.
 BATCH_ROWS = 16384
+#: Bytes of a batch, about: what is touched at once of a mapped file. The first batch only finds out the sizes.
+_BATCH_BYTES = WINDOW // 2
+_FIRST_ROWS = 64
 
 
 def scan_slice(
@@ -52,10 +55,15 @@ def scan_slice(
     columns = columns or MessageColumns(BATCH_ROWS)
     limit = len(buffer) if limit is None else limit
     resync: Resync | None = None
-    at = start
+    window = Window(buffer)
+    at, wanted = start, _FIRST_ROWS
     while at < limit:
-        rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, columns)
+        window.reach(at)
+        begin = at
+        part = columns if wanted >= columns.capacity else columns.take(wanted)
+        rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, part)
         if rows:
+            wanted = max(1, min(columns.capacity, _BATCH_BYTES * rows // (at - begin)))
             yield columns.take(rows)
         if stop in (Stop.END, Stop.FULL):
             continue

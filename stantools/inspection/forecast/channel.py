@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.forecast import report
@@ -22,10 +19,12 @@ from stantools.inspection.forecast.changes import Change
 from stantools.inspection.forecast.logfiles import recover_subs
 from stantools.inspection.forecast.removal import Totals, apply_limits
 from stantools.inspection.forecast.slices import Recovery, Slice, SliceOutcome, recover_slice
+from stantools.inspection.forecast.tasks import Task, in_order
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
 from stantools.store.sublog import SubsState
 
-_T = TypeVar("_T")
+#: Nobody looked at the size of subs.dat: most are small, some take long.
+_SUBS_SIZE = 1 << 15
 
 
 @dataclass
@@ -57,52 +56,38 @@ class RecoveredChannel:
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
     """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
-    with ThreadPoolExecutor(max(recovery.options.workers, 1)) as executor:
-        tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
-        current: RecoveredChannel | None = None
-        for apply in in_order(executor, tasks, ahead=4 * max(recovery.options.workers, 1)):
-            current = apply(current)
-            if current.error:
-                yield current
-                return
-            if current.subs.end is not None:
-                yield current
-                current = None
+    tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
+    current: RecoveredChannel | None = None
+    for apply in in_order(tasks, recovery.options.workers):
+        current = apply(current)
+        if current.error:
+            yield current
+            return
+        if current.subs.end is not None:
+            yield current
+            current = None
 
 
 #: Adds to a channel (None: to a new one) what was found out about a part of it.
-_Apply = Callable[[RecoveredChannel | None], RecoveredChannel]
+_Apply = Callable[["RecoveredChannel | None"], RecoveredChannel]
 
 
-def in_order(executor: ThreadPoolExecutor, tasks: Iterable[Callable[[], _T]], *, ahead: int) -> Iterator[_T]:
-    """Runs tasks in threads and gives their results in the order of the tasks; only a few tasks ahead are begun."""
-    pending: deque[Future[_T]] = deque()
-    try:
-        for task in tasks:
-            pending.append(executor.submit(task))
-            if len(pending) >= ahead:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        for future in pending:
-            future.cancel()
-
-
-def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Callable[[], _Apply]]:
+def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Task[_Apply]]:
     """The parts of a channel's recovery: its slices in lexical order of their names, then its subscriptions."""
     raw_name = os.fsencode(name)
     directory = store.path / name
     if not recovery.options.access.may_list(directory):
-        yield lambda: partial(_fail, name, "", f"open {recovery.full_name(name)}: permission denied")
+        denied = f"open {recovery.full_name(name)}: permission denied"
+        yield Task(0, lambda: partial(_fail, name, "", denied))
         return
     files = store.channel(name)
     for entry in _lexical(files):
         if isinstance(entry, Path):
-            yield partial(_misnamed, name, entry.name)
+            yield Task(0, partial(_misnamed, name, entry.name))
         else:
-            yield partial(_slice_task, recovery, name, raw_name, entry)
-    yield partial(_last_task, recovery, name, raw_name, files)
+            size = entry.data_size if entry.index is None else entry.index_size
+            yield Task(size, partial(_slice_task, recovery, name, raw_name, entry))
+    yield Task(_SUBS_SIZE, partial(_last_task, recovery, name, raw_name, files))
 
 
 def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:

@@ -89,9 +89,12 @@ def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], 
         return outcome
     if path is None:
         outcome.changes.append(_created(file))
-        outcome.state = read(memoryview(FILE_HEADER_BYTES), recovery.crc, check_crc=True)
+        outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
         return outcome
     with mapped(path) as buffer:
+        if buffer == FILE_HEADER_BYTES:
+            outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
+            return outcome
         outcome.state = read(buffer, recovery.crc, check_crc=recovery.options.check_crc)
         end = outcome.state.end
         assert end is not None
@@ -101,6 +104,8 @@ def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], 
             outcome.log = report.torn_record(
                 buffer, end.offset, file=name, store=recovery.store_name, typed=True, truncate=recovery.truncate
             )
+            if recovery.truncate:
+                outcome.log += report.repaired(name, end.offset)
         elif end.stop is Stop.BAD_CRC:
             outcome.log = report.corrupted_record(buffer, end.offset, file=name, reason=end.error, typed=True)
     if not (end.torn and recovery.truncate):

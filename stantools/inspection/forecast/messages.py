@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from stantools.format.crc import Crc
 from stantools.inspection.forecast.changes import Append, Change
-from stantools.inspection.forecast.channel import RecoveredChannel, in_order
+from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.datascan import DataScan
 from stantools.inspection.forecast.delivery import complete
 from stantools.inspection.forecast.lookup import lookup_slice, unite, wanted_of_slices
@@ -23,7 +22,8 @@ from stantools.inspection.forecast.model import (
 )
 from stantools.inspection.forecast.recover import Start, recover
 from stantools.inspection.forecast.slices import Recovery
-from stantools.inspection.forecast.startup import remove_ghosts, start_delivery
+from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
+from stantools.inspection.forecast.tasks import Task, in_order
 from stantools.store.directory import SUBS_FILE, Datastore
 from stantools.store.sublog import classify
 
@@ -102,7 +102,7 @@ def _finish(
         result.channels[channel.name] = _channel_forecast(channel, found, result)
     sizes = {channel.name: channel.subs_size for channel in start.channels}
     appended = dict.fromkeys(sizes, 0)
-    for step in (remove_ghosts, start_delivery) if lookups else (remove_ghosts,):
+    for step in (restore_subscriptions, start_delivery) if lookups else (restore_subscriptions,):
         for each in result.channels.values():
             startup = step(each)
             result.log += startup.log
@@ -118,44 +118,40 @@ def _look_up(
     recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known
 ) -> Iterator[tuple[RecoveredChannel, _Found]]:
     """Looks up the messages of all channels, slice by slice in threads."""
-    workers = max(recovery.options.workers, 1)
     waiting: list[_Found] = []
-    with ThreadPoolExecutor(workers) as executor:
-        tasks = _tasks(recovery, start, lookups, progress, known)
-        for channel, found in in_order(executor, tasks, ahead=4 * workers):
-            if found is not None:
-                waiting.append(found)
-            if channel is not None:
-                yield channel, unite(waiting) if waiting else (Lookups(), None)
-                waiting = []
+    for channel, found in in_order(_tasks(recovery, start, lookups, progress, known), recovery.options.workers):
+        if found is not None:
+            waiting.append(found)
+        if channel is not None:
+            yield channel, unite(waiting) if waiting else (Lookups(), None)
+            waiting = []
 
 
-_Task = Callable[[], tuple[RecoveredChannel | None, _Found | None]]
+#: The channel if it was the last of its slices, and what was found.
+_Part = tuple[RecoveredChannel | None, _Found | None]
 
 
 def _tasks(
     recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known
-) -> Iterator[_Task]:
+) -> Iterator[Task[_Part]]:
     """One task for each slice; the last one of a channel gives the channel."""
     for channel in start.channels:
         if not lookups or not channel.slices:
-            yield partial(_same, channel, None)
+            yield Task(0, partial(_same, channel, None))
         elif (same := known.get(_key(channel))) is not None:
-            yield partial(_same, channel, (same.lookups, same.alone))
+            yield Task(0, partial(_same, channel, (same.lookups, same.alone)))
         else:
             last = channel.slices[-1]
             for each, wanted in zip(channel.slices, wanted_of_slices(channel.slices), strict=True):
                 work = partial(lookup_slice, recovery, channel.raw_name, each, wanted, progress)
-                yield partial(_slice_task, work, channel if each is last else None)
+                yield Task(each.data_size, partial(_slice_task, work, channel if each is last else None))
 
 
-def _same(channel: RecoveredChannel, found: _Found | None) -> tuple[RecoveredChannel | None, _Found | None]:
+def _same(channel: RecoveredChannel, found: _Found | None) -> _Part:
     return channel, found
 
 
-def _slice_task(
-    work: Callable[[], _Found], channel: RecoveredChannel | None
-) -> tuple[RecoveredChannel | None, _Found | None]:
+def _slice_task(work: Callable[[], _Found], channel: RecoveredChannel | None) -> _Part:
     return channel, work()
 
 

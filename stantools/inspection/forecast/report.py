@@ -85,7 +85,7 @@ def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bo
         file: Full path of the file, as the server names it.
         store: The store's directory, as the server names it.
         typed: The file has typed records.
-        truncate: The server runs with the truncate option and cuts the file here.
+        truncate: The server runs with the truncate option; it shows the record and no advice.
     """
     lines = [error(f"Unexpected EOF for file {quote(file)}")]
     if not truncate:
@@ -96,7 +96,7 @@ def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bo
         ]
     lines += _record(buffer, offset, typed=typed)
     if truncate:
-        return [*lines, info(f"File {quote(file)} has been truncated to offset: {offset}"), info("Recovery resumes...")]
+        return lines
     left = len(buffer) - offset
     if left < RECORD_HEADER_SIZE:
         missing = f"record header expected to be {RECORD_HEADER_SIZE} bytes, only read {left}"
@@ -104,6 +104,11 @@ def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bo
         size = _size(buffer, offset, typed=typed)
         missing = f"record payload expected to be {size} bytes, only read {left - RECORD_HEADER_SIZE}"
     return [*lines, error(missing)]
+
+
+def repaired(file: str, offset: int) -> list[str]:
+    """Returns what is logged once a file was cut."""
+    return [info(f"File {quote(file)} has been truncated to offset: {offset}"), info("Recovery resumes...")]
 
 
 def corrupted_record(buffer: Buffer, offset: int, *, file: str, reason: str, typed: bool) -> list[str]:

@@ -255,22 +255,23 @@ class _Step:
         """Returns why the server does not start after a scan, "" if it goes on; logs, and sets the new file end."""
         found, recovery, log = self.found, self.recovery, self.outcome.log
         torn = result.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD)
-        suspect = found.index_file if header_only else found.data_file
-        name = recovery.full_name(suspect)
-        # Of an index that it holds for the data file, the server shows no bytes.
-        shown = self.data if not header_only else self.data[: result.end]
-        if torn and not (recovery.truncate and header_only):
-            log += report.torn_record(
-                shown, result.end, file=name, store=recovery.store_name, typed=False, truncate=recovery.truncate
-            )
+        repaired = torn and recovery.truncate and not header_only
+        name = recovery.full_name(found.index_file if header_only else found.data_file)
+        # Of the index, which it holds for the data file, the server shows no bytes.
+        shown = self.data[: result.end] if header_only else self.data
+        if torn:
+            store, option = recovery.store_name, recovery.truncate
+            log += report.torn_record(shown, result.end, file=name, store=store, typed=False, truncate=option)
+            if repaired:
+                log += report.repaired(name, result.end)
         elif result.stop is Stop.BAD_CRC:
             log += report.corrupted_record(shown, result.end, file=name, reason=result.error, typed=False)
-        if result.stop is Stop.ZEROS or (torn and recovery.truncate):
-            if header_only:
-                closed = f"write {name}: file already closed"
-                if not torn:
-                    return closed
-                return f"unable to repair file {report.quote(name)} by truncating at offset {result.end}: {closed}"
+        if header_only and (result.stop is Stop.ZEROS or (torn and recovery.truncate)):
+            closed = f"write {name}: file already closed"
+            if not torn:
+                return closed
+            return f"unable to repair file {report.quote(name)} by truncating at offset {result.end}: {closed}"
+        if result.stop is Stop.ZEROS or repaired:
             found.data_end = result.end
             return ""
         return EOF_TEXT if torn else result.error

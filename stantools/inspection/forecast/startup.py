@@ -37,12 +37,22 @@ class Startup:
         self.appended += RECORD_HEADER_SIZE + message.ByteSize()
 
 
-def remove_ghosts(channel: ChannelForecast) -> Startup:
+def restore_subscriptions(channel: ChannelForecast) -> Startup:
     """Forecasts what happens while subscriptions are put in place."""
     startup = Startup()
+    shadows: set[bytes] = set()
     for each in channel.subscriptions:
-        if each.status is SubStatus.GHOST:
-            state = each.state
+        state = each.state
+        if each.status is SubStatus.SHADOW:
+            if state.q_group in shadows:
+                startup.log.append(
+                    report.warning(
+                        f"Duplicate shadow durable queue consumer (subid={state.id})"
+                        f" for group {report.quote(text(state.q_group))}"
+                    )
+                )
+            shadows.add(state.q_group)
+        elif each.status is SubStatus.GHOST:
             startup.log.append(
                 report.warning(
                     f"Not recovering ghost durable queue subscriber: [{text(state.client_id)}]:[{text(state.q_group)}]"

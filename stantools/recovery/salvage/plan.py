@@ -28,8 +28,8 @@ from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import CLIENTS_FILE, Datastore
 from stantools.store.limits import is_channel_name
-from stantools.store.mapping import mapped
 from stantools.store.logscan import LogDamageKind
+from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
 from stantools.store.sublog import SubsState, salvage_subs

@@ -1,0 +1,200 @@
+"""`stantools salvage`: a new store with every intact record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import (
+    channel_option,
+    common_options,
+    dry_run_option,
+    output_option,
+    progress_option,
+    reading_options,
+    store_argument,
+    workers_option,
+)
+from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.values import format_size
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+    from stantools.recovery.salvage import SalvagePlan, SalvageResult
+    from stantools.store.options import ReadOptions
+
+_MANY = 20
+
+
+@verb("salvage")
+@store_argument
+@click.option("--out", type=click.Path(path_type=Path), metavar="NEW", help="Where to write the new store.")
+@channel_option
+@click.option("--cluster-id", metavar="ID", help="For a lost server.dat; a readable one keeps its id.")
+@click.option(
+    "--generation",
+    default="split",
+    show_default=True,
+    metavar="split|newest|N",
+    help="If sequences began again: keep older generations as channels of their own, only the newest, or the Nth.",
+)
+@click.option("--fill-gaps", is_flag=True, help="Put an empty message in the place of each that is lost.")
+@click.option("--archived", is_flag=True, help="Take messages from .bak slices as well.")
+@click.option("--force", is_flag=True, help="Go on although a server seems to be using the store.")
+@dry_run_option
+@workers_option
+@reading_options()
+@output_option("table", "json")
+@progress_option
+@common_options
+def command(
+    store: Path,
+    out: Path | None,
+    channels: tuple[str, ...],
+    cluster_id: str | None,
+    generation: str,
+    fill_gaps: bool,
+    archived: bool,
+    force: bool,
+    dry_run: bool,
+    workers: int,
+    reading: ReadOptions,
+    output: str,
+    progress: str,
+) -> int:
+    """Write a new store that holds every intact record of STORE, and starts in the real server.
+
+    STORE is not changed. Reading goes on behind any damage; indexes, server.dat, clients.dat and subs.dat are
+    written anew, durables keep their position. The new directory appears when it is complete; it is then verified
+    and a start is forecast. A file stantools-salvage.json in it says what was kept, moved and left behind.
+
+    Exit code 0: everything was kept. 5: done, and something was lost before (the plan names it). With --dry-run the
+    latter is 1.
+    """
+    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.progress import Progress
+    from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
+    from stantools.store.locks import check_not_in_use
+
+    if out is None and not dry_run:
+        raise UsageError("--out is missing: where is the new store to go?", "add --out NEW, or --dry-run for the plan")
+    opened, crc = open_store(store, reading)
+    names = channel_names(opened, channels)
+    for use in check_not_in_use(store, force=force or dry_run):
+        console.warning(f"{use.detail}: what is being written may look damaged")
+    options = SalvageOptions(cluster_id, generation, fill_gaps, archived, channels, workers)
+    with Progress(progress, "plan") as shown:
+        if shown.active:
+            shown.total = data_size(opened, names)
+        plan = plan_salvage(opened, crc, options, progress=shown.advance)
+    result: SalvageResult | None = None
+    check: dict[str, Any] | None = None
+    if not dry_run and out is not None:
+        with Progress(progress, "write", plan.bytes) as shown:
+            result = apply_salvage(plan, out, progress=shown.advance)
+        check = _check(out, crc, workers, progress)
+    if output == "json":
+        print_json(_as_json(plan, result, check))
+    else:
+        _print(plan, result, check)
+    if check is not None and not (check["clean"] and check["starts"]):
+        console.error(
+            f"{console.escape(str(out))}: the new store is not as it should be",
+            "this is a mistake in stantools: please report it, with the output of stantools verify on both stores",
+        )
+        return ExitCode.FINDINGS
+    if not plan.lossy:
+        return ExitCode.CLEAN
+    return ExitCode.FINDINGS if dry_run else ExitCode.LOSS
+
+
+def _check(out: Path, crc: Crc, workers: int, progress: str) -> dict[str, Any]:
+    """Verifies the new store and forecasts its start."""
+    from stantools.cli.progress import Progress
+    from stantools.inspection.forecast import ServerOptions, forecast
+    from stantools.inspection.verify import verify
+    from stantools.store.directory import open_datastore
+
+    opened = open_datastore(out)
+    with Progress(progress, "verify") as shown:
+        verdict = verify(opened, crc, workers=workers, progress=shown.advance)
+    start = forecast(opened, ServerOptions(polynomial=crc.polynomial, workers=workers), lookups=False)
+    problems = [f for f in verdict.findings if f.severity.value != "info"]
+    return {
+        "clean": verdict.clean,
+        "starts": start.starts and start.recovered,
+        "error": start.error,
+        "findings": [finding.as_json() for finding in problems],
+    }
+
+
+def _as_json(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
+    from stantools.recovery.salvage.apply import plan_summary
+    from stantools.recovery.salvage.manifest import describe
+
+    described = describe(plan, [])
+    return {
+        "source": str(plan.source),
+        "out": str(result.path) if result else None,
+        "manifest": str(result.manifest) if result else None,
+        "written": result is not None,
+        "summary": plan_summary(plan),
+        "channels": described["channels"],
+        "dropped": described["dropped"],
+        "changes": plan.changes,
+        "server": described["server"],
+        "cluster_id": described["cluster_id"],
+        "check": check,
+    }
+
+
+def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> None:
+    rows = [
+        (
+            each.name,
+            each.sequences.count(),
+            describe_ranges(each.sequences, 4),
+            describe_ranges(each.filled, 4) if each.filled else None,
+            len(each.subscriptions),
+            each.origin or None,
+        )
+        for each in plan.channels
+    ]
+    if rows:
+        headers = ("channel", "kept", "sequences", "filled", "subs", "origin")
+        click.echo(table_text(headers, rows, right=("kept", "subs")))
+    if plan.server_note:
+        click.echo(f"server.dat: {console.escape_lines(plan.server_note)}")
+    for change in plan.changes[:_MANY]:
+        click.echo(f"changed: {console.escape_lines(change)}")
+    if len(plan.changes) > _MANY:
+        click.echo(f"… and {len(plan.changes) - _MANY} more changes")
+    for dropped in plan.dropped[:_MANY]:
+        place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
+        what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
+        line = f"{what}: {place}, {dropped.length} bytes: {console.escape_lines(dropped.reason)}"
+        if dropped.sequences:
+            line += f" (sequences {describe_ranges(dropped.sequences, 4)})"
+        click.echo(line)
+    if len(plan.dropped) > _MANY:
+        click.echo(f"… and {len(plan.dropped) - _MANY} more places")
+    kept = f"{plan.messages} messages in {len(plan.channels)} channels, {format_size(plan.bytes)}"
+    lost = f"; {plan.lost} messages known to be lost" if plan.lost else ""
+    if result is None:
+        click.echo(f"would keep {kept}{lost}; nothing was written")
+        return
+    click.echo(f"kept {kept}{lost}")
+    click.echo(f"new store: {console.escape(str(result.path))} (what was done: {console.escape(result.manifest.name)})")
+    if check:
+        good = check["clean"] and check["starts"]
+        says = "verify is clean and the server would start" if good else "verify or forecast found a problem"
+        click.echo(f"checked: {console.paint(says, 'green' if good else 'red', err=False)}")
+        for finding in check["findings"][:_MANY]:
+            click.echo(
+                f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_lines(finding['detail'])}"
+            )

@@ -1,0 +1,352 @@
+"""Sample stores: made up, but as a server writes them; the same for the same options, to the byte.
+
+For trying out the tools, for tests and for measuring. Messages are JSON, random bytes or text; the first channel has
+every kind of subscription there is, with the history that led to it. On request the store is damaged afterwards (see
+`stantools.store.damage`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import UsageError
+from stantools.format.crc import IEEE, Crc
+from stantools.format.encryption import ChannelCipher, cipher_named
+from stantools.format.layout import SubRecord
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.atomic import new_directory
+from stantools.store.damage import Done, check_damages, inflict
+from stantools.store.limits import DEFAULT_SLICE_MAX_BYTES, SliceLimits, is_channel_name
+from stantools.store.logwriter import ClientsLog, SubsLog
+from stantools.store.serverinfo import new_server_info
+from stantools.store.slicewriter import SliceWriter
+from stantools.store.storewriter import StoreWriter
+
+#: When the first message was sent: 2023-11-14 22:13:20 UTC, in nanoseconds.
+BASE_TIME = 1_700_000_000_000_000_000
+
+_NAMES = ("orders", "telemetry.device-1", "audit.log", "orders.eu", "jobs.queue")
+_BATCH = 16384
+_POOL = 1 << 20
+_STEP = 1_000_000  # nanoseconds between two messages
+_SLICES = 4  # of a channel that is small
+_DELIVERED = 200  # messages that a subscription has been sent at most
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """What to write.
+
+    Attributes:
+        channels: Number of channels, or their names.
+        messages: Messages in each channel.
+        size: Bytes of a message's data.
+        seed: The same seed gives the same store.
+        cluster_id: The server's cluster id.
+        subscriptions: With clients and subscriptions.
+        gaps: The last channel begins at sequence 101, has a gap that the server has filled, and one that it has not.
+        slices: When a slice is full; by default small channels have four and others the server's 64 MiB.
+        polynomial: CRC polynomial.
+        encryption_key: Encrypt as a server with this key does.
+        cipher: AES or CHACHA.
+        damage: Names of damages (`damage.DAMAGES`), done in this order to the channels in turn.
+    """
+
+    channels: int | Sequence[str] = 3
+    messages: int = 100
+    size: int = 128
+    seed: int = 1
+    cluster_id: str = "test-cluster"
+    subscriptions: bool = True
+    gaps: bool = False
+    slices: SliceLimits | None = None
+    polynomial: int = IEEE
+    encryption_key: bytes | None = None
+    cipher: str = "AES"
+    damage: Sequence[str] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The channels' names."""
+        if not isinstance(self.channels, int):
+            return list(self.channels)
+        return [_NAMES[n] if n < len(_NAMES) else f"channel.{n + 1}" for n in range(self.channels)]
+
+    @property
+    def limits(self) -> SliceLimits:
+        """When a slice is full."""
+        if self.slices is not None:
+            return self.slices
+        if self.messages * self.size < DEFAULT_SLICE_MAX_BYTES:
+            return SliceLimits(max(math.ceil(self.messages / _SLICES), 1))
+        return SliceLimits()
+
+    def check(self) -> None:
+        """Checks that such a store can be written.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        if self.messages < 0 or self.size < 0 or (isinstance(self.channels, int) and self.channels < 0):
+            raise UsageError("a sample cannot have fewer than 0 channels, messages or bytes")
+        for name in self.names:
+            if not is_channel_name(name):
+                raise UsageError(f"{name!r} is not a valid channel name")
+        check_damages(self.damage)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was written.
+
+    Attributes:
+        path: The store.
+        channels: The channels' names.
+        messages: Messages in all channels, fillers not counted.
+        bytes: Bytes of the messages' data.
+        damages: What was damaged, in order.
+    """
+
+    path: Path
+    channels: tuple[str, ...]
+    messages: int
+    bytes: int
+    damages: tuple[Done, ...]
+
+
+def write_sample(directory: Path, options: SampleOptions | None = None, *, progress: Progress | None = None) -> Sample:
+    """Writes a sample store.
+
+    Args:
+        directory: The new store; must not exist, or be empty.
+        options: What to write.
+        progress: Told the number of messages as they are written.
+
+    Raises:
+        UsageError: The options make no sense, or a damage does not fit the store.
+        StoreUnwritableError: The store cannot be written.
+    """
+    options = options or SampleOptions()
+    options.check()
+    crc = Crc(options.polynomial)
+    size = 0
+    with new_directory(directory) as content:
+        store = StoreWriter(content, crc)
+        store.write_server(new_server_info(options.cluster_id))
+        _write_clients(content, options, crc)
+        for number, name in enumerate(options.names):
+            channel = _Channel(options, number, name.encode())
+            with store.slices(channel.name, options.limits) as writer:
+                size += channel.write(writer, progress)
+            _write_subscriptions(content, options, number, channel, crc)
+        damages = inflict(content, options.names, options.damage, crc, options.seed)
+    names = tuple(options.names)
+    return Sample(directory, names, options.messages * len(names), size, tuple(damages))
+
+
+class _Channel:
+    """The messages of one channel, made batch by batch."""
+
+    def __init__(self, options: SampleOptions, number: int, name: bytes) -> None:
+        rng = random.Random(f"{options.seed}:{number}")
+        self.name = name
+        self._number = number
+        self._size = options.size
+        self._pool = rng.randbytes(max(_POOL, 2 * options.size))
+        self._letters = self._pool.translate(bytes(ord(_LETTERS[n % 62]) for n in range(256)))
+        self._make = (self._json, self._binary, self._text)[number % 3]
+        self._jitter = np.frombuffer(self._pool[:_POOL], "<u4").astype(np.int64) % _STEP
+        self._cipher, self._code = None, cipher_named(options.cipher)
+        # How many messages come before each of two gaps.
+        self._cuts = (options.messages // 3, 2 * options.messages // 3) if options.gaps else None
+        if options.gaps and number < len(options.names) - 1:
+            self._cuts = None
+        self.sequences = self._number_messages(options.messages)
+        if options.encryption_key:
+            self._cipher = ChannelCipher(options.encryption_key, name, random=rng.randbytes(4))
+
+    def _number_messages(self, count: int) -> npt.NDArray[np.uint64]:
+        sequences = np.arange(1, count + 1, dtype=np.uint64)
+        if self._cuts:
+            sequences += 100
+            sequences[self._cuts[0] :] += 5
+            sequences[self._cuts[1] :] += 7
+        return sequences
+
+    def write(self, writer: SliceWriter, progress: Progress | None) -> int:
+        """Writes all messages and returns the bytes of their data."""
+        count, size = len(self.sequences), 0
+        borders = [0, *(self._cuts or ()), count]
+        for part, (begin, end) in enumerate(zip(borders, borders[1:], strict=False)):
+            # The second gap is one of those that releases before 0.9.2 left.
+            writer.fill_gaps = part < 2
+            for at in range(begin, end, _BATCH):
+                stop = min(at + _BATCH, end)
+                size += self._write_batch(writer, at, stop)
+                if progress:
+                    progress(stop - at)
+        return size
+
+    def _write_batch(self, writer: SliceWriter, at: int, stop: int) -> int:
+        rows = np.arange(at, stop, dtype=np.int64)
+        times = BASE_TIME + self._number * _STEP // 2 + rows * _STEP + self._jitter[rows % len(self._jitter)]
+        payloads = list(self._make(at, stop)) if self._size else [b""] * (stop - at)
+        size = sum(map(len, payloads))
+        if self._cipher:
+            payloads = [self._cipher.encrypt(payload, self._code) for payload in payloads]
+        replies = None
+        if self._number % 3 == 1:
+            replies = [b"" if row % 5 else b"_INBOX." + self._slice(self._letters, row, 22) for row in range(at, stop)]
+        writer.append(self.sequences[at:stop], times, replies, payloads)
+        return size
+
+    @staticmethod
+    def _slice(pool: bytes, row: int, size: int) -> bytes:
+        begin = row * 61 % (len(pool) - size)
+        return pool[begin : begin + size]
+
+    def _json(self, at: int, stop: int) -> Iterator[bytes]:
+        letters, size = self._letters, self._size
+        room = len(letters) - size
+        for row in range(at, stop):
+            head = b'{"order":%d,"customer":"c%d","note":"' % (row + 1, row % 97)
+            begin = row * 61 % room
+            rest = size - len(head) - 2
+            yield head + letters[begin : begin + rest] + b'"}' if rest >= 0 else letters[begin : begin + size]
+
+    def _binary(self, at: int, stop: int) -> Iterator[bytes]:
+        pool, size = self._pool, self._size
+        room = len(pool) - size
+        for row in range(at, stop):
+            begin = row * 61 % room
+            yield pool[begin : begin + size] if row % 17 != 16 else b""
+
+    def _text(self, at: int, stop: int) -> Iterator[bytes]:
+        letters, size = self._letters, self._size
+        room = len(letters) - size
+        for row in range(at, stop):
+            begin = row * 61 % room
+            yield letters[begin : begin + size]
+
+
+def _identifier(rng: random.Random) -> bytes:
+    return "".join(rng.choices(_LETTERS, k=22)).encode()
+
+
+def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
+    """Writes the clients: two that are connected, and two that have come and gone."""
+    rng = random.Random(f"{options.seed}:clients")
+    with ClientsLog(root, crc, sync=False) as log:
+        if not options.subscriptions:
+            return
+        for name in (b"publisher", b"app-1", b"app-2", b"app-3"):
+            connection = {"conn_id": _identifier(rng), "protocol": 1, "ping_interval": 5, "ping_max_out": 3}
+            log.add(pb.ClientInfo(id=name, hb_inbox=b"_INBOX." + _identifier(rng), **connection))
+        for name in (b"app-3", b"publisher"):
+            log.delete(name)
+
+
+def _write_subscriptions(root: Path, options: SampleOptions, number: int, channel: _Channel, crc: Crc) -> None:
+    directory = root / channel.name.decode()
+    with SubsLog(directory, root, crc, sync=False) as log:
+        if options.subscriptions:
+            history = _History(log, random.Random(f"{options.seed}:{number}:subs"), channel.sequences)
+            history.durables()
+            if number == 0:
+                history.everything_else()
+
+
+class _History:
+    """Subscriptions come, get messages and go (section 4.2)."""
+
+    def __init__(self, log: SubsLog, rng: random.Random, sequences: npt.NDArray[np.uint64]) -> None:
+        self._log = log
+        self._rng = rng
+        self._recent = [int(sequence) for sequence in sequences[-_DELIVERED:]]
+        self._last_id = 0
+
+    def durables(self) -> None:
+        """One durable at work, one that is offline."""
+        self._work(self._subscribe(b"app-1", durable_name=b"billing"), len(self._recent), unacked=3)
+        offline = self._subscribe(b"app-2", durable_name=b"reports")
+        self._work(offline, len(self._recent) // 2, unacked=2)
+        self._update(offline, is_closed=True)
+
+    def everything_else(self) -> None:
+        """Whatever else the file can hold."""
+        half, all_ = len(self._recent) // 2, len(self._recent)
+        left = self._subscribe(b"app-3", durable_name=b"gone")
+        self._work(left, half, unacked=4)
+        self._update(left, is_closed=True)
+        resumed = self._subscribe(b"app-1", durable_name=b"resumed", max_in_flight=5)
+        self._work(resumed, half, unacked=5)
+        self._update(resumed, is_closed=True)
+        self._update(resumed, is_closed=False, inbox=self._inbox(), ack_inbox=self._inbox(), max_in_flight=50)
+        self._work(self._subscribe(b"app-1"), all_, unacked=1)
+        plain = self._subscribe(b"app-3", ack_wait_in_secs=60)
+        self._work(plain, half, unacked=2)
+        self._log.delete(plain.id, 0)
+        one = self._subscribe(b"app-1", q_group=b"workers")
+        two = self._subscribe(b"app-2", q_group=b"workers")
+        for turn, sequence in enumerate(self._recent):
+            self._send((one, two)[turn % 2], [sequence])
+            if turn % 2 == 0:
+                self._log.acked(one.id, sequence)
+        for sequence in self._recent[1::2][-2:]:
+            # Redelivered to the other member.
+            self._send(one, [sequence])
+            self._log.acked(two.id, sequence)
+        stays = self._subscribe(b"app-1", q_group=b"team:durable", is_durable=True)
+        leaves = self._subscribe(b"app-2", q_group=b"team:durable", is_durable=True)
+        self._work(leaves, half, unacked=3)
+        self._send(stays, self._recent[:half][-3:])
+        self._log.delete(leaves.id, 0)
+        shadow = self._subscribe(b"app-3", q_group=b"team:all-gone", is_durable=True)
+        self._work(shadow, half, unacked=2)
+        self._update(shadow, client_id=b"")
+
+    def _inbox(self) -> bytes:
+        return b"_INBOX." + _identifier(self._rng)
+
+    def _subscribe(self, client: bytes, **fields: object) -> pb.SubState:
+        self._last_id += 1
+        state = pb.SubState(
+            id=self._last_id,
+            client_id=client,
+            inbox=self._inbox(),
+            ack_inbox=self._inbox(),
+            max_in_flight=1024,
+            ack_wait_in_secs=30,
+            last_sent=self._recent[0] - 1 if self._recent else 0,
+            is_durable="durable_name" in fields,
+        )
+        state.MergeFrom(pb.SubState(**fields))  # type: ignore[arg-type]
+        self._log.new(state)
+        return state
+
+    def _send(self, state: pb.SubState, sequences: list[int]) -> None:
+        if sequences:
+            self._log.flow(SubRecord.MSG, state.id, sequences)
+            state.last_sent = max(state.last_sent, sequences[-1])
+
+    def _work(self, state: pb.SubState, count: int, unacked: int) -> None:
+        """Sends the first of the recent messages and acknowledges all but the last few of them."""
+        sequences = self._recent[:count]
+        self._send(state, sequences)
+        if sequences[:-unacked]:
+            self._log.flow(SubRecord.ACK, state.id, sequences[:-unacked])
+
+    def _update(self, state: pb.SubState, **fields: object) -> None:
+        for name, value in fields.items():
+            setattr(state, name, value)
+        self._log.update(state)

@@ -1,0 +1,42 @@
+"""Running the command line inside the test process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stantools.cli.main import cli
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def ndjson(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `stantools` with some arguments; a traceback of an unexpected exception fails the test."""
+
+    def invoke(*arguments: object, env: dict[str, str] | None = None, stdin: str | None = None) -> Outcome:
+        result = CliRunner().invoke(cli, [str(a) for a in arguments], env=env, input=stdin, prog_name="stantools")
+        assert "unexpected" not in result.stderr, result.stderr
+        assert "Traceback" not in result.stderr, result.stderr
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return invoke

@@ -1,0 +1,221 @@
+"""The program around the verbs: help, lazy imports, errors, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from stantools.cli import console
+from stantools.cli.main import Program, cli
+from stantools.cli.verbs import QUESTIONS, module_of, summaries
+from stantools.errors import ExitCode, RefusedError, StoreUnreadableError, UsageError
+
+HEAVY = ("numpy", "google.protobuf", "tabulate", "cryptography", "crcmod", "stantools.format", "stantools.store")
+
+
+def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def imported_by(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint('\\n'.join(sorted(sys.modules)), file=sys.stderr)"
+    return set(python("-c", script).stderr.split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    modules = imported_by("from stantools.cli.main import cli\ntry:\n  cli.main(['--help'])\nexcept SystemExit: pass")
+    assert "stantools.cli.verbs" in modules
+    assert not [name for name in HEAVY if name in modules]
+    assert not [name for name in modules if name.startswith("stantools.cli.") and name.split(".")[2] in summaries()]
+
+
+@pytest.mark.parametrize("name", summaries())
+def test_help_of_a_verb_imports_nothing_heavy(name: str) -> None:
+    modules = imported_by(
+        f"from stantools.cli.main import cli\ntry:\n  cli.main(['{name}', '--help'])\nexcept SystemExit: pass"
+    )
+    assert not [each for each in HEAVY if each in modules]
+
+
+@pytest.mark.parametrize("name", summaries())
+def test_every_verb_is_there_and_explains_itself(name: str) -> None:
+    command = importlib.import_module(module_of(name)).command
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.short_help == summaries()[name]
+    assert command.help and len(command.help) > 80
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts}"
+
+
+def test_help_groups_verbs_by_question(run) -> None:
+    outcome = run("--help")
+    assert outcome.code == 0
+    at = [outcome.out.index(question) for question in QUESTIONS]
+    assert at == sorted(at)
+    for name in summaries():
+        assert f"\n  {name} " in outcome.out
+    assert "Exit codes" in outcome.out
+
+
+def test_version(run) -> None:
+    assert run("--version").out.startswith("stantools 0.")
+
+
+def test_unknown_verb(run) -> None:
+    outcome = run("verfy")
+    assert outcome.code == ExitCode.USAGE
+    assert "did you mean verify" in outcome.err
+    assert outcome.out == ""
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--nope", "x"], ["--nope"], ["verify", "x", "-o", "xml"]])
+def test_wrong_usage(run, arguments: list[str]) -> None:
+    outcome = run(*arguments)
+    assert outcome.code == ExitCode.USAGE
+    assert outcome.err.startswith("stantools: error: ")
+    assert "--help" in outcome.err
+
+
+@pytest.mark.parametrize("name", ["info", "verify", "forecast", "subs", "clients"])
+def test_no_store(run, tmp_path: Path, name: str) -> None:
+    for place in (tmp_path / "missing", tmp_path, Path(__file__)):
+        outcome = run(name, place)
+        assert outcome.code == ExitCode.UNREACHABLE
+        assert outcome.err.startswith(f"stantools: error: {place}")
+        assert "  -> " in outcome.err
+        assert outcome.out == ""
+
+
+def program_that_raises(error: BaseException) -> Program:
+    program = Program("stantools")
+
+    def raise_it() -> None:
+        raise error
+
+    raising = click.Command("boom", callback=raise_it)
+    program.get_command = lambda ctx, name: raising  # type: ignore[method-assign]
+    program.resolve_command = lambda ctx, args: ("boom", raising, args[1:])  # type: ignore[method-assign]
+    return program
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (
+            StoreUnreadableError("store: gone", "look elsewhere"),
+            3,
+            "stantools: error: store: gone\n  -> look elsewhere\n",
+        ),
+        (UsageError("nonsense"), 2, "stantools: error: nonsense\n"),
+        (RefusedError("no", "insist"), 4, "stantools: error: no\n  -> insist\n"),
+        (KeyboardInterrupt(), 130, "stantools: error: interrupted\n"),
+        (PermissionError(13, "Permission denied", "/x\x1b[2J"), 3, "stantools: error: /x\\x1b[2J: Permission denied\n"),
+        (MemoryError(), 3, "stantools: error: out of memory\n"),
+        (BrokenPipeError(), 3, ""),
+    ],
+)
+def test_every_end_has_its_message_and_code(
+    error: BaseException, code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program_that_raises(error).main(["boom"])
+    assert caught.value.code == code
+    assert capsys.readouterr().err == text
+
+
+def test_unexpected_exception_asks_for_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program_that_raises(ZeroDivisionError("x\x1b")).main(["boom"])
+    assert caught.value.code == 3
+    message = capsys.readouterr().err
+    assert message.startswith("stantools: error: unexpected ZeroDivisionError: x\\x1b\n")
+    assert "please report" in message
+    assert "Traceback" not in message
+
+
+def test_unexpected_exception_with_v_shows_where(golden: Path) -> None:
+    code = (
+        "import stantools.inspection.overview as o\n"
+        "def bad(*a, **k): raise ZeroDivisionError('boom')\n"
+        "o.overview = bad\n"
+        "from stantools.cli.main import cli\n"
+        f"cli.main(['info', '-v', {str(golden / 'basic' / 'datastore')!r}])"
+    )
+    result = python("-c", code)
+    assert result.returncode == 3
+    assert "Traceback" in result.stderr
+    assert "boom" in result.stderr
+
+
+def test_broken_pipe_is_quiet(golden: Path) -> None:
+    store = golden / "many_channels" / "datastore"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as out:
+        result = subprocess.run(
+            [sys.executable, "-m", "stantools", "info", str(store), "-o", "ndjson"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.stderr == ""
+    assert result.returncode == 3
+
+
+def test_as_a_program(golden: Path) -> None:
+    result = python("-m", "stantools", "info", str(golden / "basic" / "datastore"), "-o", "csv")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0].startswith("name,first_seq,last_seq,count,bytes")
+
+
+def test_output_in_a_poor_locale(golden: Path) -> None:
+    env = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    result = python(
+        "-m", "stantools", "messages", str(golden / "basic" / "datastore"), "orders.eu.created", "--seq", "1", env=env
+    )
+    assert result.returncode == 0, result.stderr
+    assert "\\u6771" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("orders.eu", "orders.eu"),
+        ("Zürich 東京", "Zürich 東京"),
+        ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("back\\slash", "back\\\\slash"),
+        ("\u202eevil", "\\u202eevil"),
+        ("\x9b31m", "\\x9b31m"),
+        (b"\xff\xfeok", "\\xff\\xfeok"),
+        ("\U000e0001", "\\U000e0001"),
+        ("", ""),
+    ],
+)
+def test_escape(text: str | bytes, safe: str) -> None:
+    assert console.escape(text) == safe
+    assert console.escape(text).isprintable()
+
+
+def test_colors_only_when_wanted(run, golden: Path) -> None:
+    store = golden / "dmg_subs_payload_flip" / "datastore"
+    assert "\x1b[" not in run("verify", store).out
+    always = CliRunnerWithColor().output("verify", store, "--color", "always")
+    assert "\x1b[31m" in always
+    assert "\x1b[" not in CliRunnerWithColor().output("verify", store, "--color", "never")
+
+
+class CliRunnerWithColor:
+    def output(self, *arguments: object) -> str:
+        from click.testing import CliRunner
+
+        return CliRunner().invoke(cli, [str(a) for a in arguments], color=True).stdout
