@@ -169,10 +169,8 @@ class IndexCheck:
     def finish(self) -> IndexReport:
         """Returns the report, with the index records that no data record answered to."""
         report = self._report
-        if self._seen is not None:
-            left = np.flatnonzero(~self._seen)
-        else:
-            left = np.arange(self._next, len(self._records))
+        unseen = np.arange(self._next, len(self._records))
+        left = unseen if self._seen is None else np.flatnonzero(~self._seen)
         report.dangling_count = len(left)
         if len(left):
             report.first_dangling = int(left[0])

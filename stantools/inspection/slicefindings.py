@@ -156,7 +156,7 @@ def _index_stop(report: IndexReport) -> str:
 def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
     """Gives the findings about the sequences of a channel as a whole."""
     channel = survey.files.name
-    damaged, missing = survey.damaged(), survey.missing()
+    damaged, missing = survey.damaged, survey.missing
     if damaged:
         text = f"{damaged.count()} messages: sequences {describe(damaged)}"
         yield finding("sequence-damaged", text, file=channel, channel=channel, seq=damaged.first)
@@ -173,7 +173,7 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
         if generation.superseded:
             text = f"older messages with sequences {describe(generation.sequences)}"
             yield finding("sequence-superseded", text, file=channel, channel=channel, seq=generation.sequences.first)
-    if 0 in survey.intact():
+    if 0 in survey.intact:
         yield finding("sequence-zero", "a message with sequence 0", file=channel, channel=channel, seq=0)
 
 
@@ -224,6 +224,8 @@ def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> It
         in_use: The channel has messages, subscriptions or a subs.dat.
     """
     files = survey.files
+    for path in files.raft_logs:
+        yield finding("raft-log", "a raft log of a clustered node", file=_relative(root, path), channel=files.name)
     if not in_use and not survey.error:
         yield finding(
             "foreign-directory", "it holds neither messages nor subs.dat", file=files.name, channel=files.name

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +40,8 @@ Progress = Callable[[int], None]
 
 #: Slices listed ahead for each worker.
 _AHEAD = 4
+#: Slices below this many bytes are scanned where they are needed.
+_SMALL = 1 << 20
 
 
 @dataclass
@@ -130,18 +133,21 @@ class ChannelSurvey:
         """Gives the runs whose subject is the channel."""
         return (run for run in self.runs() if run.subject == self.files.raw_name)
 
+    @cached_property
     def intact(self) -> Ranges:
-        """Returns the sequences of the channel that are there and right."""
+        """The sequences of the channel that are there and right."""
         return Ranges.union(run.sequences for run in self.own_runs())
 
+    @cached_property
     def repairable(self) -> Ranges:
-        """Returns the sequences whose payload is proven although the record header is damaged."""
+        """The sequences whose payload is proven although the record header is damaged."""
         repairs = (n.damage.repair for s in self.slices for n in s.damages)
         pairs = [(int(r.message.sequence),) * 2 for r in repairs if r and r.message.sequence]
         return Ranges.of(pairs)
 
+    @cached_property
     def damaged(self) -> Ranges:
-        """Returns the sequences whose record is there in part: known by the bytes, the index or their neighbours."""
+        """The sequences whose record is there in part: known by the bytes, the index or their neighbours."""
         suspects: list[tuple[int, int]] = []
         indexed: list[Ranges] = []
         for position, survey in enumerate(self.slices):
@@ -151,11 +157,12 @@ class ChannelSurvey:
                 suspects += _suspects(neighbours, preceding, following)
             if survey.damages:
                 indexed.append(survey.index.dangling)
-        return Ranges.union([Ranges.of(suspects), *indexed]) - self.intact()
+        return Ranges.union([Ranges.of(suspects), *indexed]) - self.intact
 
+    @cached_property
     def missing(self) -> Ranges:
-        """Returns the sequences of which no byte is there: holes, and what only an index still names."""
-        known = self.intact() | self.damaged()
+        """The sequences of which no byte is there: holes, and what only an index still names."""
+        known = self.intact | self.damaged
         named = Ranges.union(survey.index.dangling for survey in (*self.slices, *self.lone_indexes)) - known
         return (known | named).holes() | named
 
@@ -404,7 +411,7 @@ def survey_channels(
             local.columns = MessageColumns(BATCH_ROWS)
         return survey_slice(files, channel, crc, check_crc=check_crc, columns=local.columns, progress=progress)
 
-    waiting: deque[tuple[ChannelFiles, str | None, list[Future[SliceSurvey]]]] = deque()
+    waiting: deque[tuple[ChannelFiles, str | None, list[Callable[[], SliceSurvey]]]] = deque()
     upcoming = iter(names)
     ahead = 0
     with ThreadPoolExecutor(workers) as pool:
@@ -413,16 +420,25 @@ def survey_channels(
                 files, error = _list(store, name)
                 if archived:
                     files.slices = [*files.archived, *files.slices]
-                futures = [pool.submit(work, s, files.raw_name) for s in (*files.slices, *files.lone_indexes)]
+                futures = [_start(pool, work, s, files.raw_name) for s in (*files.slices, *files.lone_indexes)]
                 waiting.append((files, error, futures))
                 ahead += len(futures) + 1
             if not waiting:
                 return
             files, error, futures = waiting.popleft()
             ahead -= len(futures) + 1
-            surveys = [future.result() for future in futures]
+            surveys = [future() for future in futures]
             count = len(files.slices)
             yield ChannelSurvey(files, surveys[:count], surveys[count:], error)
+
+
+def _start(
+    pool: ThreadPoolExecutor, work: Callable[[SliceFiles, bytes], SliceSurvey], files: SliceFiles, channel: bytes
+) -> Callable[[], SliceSurvey]:
+    """Starts a scan, or puts it off until its result is wanted where handing it to a thread costs more than it."""
+    if files.data_size + files.index_size < _SMALL:
+        return partial(work, files, channel)
+    return pool.submit(work, files, channel).result
 
 
 def _list(store: Datastore, name: str) -> tuple[ChannelFiles, str | None]:

@@ -151,9 +151,9 @@ def _channel(survey: ChannelSurvey) -> ChannelVerdict:
     runs = list(survey.runs())
     return ChannelVerdict(
         survey.files.name,
-        survey.intact(),
-        survey.damaged(),
-        survey.missing(),
+        survey.intact,
+        survey.damaged,
+        survey.missing,
         sum(run.count for run in runs),
         sum(run.bytes for run in runs),
     )
@@ -259,5 +259,5 @@ def channel_findings(
         yield finding("file-unreadable", subs, file=file, channel=channel)
     else:
         yield from log_findings(file, subs, channel)
-        last = max(survey.intact().last, survey.damaged().last)
+        last = max(survey.intact.last, survey.damaged.last)
         yield from subscription_findings(file, channel, subs, known_clients, last)

@@ -73,6 +73,7 @@ class ChannelFiles:
         subs: `subs.dat`, or None.
         misnamed: `msgs.*.dat` files whose number cannot be read: the server refuses to start.
         foreign: Files that belong to nobody (the server ignores them).
+        raft_logs: Raft logs of a clustered node in here: then this is no channel, although the server takes it for one.
         directories: Directories inside the channel (ignored as well).
     """
 
@@ -84,6 +85,7 @@ class ChannelFiles:
     subs: Path | None = None
     misnamed: list[Path] = field(default_factory=list)
     foreign: list[Path] = field(default_factory=list)
+    raft_logs: list[Path] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
 
     @property
@@ -184,6 +186,11 @@ def open_datastore(path: Path | str) -> Datastore:
     for entry in entries:
         _sort_root_entry(store, entry)
     if not _is_store(store):
+        if found := [*store.raft_logs, *(log for name in store.channel_names for log in raft_logs_in(root / name))]:
+            raise StoreUnreadableError(
+                f"{root}: holds the raft log of a clustered node ({found[0].relative_to(root)}), not a file store",
+                "name the directory given to the server as -dir; messages are there",
+            )
         raise StoreUnreadableError(
             f"{root}: is not a file store: neither {SERVER_FILE} nor {CLIENTS_FILE} nor a channel directory is in it",
             "name the directory given to the server as -dir",
@@ -245,6 +252,9 @@ def list_channel(path: Path) -> ChannelFiles:
         entry_path = path / entry.name
         if entry.is_dir():
             channel.directories.append(entry_path)
+            channel.raft_logs += raft_logs_in(entry_path)
+        elif entry.name == RAFT_LOG_FILE:
+            channel.raft_logs.append(entry_path)
         elif entry.name == SUBS_FILE:
             channel.subs = entry_path
         elif match := _SLICE.fullmatch(entry.name):
@@ -273,6 +283,14 @@ def list_channel(path: Path) -> ChannelFiles:
         else:
             channel.lone_indexes.append(SliceFiles(number, None, index_path, archived, 0, index_size))
     return channel
+
+
+def raft_logs_in(directory: Path) -> list[Path]:
+    """Returns the raft logs right in a directory or one level below, where a clustered node puts its own (1.5)."""
+    try:
+        return [p for p in (directory / RAFT_LOG_FILE, *directory.glob(f"*/{RAFT_LOG_FILE}")) if p.is_file()]
+    except OSError:
+        return []
 
 
 @lru_cache(maxsize=4096)

@@ -117,6 +117,11 @@ class ServerScan(Iterator[LogColumns]):
         return LogEnd(offset, stop, error, len(self._buffer))
 
 
+def _columns(buffer: Buffer) -> LogColumns:
+    """Makes columns for a file: most logs are small, and there are as many as channels."""
+    return LogColumns(min(BATCH_ROWS, len(buffer) // RECORD_HEADER_SIZE + 1))
+
+
 def record_at(buffer: Buffer, offset: int) -> tuple[int, int, int, Buffer]:
     """Returns type, size, stored CRC and payload of the record whose header is at an offset.
 
@@ -210,7 +215,7 @@ def scan_log(
         Batches, valid until the next step, and damaged ranges, in file order. Except for a good version header,
         nothing is left out.
     """
-    columns = LogColumns(BATCH_ROWS)
+    columns = _columns(buffer)
     at, limit = 0, len(buffer)
     if text := check_file_version(buffer):
         found = kernels.find_log_record(buffer, 0, limit, crc, layout.max_type)

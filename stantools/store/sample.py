@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -139,38 +140,54 @@ def write_sample(directory: Path, options: SampleOptions | None = None, *, progr
     options = options or SampleOptions()
     options.check()
     crc = Crc(options.polynomial)
-    size = 0
+    names, size = tuple(options.names), 0
     with new_directory(directory) as content:
         store = StoreWriter(content, crc)
         store.write_server(new_server_info(options.cluster_id))
         _write_clients(content, options, crc)
-        for number, name in enumerate(options.names):
-            channel = _Channel(options, number, name.encode())
+        pool = _Pool(options)
+        for number, name in enumerate(names):
+            gaps = options.gaps and number == len(names) - 1
+            channel = _Channel(options, number, name.encode(), pool, gaps=gaps)
             with store.slices(channel.name, options.limits) as writer:
                 size += channel.write(writer, progress)
             _write_subscriptions(content, options, number, channel, crc)
-        damages = inflict(content, options.names, options.damage, crc, options.seed)
-    names = tuple(options.names)
+        damages = inflict(content, names, options.damage, crc, options.seed)
     return Sample(directory, names, options.messages * len(names), size, tuple(damages))
+
+
+class _Pool:
+    """Random bytes, letters and numbers from which all channels cut their messages.
+
+    Attributes:
+        bytes: Random bytes, more than two messages of them.
+        letters: As many letters and digits.
+        jitter: Nanoseconds that a message comes later than regular.
+    """
+
+    def __init__(self, options: SampleOptions) -> None:
+        self.bytes = random.Random(f"{options.seed}:pool").randbytes(max(_POOL, 2 * options.size))
+        self.letters = self.bytes.translate(bytes(ord(_LETTERS[n % 62]) for n in range(256)))
+        self.jitter = np.frombuffer(self.bytes[:_POOL], "<u4").astype(np.int64) % _STEP
 
 
 class _Channel:
     """The messages of one channel, made batch by batch."""
 
-    def __init__(self, options: SampleOptions, number: int, name: bytes) -> None:
+    def __init__(self, options: SampleOptions, number: int, name: bytes, pool: _Pool, *, gaps: bool) -> None:
         rng = random.Random(f"{options.seed}:{number}")
         self.name = name
         self._number = number
         self._size = options.size
-        self._pool = rng.randbytes(max(_POOL, 2 * options.size))
-        self._letters = self._pool.translate(bytes(ord(_LETTERS[n % 62]) for n in range(256)))
+        self._pool = pool.bytes
+        self._letters = pool.letters
+        self._jitter = pool.jitter
+        # Where in the pool it begins, so that channels differ.
+        self._start = rng.randrange(_POOL)
         self._make = (self._json, self._binary, self._text)[number % 3]
-        self._jitter = np.frombuffer(self._pool[:_POOL], "<u4").astype(np.int64) % _STEP
         self._cipher, self._code = None, cipher_named(options.cipher)
         # How many messages come before each of two gaps.
-        self._cuts = (options.messages // 3, 2 * options.messages // 3) if options.gaps else None
-        if options.gaps and number < len(options.names) - 1:
-            self._cuts = None
+        self._cuts = (options.messages // 3, 2 * options.messages // 3) if gaps else None
         self.sequences = self._number_messages(options.messages)
         if options.encryption_key:
             self._cipher = ChannelCipher(options.encryption_key, name, random=rng.randbytes(4))
@@ -187,7 +204,7 @@ class _Channel:
         """Writes all messages and returns the bytes of their data."""
         count, size = len(self.sequences), 0
         borders = [0, *(self._cuts or ()), count]
-        for part, (begin, end) in enumerate(zip(borders, borders[1:], strict=False)):
+        for part, (begin, end) in enumerate(pairwise(borders)):
             # The second gap is one of those that releases before 0.9.2 left.
             writer.fill_gaps = part < 2
             for at in range(begin, end, _BATCH):
@@ -206,21 +223,16 @@ class _Channel:
             payloads = [self._cipher.encrypt(payload, self._code) for payload in payloads]
         replies = None
         if self._number % 3 == 1:
-            replies = [b"" if row % 5 else b"_INBOX." + self._slice(self._letters, row, 22) for row in range(at, stop)]
+            replies = [b"" if row % 5 else b"_INBOX.%022d" % row for row in range(at, stop)]
         writer.append(self.sequences[at:stop], times, replies, payloads)
         return size
-
-    @staticmethod
-    def _slice(pool: bytes, row: int, size: int) -> bytes:
-        begin = row * 61 % (len(pool) - size)
-        return pool[begin : begin + size]
 
     def _json(self, at: int, stop: int) -> Iterator[bytes]:
         letters, size = self._letters, self._size
         room = len(letters) - size
         for row in range(at, stop):
             head = b'{"order":%d,"customer":"c%d","note":"' % (row + 1, row % 97)
-            begin = row * 61 % room
+            begin = (row * 61 + self._start) % room
             rest = size - len(head) - 2
             yield head + letters[begin : begin + rest] + b'"}' if rest >= 0 else letters[begin : begin + size]
 
@@ -228,14 +240,14 @@ class _Channel:
         pool, size = self._pool, self._size
         room = len(pool) - size
         for row in range(at, stop):
-            begin = row * 61 % room
+            begin = (row * 61 + self._start) % room
             yield pool[begin : begin + size] if row % 17 != 16 else b""
 
     def _text(self, at: int, stop: int) -> Iterator[bytes]:
         letters, size = self._letters, self._size
         room = len(letters) - size
         for row in range(at, stop):
-            begin = row * 61 % room
+            begin = (row * 61 + self._start) % room
             yield letters[begin : begin + size]
 
 
@@ -250,8 +262,9 @@ def _write_clients(root: Path, options: SampleOptions, crc: Crc) -> None:
         if not options.subscriptions:
             return
         for name in (b"publisher", b"app-1", b"app-2", b"app-3"):
-            connection = {"conn_id": _identifier(rng), "protocol": 1, "ping_interval": 5, "ping_max_out": 3}
-            log.add(pb.ClientInfo(id=name, hb_inbox=b"_INBOX." + _identifier(rng), **connection))
+            info = pb.ClientInfo(id=name, hb_inbox=b"_INBOX." + _identifier(rng), conn_id=_identifier(rng))
+            info.protocol, info.ping_interval, info.ping_max_out = 1, 5, 3
+            log.add(info)
         for name in (b"app-3", b"publisher"):
             log.delete(name)
 

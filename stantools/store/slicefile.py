@@ -64,8 +64,10 @@ class SliceFile:
             if os.fstat(file._index).st_size > FILE_HEADER_SIZE:
                 os.ftruncate(file._index, 0)
             for descriptor in (file._data, file._index):
-                if os.pread(descriptor, FILE_HEADER_SIZE, 0) != _HEADER:
+                header = os.pread(descriptor, FILE_HEADER_SIZE, 0)
+                if header and header != _HEADER:
                     os.ftruncate(descriptor, 0)
+                if header != _HEADER:
                     write_all(descriptor, _HEADER)
         except StoreUnwritableError:
             file.close()

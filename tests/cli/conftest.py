@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def invoke(*arguments: object, env: dict[str, str] | None = None, stdin: str | None = None) -> Outcome:
         result = CliRunner().invoke(cli, [str(a) for a in arguments], env=env, input=stdin, prog_name="stantools")
-        assert "unexpected" not in result.stderr, result.stderr
+        assert "error: unexpected" not in result.stderr, result.stderr
         assert "Traceback" not in result.stderr, result.stderr
         return Outcome(result.exit_code, result.stdout, result.stderr)
 

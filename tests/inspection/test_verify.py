@@ -155,6 +155,15 @@ def test_an_unreadable_channel_is_a_finding(golden_copy: Callable[[str], Path]) 
     assert [c.intact.as_json() for c in verdict.channels] == [[[1, 15], [31, 40]], [[1, 12]]]
 
 
+def test_a_raft_log_is_named(golden: Path, golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("clustered")
+    raft = golden / "clustered" / "raft"
+    with pytest.raises(StoreUnreadableError, match="raft log"):
+        open_datastore(raft)
+    fresh_copy(raft, root / "raft")
+    assert "raft-log" in codes(run(root))
+
+
 def test_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file", tmp_path / "absent"):

@@ -199,9 +199,6 @@ class _SliceLookup:
 
     def ascending(self, sequences: NDArray[np.uint64], offsets: NDArray[np.int64], sizes: NDArray[np.uint32]) -> None:
         """Looks up messages in the order of the index, in which sequences rise."""
-        if self._wanted is not None:
-            keep = self._selected(sequences)
-            sequences, offsets, sizes = sequences[keep], offsets[keep], sizes[keep]
         for start in range(0, len(sequences), _ROWS):
             part = slice(start, start + _ROWS)
             self._ascending_part(sequences[part], offsets[part].astype(np.int64), sizes[part].astype(np.int64))
@@ -209,7 +206,7 @@ class _SliceLookup:
     def _ascending_part(
         self, sequences: NDArray[np.uint64], offsets: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> None:
-        answers, ahead = self._answers, self._ahead
+        ahead = self._ahead
         good, got, failed = self._read(offsets, sizes)
         ends = offsets + sizes + RECORD_HEADER_SIZE
         plain = good & (got == sequences)
@@ -220,7 +217,7 @@ class _SliceLookup:
         for row in np.flatnonzero(~plain).tolist():
             if row < done:
                 continue
-            answers.add_readable(sequences[done:row])
+            self._add_readable(sequences[done:row])
             if ahead is not None:
                 ahead.skip(offsets[done:row], ends[done:row])
             while True:
@@ -229,12 +226,14 @@ class _SliceLookup:
                     alone = int(got[row]), ""
                 else:
                     alone = (0, failed[row]) if row in failed else self._source.read_alone(offset, size)
-                answers.add(int(sequences[row]), alone if ahead is None else ahead.read(offset, size), alone)
+                answer = alone if ahead is None else ahead.read(offset, size)
+                if self._wanted is None or int(sequences[row]) in self._wanted:
+                    self._answers.add(int(sequences[row]), answer, alone)
                 row += 1
                 if row == len(sequences) or ahead is None or ahead.aligned(int(offsets[row])):
                     break
             done = row
-        answers.add_readable(sequences[done:])
+        self._add_readable(sequences[done:])
         if ahead is not None:
             ahead.skip(offsets[done:], ends[done:])
         self._window.done(int(ends.max(initial=0)))
@@ -298,6 +297,11 @@ class _SliceLookup:
                     answer = (0, failed[row]) if row in failed else self._source.read_alone(offset, size)
                 self._answers.add(int(asked[row]), answer, answer)
             self._advance(int(sizes.sum()) + RECORD_HEADER_SIZE * len(sizes))
+
+    def _add_readable(self, sequences: NDArray[np.uint64]) -> None:
+        if self._wanted is not None:
+            sequences = sequences[self._selected(sequences)]
+        self._answers.add_readable(sequences)
 
     def _selected(self, sequences: NDArray[np.uint64]) -> NDArray[np.bool_]:
         if self._wanted is None:

@@ -178,9 +178,9 @@ def _damaged(file: str, neighbours: Neighbours) -> Dropped:
 
 def _leave_lost_sequences(survey: ChannelSurvey, plan: SalvagePlan) -> None:
     """Notes the messages that are lost: damaged beyond proof, or named by an index whose data is gone."""
-    lost = survey.damaged() - survey.repairable()
+    lost = survey.damaged - survey.repairable
     named = Ranges.union(s.index.dangling for s in (*survey.slices, *survey.lone_indexes))
-    lost |= named - survey.intact() - survey.repairable()
+    lost |= named - survey.intact - survey.repairable
     if lost:
         plan.dropped.append(Dropped(survey.files.name, -1, 0, "the messages are damaged or gone", lost))
     elif any(_held_something(s, n) for s in survey.slices for n in s.damages):
