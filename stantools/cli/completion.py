@@ -18,7 +18,8 @@ _ENOUGH = 500
 
 def complete_channel(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offers the channels of the store that is named earlier on the line."""
-    store = ctx.params.get("store")
+    # With an option that still lacks its value, click leaves the store among the words it could not place.
+    store = ctx.params.get("store") or next(iter(ctx.args), None)
     if not store:
         return []
     from stantools.store.directory import open_datastore

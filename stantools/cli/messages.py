@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
 _CUT = 160
+#: So many payloads that look encrypted make a note worth while.
+_SUSPECTS = 3
 
 
 @verb("messages")
@@ -145,8 +147,8 @@ class _Warnings:
 
     def __init__(self, channel: str, *, encryption_key_given: bool) -> None:
         self._channel = console.escape(channel)
-        self._key_given = encryption_key_given
-        self._told_encrypted = False
+        self._told_encrypted = encryption_key_given
+        self._payloads = self._suspects = 0
         self.count = 0
 
     def watch(self, items: Iterator[StoredMessage | Trouble]) -> Iterator[StoredMessage]:
@@ -158,9 +160,11 @@ class _Warnings:
                 continue
             if item.error:
                 self._warn(f"{self._channel}: message {item.sequence} cannot be decrypted: {item.error}")
-            elif not self._key_given and not self._told_encrypted:
+            elif item.data and not self._told_encrypted:
                 self._look_for_encryption(item)
             yield item
+        if self._suspects and self._suspects == self._payloads:
+            self._tell_encrypted()
 
     def _trouble(self, trouble: Trouble) -> None:
         place = f"{self._channel}/{console.escape(trouble.file)}"
@@ -179,7 +183,14 @@ class _Warnings:
     def _look_for_encryption(self, message: StoredMessage) -> None:
         from stantools.format.encryption import looks_encrypted
 
-        if looks_encrypted(message.data):
+        # A single payload can look so by chance, most of several cannot.
+        self._payloads += 1
+        self._suspects += looks_encrypted(message.data)
+        if self._suspects >= _SUSPECTS and self._suspects * 2 > self._payloads:
+            self._tell_encrypted()
+
+    def _tell_encrypted(self) -> None:
+        if not self._told_encrypted:
             self._told_encrypted = True
             console.note(
                 f"payloads of {self._channel} look encrypted; "

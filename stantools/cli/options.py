@@ -22,7 +22,6 @@ from stantools.errors import StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
     from stantools.store.limits import ChannelLimits, StoreLimits
-    from stantools.store.options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -124,6 +123,32 @@ def output_option(*formats: str) -> Callable[[_F], _F]:
     )
 
 
+_key_decorators: Callable[[Any], Any] = _each(
+    click.option(
+        "--encryption-key-env",
+        metavar="NAME",
+        help=f"Variable that holds the server's encryption key; its own is {SERVER_KEY_VARIABLE}.",
+    ),
+    click.option(
+        "--encryption-key-file",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="File with the server's encryption key; a line break at its end does not count.",
+    ),
+)
+
+
+def key_options(function: _F) -> _F:
+    """Adds the options for the encryption key and passes it on as `encryption_key: bytes | None`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **values: Any) -> Any:
+        values["encryption_key"] = _key(values.pop("encryption_key_env"), values.pop("encryption_key_file"))
+        return function(*args, **values)
+
+    return cast(_F, _key_decorators(wrapper))
+
+
 def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
     """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
 
@@ -142,36 +167,20 @@ def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
         click.option("--no-crc", is_flag=True, help="Do not check CRCs, like a server with -file_crc=false."),
     ]
     if key:
-        decorators += [
-            click.option(
-                "--encryption-key-env",
-                metavar="NAME",
-                help=f"Variable that holds the server's encryption key; its own is {SERVER_KEY_VARIABLE}.",
-            ),
-            click.option(
-                "--encryption-key-file",
-                type=click.Path(path_type=Path),
-                metavar="PATH",
-                help="File with the server's encryption key; a line break at its end does not count.",
-            ),
-        ]
+        decorators.append(_key_decorators)
 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
         def wrapper(*args: Any, **values: Any) -> Any:
-            values["reading"] = _reading(values)
+            from stantools.store.options import ReadOptions
+
+            given = _key(values.pop("encryption_key_env", None), values.pop("encryption_key_file", None))
+            values["reading"] = ReadOptions(values.pop("crc_poly"), not values.pop("no_crc"), given)
             return function(*args, **values)
 
         return cast(_F, _each(*decorators)(wrapper))
 
     return decorate
-
-
-def _reading(values: dict[str, Any]) -> ReadOptions:
-    from stantools.store.options import ReadOptions
-
-    key = _key(values.pop("encryption_key_env", None), values.pop("encryption_key_file", None))
-    return ReadOptions(values.pop("crc_poly"), not values.pop("no_crc"), key)
 
 
 def _key(variable: str | None, path: Path | None) -> bytes | None:

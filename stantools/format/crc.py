@@ -66,15 +66,16 @@ class Crc:
                 f"give it as the server option does: the reflected form, for example {IEEE} (IEEE)",
             )
         self.polynomial: Final = polynomial
-        self._function: Callable[..., int]
+        #: The same as calling the object, a little faster.
+        self.function: Callable[..., int]
         if polynomial == IEEE:
-            self._function = _ieee
+            self.function = _ieee
         else:
-            self._function = crcmod.mkCrcFun(1 << 32 | _reflect(polynomial, 32), 0, True, _ONES)
+            self.function = crcmod.mkCrcFun(1 << 32 | _reflect(polynomial, 32), 0, True, _ONES)
 
     def __call__(self, data: ReadableBuffer, value: int = 0) -> int:
         """CRC of `data`; `value` is the CRC of what comes before it."""
-        return self._function(data, value)
+        return self.function(data, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Crc) and other.polynomial == self.polynomial

@@ -19,9 +19,9 @@ Bytes: TypeAlias = bytes | memoryview
 _MASK64: Final = (1 << 64) - 1
 _MAX_LENGTH: Final = (1 << 63) - 1
 
-#: A payload that `is_message` and `is_update` believe in has no more fields than this, so that a search
+#: A payload that `is_message` and `is_fields` believe in has no more fields than this, so that a search
 #: through garbage stays linear. Real records have at most 11.
-MAX_FIELDS: Final = 64
+MAX_FIELDS: Final = 16
 
 
 class DecodeError(Exception):

@@ -7,12 +7,12 @@ of wrong use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from stantools.format import fieldscan
+from stantools.format import fieldscan, vectordecode
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
@@ -21,7 +21,6 @@ from stantools.format.layout import (
     MAX_TYPED_PAYLOAD,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
-    Flag,
     Stop,
     SubRecord,
 )
@@ -33,18 +32,11 @@ if TYPE_CHECKING:
 NAME: Final = "plain"
 
 _header = RECORD_HEADER.unpack_from
-_MESSAGE_ROW: Final = np.dtype(
-    [(name, getattr(MessageColumns(0), name).dtype) for name in MessageColumns.__slots__]  # in the order of the slots
-)
 _LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).dtype) for name in LogColumns.__slots__])
 _INDEX_ROW: Final = np.dtype(INDEX_DTYPE)
 _ZERO_INDEX_RECORD: Final = bytes(INDEX_RECORD_SIZE)
 _MAX_PAYLOAD: Final = 0xFFFFFFFF
 _END: Final = Stop.END  # looking up a member of an enumeration takes as long as a function call
-
-#: The bits of a varint of nine bytes that say where it ends.
-_NINE_BYTES_MASK: Final = int.from_bytes(b"\x80" * 9, "little")
-_NINE_BYTES: Final = int.from_bytes(b"\x80" * 8, "little")
 
 _SEARCH_BLOCK: Final = 1 << 20
 #: Whether a byte can begin a payload: as the first byte of a field's tag.
@@ -79,28 +71,25 @@ def scan_messages(
     """
     view, limit = _window(buffer, start, limit)
     _check_row(columns, row)
-    rows: list[tuple[int, ...]] = []
-    subject = _subject_field(channel)
+    positions: list[int] = []
+    sizes: list[int] = []
     position = start
     stop = Stop.END
     while position < limit:
-        if row + len(rows) == columns.capacity:
+        if row + len(positions) == columns.capacity:
             stop = Stop.FULL
             break
-        stop, size, stored = _read_header(view, position, limit)
+        stop, size = _read_record(view, position, limit, crc.function if check_crc else None)
         if stop is not _END:
             break
-        payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
-        if check_crc and crc(payload) != stored:
-            stop = Stop.BAD_CRC
-            break
-        decoded = _message_row(payload, position, channel, subject)
-        if decoded is None:
-            stop = Stop.BAD_DECODE
-            break
-        rows.append(decoded)
+        positions.append(position)
+        sizes.append(size)
         position += RECORD_HEADER_SIZE + size
-    _fill(columns, np.array(rows, _MESSAGE_ROW), row)
+    rows, accepted = vectordecode.decode(view, np.array(positions, np.int64), np.array(sizes, np.int64), channel)
+    if not accepted.all():
+        first = int(accepted.argmin())
+        rows, position, stop = rows[:first], positions[first], Stop.BAD_DECODE
+    _fill(columns, rows, row)
     return row + len(rows), position, stop
 
 
@@ -133,21 +122,19 @@ def read_messages_at(
     view, limit = _window(buffer, 0, limit)
     if len(offsets) > columns.capacity or len(offsets) > len(stops):
         raise ValueError(f"{len(offsets)} offsets for {columns.capacity} rows and {len(stops)} stops")
-    subject = _subject_field(channel)
-    rows = []
-    for i, position in enumerate(offsets.tolist()):
-        stop, size, stored = _read_header(view, position, limit) if 0 <= position < limit else (Stop.SHORT_HEADER, 0, 0)
-        decoded = None
-        if stop is _END:
-            payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
-            if check_crc and crc(payload) != stored:
-                stop = Stop.BAD_CRC
-            else:
-                decoded = _message_row(payload, position, channel, subject)
-                stop = Stop.END if decoded else Stop.BAD_DECODE
-        rows.append(decoded or (position, size, 0, 0, 0, 0, 0, 0, 0))
-        stops[i] = stop
-    _fill(columns, np.array(rows, _MESSAGE_ROW), 0)
+    positions = np.asarray(offsets, np.int64)
+    sizes = np.zeros(len(positions), np.int64)
+    found = np.full(len(positions), Stop.SHORT_HEADER, np.uint8)
+    for i, position in enumerate(positions.tolist()):
+        if 0 <= position < limit:
+            found[i], sizes[i] = _read_record(view, position, limit, crc.function if check_crc else None)
+    good = np.flatnonzero(found == Stop.END)
+    rows = np.zeros(len(positions), vectordecode.ROW)
+    rows["offset"], rows["size"] = positions, sizes
+    rows[good], accepted = vectordecode.decode(view, positions[good], sizes[good], channel)
+    found[good[~accepted]] = Stop.BAD_DECODE
+    _fill(columns, rows, 0)
+    stops[: len(found)] = found
 
 
 def find_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, channel: bytes) -> int:
@@ -213,16 +200,13 @@ def scan_log(
         if row + len(rows) == columns.capacity:
             stop = Stop.FULL
             break
-        stop, size, stored = _read_header(view, position, limit, MAX_TYPED_PAYLOAD)
+        stop, size = _read_record(view, position, limit, crc.function if check_crc else None, MAX_TYPED_PAYLOAD)
         if stop is not _END:
-            break
-        payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
-        if check_crc and crc(payload) != stored:
-            stop = Stop.BAD_CRC
             break
         kind = view[position + 3]
         ids = (0, 0)
         if SubRecord.DELETE <= kind <= SubRecord.MSG:
+            payload = bytes(view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size])
             try:
                 ids = fieldscan.update(payload, with_sequence=kind != SubRecord.DELETE)
             except fieldscan.DecodeError:
@@ -327,7 +311,7 @@ def encode_messages(
     if len(numbers) != count or len(times) != count or (replies is not None and len(replies) != count):
         raise ValueError("sequences, timestamps, replies and payloads differ in number")
     varint = fieldscan.encode_varint
-    subject = _subject_field(channel)
+    subject = b"\x12" + varint(len(channel)) + channel if channel else b""
     records: list[bytes] = []
     sizes = np.zeros(count, np.uint32)
     for i in range(count):
@@ -365,102 +349,27 @@ def _fill(columns: MessageColumns | LogColumns, rows: NDArray[Any], row: int) ->
         getattr(columns, name)[row : row + len(rows)] = rows[name]
 
 
-def _read_header(view: memoryview, position: int, limit: int, mask: int = _MAX_PAYLOAD) -> tuple[Stop, int, int]:
-    """Why the record at `position` (before the limit) cannot be read, or END; payload size and CRC."""
-    left = limit - position - RECORD_HEADER_SIZE
-    if left < 0:
-        return Stop.SHORT_HEADER, 0, 0
-    word, stored = _header(view, position)
-    if not word and not stored:
-        return Stop.ZEROS, 0, 0
-    size = word & mask
-    if size > left:
-        return Stop.SHORT_PAYLOAD if left else Stop.DANGLING, size, stored
-    return _END, size, stored
-
-
-def _subject_field(channel: bytes) -> bytes:
-    return b"\x12" + fieldscan.encode_varint(len(channel)) + channel if channel else b""
-
-
-def _message_row(payload: bytes, position: int, channel: bytes, subject: bytes) -> tuple[int, ...] | None:
-    """A row of `MessageColumns` for the record at `position`; None if the payload is not a message."""
+def _read_record(
+    view: memoryview,
+    position: int,
+    limit: int,
+    crc: Callable[[memoryview], int] | None,
+    mask: int = _MAX_PAYLOAD,
+) -> tuple[Stop, int]:
+    """Why the record at `position` (before the limit) is not good, or END; and its payload size."""
     begin = position + RECORD_HEADER_SIZE
-    usual = _usual_message(payload, subject)
-    if usual is not None:
-        sequence, timestamp, start, size = usual
-        return position, len(payload), sequence, timestamp, start + begin if size else 0, size, 0, 0, 0
-    try:
-        decoded = fieldscan.message(payload)
-    except fieldscan.DecodeError:
-        return None
-    return (
-        position,
-        len(payload),
-        decoded.sequence,
-        decoded.timestamp,
-        begin + decoded.data_start if decoded.data_size else 0,
-        decoded.data_size,
-        begin + decoded.reply_start if decoded.reply_size else 0,
-        decoded.reply_size,
-        decoded.flags if decoded.subject == channel else decoded.flags | Flag.FOREIGN_SUBJECT,
-    )
-
-
-def _usual_message(payload: bytes, subject: bytes) -> tuple[int, int, int, int] | None:
-    """Sequence, timestamp, data start and size of a message as the server mostly writes it, else None."""
-    try:
-        if payload[0] != 0x08:
-            return None
-        sequence = payload[1]
-        position = 2
-        if sequence > 0x7F:
-            sequence &= 0x7F
-            shift = 7
-            while (byte := payload[position]) > 0x7F:
-                sequence |= (byte & 0x7F) << shift
-                shift += 7
-                position += 1
-            if shift > 56 or not byte:
-                return None
-            sequence |= byte << shift
-            position += 1
-        if not sequence or not subject or not payload.startswith(subject, position):
-            return None
-        position += len(subject)
-        start = size = 0
-        if payload[position] == 0x22:
-            size = payload[position + 1]
-            start = position + 2
-            if size > 0x7F:
-                high = payload[start]
-                if high > 0x7F or not high:
-                    return None
-                size = size & 0x7F | high << 7
-                start += 1
-            position = start + size
-            if not size:
-                return None
-        if payload[position] != 0x28 or len(payload) - position != 10:
-            return None
-    except IndexError:
-        return None
-    # Timestamps from 1972 to 2262 take nine bytes: eight that announce another, and a last one above zero.
-    bits = int.from_bytes(payload[-9:], "little")
-    if bits & _NINE_BYTES_MASK != _NINE_BYTES or not bits >> 64:
-        return None
-    timestamp = (
-        (bits & 0x7F)
-        | (bits >> 1 & 0x7F << 7)
-        | (bits >> 2 & 0x7F << 14)
-        | (bits >> 3 & 0x7F << 21)
-        | (bits >> 4 & 0x7F << 28)
-        | (bits >> 5 & 0x7F << 35)
-        | (bits >> 6 & 0x7F << 42)
-        | (bits >> 7 & 0x7F << 49)
-        | (bits >> 8 & 0x7F << 56)
-    )
-    return sequence, timestamp, start, size
+    if begin > limit:
+        return Stop.SHORT_HEADER, 0
+    word, stored = _header(view, position)
+    size = word & mask
+    end = begin + size
+    if end > limit:
+        return Stop.DANGLING if begin == limit else Stop.SHORT_PAYLOAD, size
+    if not word and not stored:
+        return Stop.ZEROS, 0
+    if crc and crc(view[begin:end]) != stored:
+        return Stop.BAD_CRC, size
+    return _END, size
 
 
 def _candidates(view: memoryview, start: int, limit: int, typed: int) -> Iterator[int]:

@@ -1,6 +1,8 @@
 """The catalogue of finding codes: what each means, what the real server does with it, and what to do.
 
-Codes never change their meaning. `docs/findings.md` is generated from this table; `stantools explain CODE` prints it.
+Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`); `stantools explain CODE`
+prints an entry of it. Texts are parts of sentences: they begin with a small letter and end without a full stop, and
+"it" in `server` is the server.
 """
 
 from __future__ import annotations
@@ -35,50 +37,58 @@ class Entry:
 
 
 _SALVAGE = "run `stantools salvage STORE --out NEW`: it keeps every intact record"
-_FORECAST = "run `stantools forecast STORE` before starting the server: starting it can destroy data"
-_NOTHING = "nothing to do"
+_FORECAST = "run `stantools forecast STORE` before starting the server: a start can destroy data"
+_CUT_OR_KEEP = (
+    "`stantools truncate-bad-eof STORE --dry-run` shows what the server's own repair would cut; "
+    "`stantools salvage STORE --out NEW` keeps every intact record"
+)
+_LOOK_OR_KEEP = (
+    "`stantools forecast STORE` shows what a start would cut; `stantools salvage STORE --out NEW` keeps every intact "
+    "record"
+)
 _CRASH = "a crash or power failure while the file was being written"
-_BITROT = "a bad disk, memory or copy; the file was edited"
+_BITROT = "a bad disk, bad memory or a bad copy; somebody edited the file"
 
-_ENTRIES = (
-    # The store as a whole
+_STORE = (
     Entry(
         "server-missing",
         _E,
         "server.dat is missing or holds no record",
-        "a crash at the first start; a partial copy",
-        "up to 0.24 it starts with an empty state, and the next publish overwrites sequences from 1; 0.25 recovers",
-        "do not start the server; " + _SALVAGE + " (name the cluster with --cluster-id)",
+        "a crash at the very first start; a partial copy",
+        "up to 0.24 it starts as if the store were empty, and new messages get sequences from 1 on again, in the old "
+        "files; from 0.25 on it writes a new server.dat with the cluster id it was started with, and recovers",
+        "do not start the server; " + _SALVAGE + " (--cluster-id names the cluster)",
     ),
     Entry(
         "server-damaged",
         _E,
         "server.dat cannot be read",
-        _CRASH,
+        _CRASH + "; " + _BITROT + "; or the CRC polynomial that was given is not the store's",
         "it refuses to start, also with its truncate option",
-        _SALVAGE + "; the record is rebuilt from its intact parts or --cluster-id",
+        _SALVAGE + " (server.dat is made anew, from what is left of it or from --cluster-id)",
     ),
     Entry(
         "clients-missing",
         _W,
         "clients.dat is missing",
         "a partial copy, or somebody removed it",
-        "it starts; plain subscriptions stay for ever and open durable queue groups are deleted with their position",
-        _SALVAGE + "; it turns such subscriptions into offline durables",
+        "it starts without clients: open durable queue groups are deleted with their position, plain subscriptions "
+        "are dropped but stay in subs.dat",
+        _SALVAGE + ", and the position of every durable and durable queue group",
     ),
     Entry(
         "file-unreadable",
         _E,
         "a file or directory cannot be read",
         "permissions, or a failing disk",
-        "it refuses to start",
+        "it refuses to start, if it runs as a user that cannot read and write the file either",
         "check permissions and the disk, then verify again",
     ),
     Entry(
         "file-version",
         _E,
         "a file does not begin with file version 1",
-        _CRASH + "; another program's file",
+        "a crash between creating the file and writing its first bytes; a file of another program; " + _BITROT,
         "it refuses to start, also with its truncate option",
         _SALVAGE,
     ),
@@ -88,7 +98,7 @@ _ENTRIES = (
         "a temporary file of an interrupted compaction",
         "a crash during compaction",
         "it ignores the file and never removes it",
-        "compare it with the file it was to replace, then delete it",
+        "`stantools records FILE` shows what is in it; compare it with the file it was to replace, then delete it",
     ),
     Entry(
         "foreign-file",
@@ -101,8 +111,8 @@ _ENTRIES = (
     Entry(
         "foreign-directory",
         _W,
-        "a directory that holds no channel",
-        "lost+found, a backup, an empty channel",
+        "a directory in the root that holds no channel",
+        "lost+found, a backup, or a channel whose creation was interrupted",
         "it takes every directory in the root for a channel and writes a subs.dat into it",
         "move it elsewhere",
     ),
@@ -111,65 +121,69 @@ _ENTRIES = (
         _I,
         "a directory inside a channel directory",
         "somebody put it there",
-        "it ignores it",
+        "it ignores the directory",
         "move it elsewhere",
     ),
     Entry(
         "symlinked-channel",
         _W,
         "a symbolic link to a directory in the root",
-        "channels moved to another disk",
-        "it skips the channel at recovery, and appends to its files blindly when the channel is used again",
-        "mount or copy the directory in place of the link",
+        "a channel was moved to another disk",
+        "it does not recover the channel; when the channel is used again it appends to the files behind the link "
+        "without having read them",
+        "mount or copy the directory in place of the link; `stantools salvage` follows the link",
     ),
     Entry(
         "case-collision",
         _W,
-        "channel names that differ by letter case only",
-        "allowed before 0.25",
-        "it recovers both; a copy to a file system that ignores case merges them",
-        "migrate one under another name",
+        "channel names that differ only in upper and lower case",
+        "servers before 0.25 allowed that",
+        "it recovers both",
+        "keep the store off file systems that ignore case: there the two become one directory",
     ),
     Entry(
         "witness-present",
         _I,
-        "the last start used the truncate option (.truncate.lck)",
+        "the last start of the server used its truncate option (.truncate.lck)",
         "-file_truncate_bad_eof was given",
-        "it refuses another start with the option; a start without removes it",
-        "start once without the option",
+        "it refuses another start with the option; a start without it removes the file",
+        "start it without the option",
     ),
     Entry(
         "raft-log",
         _I,
-        "a raft log of a clustered node",
-        "the node ran in a cluster",
-        "clients and subscriptions of a clustered node live there, not in clients.dat and subs.dat",
-        "keep it beside the store",
+        "the raft log of a clustered node lies in the store",
+        "the node ran in a cluster, with its log path below the store",
+        "a clustered node keeps clients and subscriptions there, not in clients.dat and subs.dat",
+        "leave it where it is, and keep a copy of it together with the store",
     ),
     Entry(
         "archived-slices",
         _I,
         "archived slices (.bak) lie in the channel directory",
-        "an archive script left them",
+        "an archive script left them there, or failed",
         "it never reads them",
-        "`stantools messages --archived` reads them in place",
+        "`stantools messages STORE CHANNEL --archived` reads them in place, `stantools salvage --archived` takes them "
+        "along",
     ),
-    # Logs
+)
+
+_LOGS = (
     Entry(
         "log-torn",
         _E,
         "clients.dat or subs.dat ends inside a record",
-        _CRASH,
-        "it refuses to start; with its truncate option it cuts the file there",
-        _FORECAST + "; or " + _SALVAGE,
+        _CRASH + "; or the length of a record is damaged, so that it reaches beyond the end",
+        "it refuses to start; with its truncate option it cuts the file where that record begins",
+        _CUT_OR_KEEP,
     ),
     Entry(
         "log-zeros",
         _W,
-        "zero bytes stand where a record should begin",
+        "zero bytes stand where a record should begin in clients.dat or subs.dat",
         _CRASH,
-        "it cuts the file there without a word, whatever follows",
-        _FORECAST + "; or " + _SALVAGE,
+        "eight or more: it cuts the file there without a word, whatever follows. Fewer: it refuses to start",
+        _LOOK_OR_KEEP,
     ),
     Entry(
         "log-damaged",
@@ -182,98 +196,128 @@ _ENTRIES = (
     Entry(
         "log-unknown-type",
         _E,
-        "a record of a type that no server writes",
-        _BITROT,
-        "it refuses to start",
+        "a record in clients.dat or subs.dat of a type that no server writes",
+        _BITROT + "; no CRC covers the type",
+        "it refuses to start, also with its truncate option",
         _SALVAGE,
     ),
     Entry(
         "log-dangling-header",
         _W,
-        "the file ends with a record header and nothing behind it",
+        "clients.dat or subs.dat ends with a record header and nothing behind it",
         _CRASH,
-        "it takes that for the end; later records are appended behind it and the next start fails",
-        "run `stantools truncate-bad-eof` or `stantools salvage`",
+        "it takes that for the end; later records are appended behind it, and the next start fails",
+        _SALVAGE + " and leaves the header out",
     ),
     Entry(
         "subs-missing",
         _W,
-        "a channel has no subs.dat",
+        "a channel has messages and no subs.dat",
         "a partial copy, or a crash when the channel was made",
         "it starts with no subscriptions on the channel: durables are lost without a word",
-        "put the file back from a copy, if there was one",
+        "put the file back from a copy, if there is one; nothing else in the store knows the durables",
     ),
     Entry(
         "ghost-durable-queue",
         _W,
-        "a durable queue member whose client is unknown",
-        "clients.dat was lost or cut",
-        "it deletes the member at start; the group's position can be lost with it",
-        _SALVAGE,
+        "a member of a durable queue group whose client is unknown",
+        "clients.dat was lost or cut; a crash while the client was closing",
+        "it deletes the member at start; if it was the only one, the position of the group is lost",
+        _SALVAGE + ", and the group keeps its position and its pending messages",
     ),
     Entry(
         "orphan-subscription",
         _I,
-        "a plain subscription whose client is unknown",
-        "a crash between two writes",
-        "it drops it from memory and keeps it in the file, where it counts against the limit",
-        "`stantools compact` removes it",
+        "a subscription that is not durable and whose client is unknown",
+        "clients.dat was lost or cut; a crash while the client was closing",
+        "it drops it from memory and keeps it in the file, where it counts against the limit of subscriptions",
+        "nothing has to be done; `stantools salvage` leaves it out",
     ),
-    # Slices
+    Entry(
+        "subscription-ahead",
+        _W,
+        "a subscription's position lies beyond the last message of its channel",
+        "the newest messages were lost",
+        "it gives the sequences to new messages, which this subscription never gets",
+        "`stantools salvage STORE --out NEW` sets such positions back to the last message there is",
+    ),
+)
+
+_SLICES = (
     Entry(
         "slice-name",
         _E,
         "a msgs.*.dat file whose number cannot be read",
-        "somebody renamed or copied it",
+        "somebody renamed or copied a slice inside the channel directory",
         "it refuses to start",
-        "move the file elsewhere, or rename it to a free number",
+        "move the file elsewhere, or rename it to a free number if its messages belong to the channel",
+    ),
+    Entry(
+        "slice-missing",
+        _W,
+        "a slice number is missing, and with it the sequences between its neighbours",
+        "a file was removed or not copied",
+        "it starts; the messages are gone, and consumers pass over them",
+        "find the file; without it nothing can be done",
     ),
     Entry(
         "slice-torn",
         _E,
         "a data file ends inside a record",
         _CRASH,
-        "it refuses to start if it reads the data file; with its truncate option it cuts it there",
-        _FORECAST + "; or " + _SALVAGE,
+        "it refuses to start if it has to read the data file, and deletes the index; with its truncate option it cuts "
+        "the file where that record begins",
+        _CUT_OR_KEEP,
     ),
     Entry(
         "slice-zeros",
         _W,
         "zero bytes where records should be in a data file",
         _CRASH,
-        "whenever it must read the data file it cuts it there without a word, whatever follows",
-        _FORECAST + "; or " + _SALVAGE,
+        "if it has to read the data file it cuts it there without a word, whatever follows. If the index is good it "
+        "does not notice, and appends behind the zeros",
+        _LOOK_OR_KEEP,
+    ),
+    Entry(
+        "slice-dangling-header",
+        _W,
+        "a data file ends with a record header and nothing behind it",
+        _CRASH,
+        "it takes that for the end; new messages are appended behind it and are lost when the index is built anew",
+        _SALVAGE + " and leaves the header out",
     ),
     Entry(
         "slice-bad-payload",
         _E,
         "a message does not match its CRC",
         _BITROT,
-        "with a good index it starts, and delivery stops for every subscriber at this message; without it refuses",
-        _SALVAGE + " (--fill-gaps puts an empty message in its place)",
+        "if the index is good and the message is not the last of its slice, it starts, and delivery on the channel "
+        "stops at this message for every subscriber; else it refuses to start and deletes the index",
+        _SALVAGE + " (--fill-gaps puts an empty message in the place of this one, so that consumers go on)",
     ),
     Entry(
         "slice-bad-length",
         _E,
-        "a record's length is wrong, its payload is whole",
-        _BITROT,
-        "with a good index it does not notice; without it refuses or cuts everything from there",
-        _SALVAGE + "; the record is kept",
+        "the length of a record is wrong; its payload is whole",
+        _BITROT + "; no CRC covers the length",
+        "if the index is good and the message is not the last of its slice, it may not notice; else it refuses to "
+        "start, or with its truncate option cuts everything from there on",
+        _SALVAGE + ", this one as well",
     ),
     Entry(
         "slice-bad-crc-field",
         _E,
-        "a record's CRC field is wrong, its payload is whole",
+        "the CRC of a record is wrong; its payload is whole",
         _BITROT,
         "as for a message that does not match its CRC",
-        _SALVAGE + "; the record is kept",
+        _SALVAGE + ", this one as well",
     ),
     Entry(
         "slice-undecodable",
         _E,
-        "a record's CRC is right, but it is no message",
+        "the CRC of a record is right, but it is no message",
         "another program wrote it",
-        "it refuses to start if it reads the data file",
+        "it refuses to start if it has to read the data file; else delivery stops there",
         _SALVAGE,
     ),
     Entry(
@@ -281,57 +325,52 @@ _ENTRIES = (
         _E,
         "bytes in which no record can be made out",
         _CRASH + "; " + _BITROT,
-        "it refuses to start or stops reading there if it reads the data file; with a good index it does not notice",
+        "it refuses to start if it has to read the data file. If the index is good it does not notice bytes at the "
+        "end, and stops delivery at bytes in the middle",
         _SALVAGE,
     ),
-    Entry(
-        "slice-dangling-header",
-        _W,
-        "a data file ends with a record header and nothing behind it",
-        _CRASH,
-        "it takes that for the end; later messages are appended behind it and are lost at the next rebuild",
-        "run `stantools truncate-bad-eof` or `stantools salvage`",
-    ),
-    # Indexes
+)
+
+_INDEXES = (
     Entry(
         "index-missing",
         _W,
         "a slice has no index",
-        _CRASH + ", or a failed start, which deletes it",
-        "it scans the data file and writes a new index; any damage in the data then stops it",
+        _CRASH + "; or a failed start, which deletes the index",
+        "it reads the whole data file and writes a new index; any damage in the data then stops the start",
         _FORECAST,
     ),
     Entry(
         "index-empty",
         _W,
         "an index holds only its file version although the slice has messages",
-        "a failed start empties indexes",
-        "it scans the data file, with a defect: damage there makes it fail",
+        "a crash before the first index record was written, or while the index was built anew",
+        "it reads the whole data file; a defect makes it stumble over a torn end or zeros that it would cut otherwise",
         _FORECAST,
     ),
     Entry(
         "index-damaged",
         _W,
-        "an index record is torn, zero or does not match its CRC",
-        _CRASH,
-        "torn or bad: it rebuilds the index from the data. Zero: it cuts the index there and the messages behind "
-        "are no longer seen",
+        "an index record is torn, zero, or does not match its CRC",
+        _CRASH + "; " + _BITROT,
+        "torn or wrong CRC: it builds the index anew from the data file. Zeros: it cuts the index there, and no "
+        "longer sees the messages behind",
         _FORECAST,
     ),
     Entry(
         "index-mismatch",
         _E,
-        "an index record disagrees with the data record it points to",
-        _BITROT,
-        "it goes by the index: a wrong message or an error is delivered",
-        "run `stantools salvage` or `stantools compact`: indexes are rebuilt",
+        "an index record disagrees with the data record that it points to",
+        _BITROT + "; an index that belongs to another data file",
+        "it goes by the index: a wrong message is delivered, or delivery stops with an error",
+        _SALVAGE + " and writes new indexes",
     ),
     Entry(
         "index-orphans",
         _W,
         "good messages that the index does not name",
-        "a crash between data and index write",
-        "it does not see them, appends behind them and gives their sequences again",
+        "a crash between writing the data and writing the index",
+        "it does not see them, appends behind them and gives their sequences to new messages",
         _SALVAGE,
     ),
     Entry(
@@ -339,47 +378,35 @@ _ENTRIES = (
         _E,
         "index records that point to no good message",
         "the data file lost its end, or is damaged there",
-        "it rebuilds the index if the last one is affected; else delivery stops at these messages",
+        "if the last index record is one of them it builds the index anew from the data file; else it starts, and "
+        "delivery stops at these messages",
         _SALVAGE,
     ),
     Entry(
         "index-without-data",
         _W,
         "an index without its data file",
-        "a crash while a slice was removed",
-        "it ignores it, until the slice number is used again: then lookups go wrong",
-        "move the index elsewhere",
+        "a crash while a slice was removed, or a data file that was lost",
+        "it ignores the index until the slice number is used again; then new records are appended to the stale ones "
+        "and lookups go wrong",
+        "look for the data file; if it was removed on purpose, move the index elsewhere",
     ),
-    # Sequences
-    Entry(
-        "slice-missing",
-        _W,
-        "a slice number is missing, and with it the sequences between its neighbours",
-        "a file was removed or not copied",
-        "it starts; the messages are gone and consumers skip them",
-        "find the file; else nothing to do",
-    ),
+)
+
+_SEQUENCES = (
     Entry(
         "sequence-missing",
         _I,
-        "sequences between the first and the last that are not there at all",
+        "sequences between the first and the last of which nothing is there",
         "a lost slice, a truncation, a repair, or a server before 0.9.2",
-        "consumers skip them",
-        "`stantools salvage --fill-gaps` puts empty messages in their place",
-    ),
-    Entry(
-        "subscription-ahead",
-        _W,
-        "a subscription's position lies beyond the last message of its channel",
-        "the newest messages were lost",
-        "it gives the sequences again, and the subscription never gets those new messages",
-        "`stantools salvage` sets such positions to the last message",
+        "consumers pass over them",
+        "nothing has to be done; `stantools salvage --fill-gaps` puts empty messages in their place",
     ),
     Entry(
         "sequence-damaged",
         _E,
-        "sequences whose record is damaged",
-        _BITROT,
+        "messages whose record is damaged, summed up for the channel",
+        "see the findings of the slice",
         "see the findings of the slice",
         _SALVAGE,
     ),
@@ -387,33 +414,35 @@ _ENTRIES = (
         "sequence-duplicate",
         _W,
         "the same messages are stored twice",
-        "a copied slice",
-        "it counts them twice; which one is read is not defined",
-        "`stantools salvage` keeps one of each",
+        "a slice was copied under another number",
+        "it counts them twice; which copy it reads is not defined",
+        "`stantools salvage STORE --out NEW` keeps one of each",
     ),
     Entry(
         "sequence-disorder",
         _W,
         "messages lie behind messages with higher sequences",
-        "renamed or swapped slices",
+        "slices were renamed or swapped",
         "lookups can fail",
-        "`stantools salvage` writes them in order",
+        "`stantools salvage STORE --out NEW` writes them in order",
     ),
     Entry(
         "sequence-generations",
         _E,
-        "sequences begin again: the channel holds several generations",
-        "server.dat was lost and an older server started anew",
+        "sequences begin again: the channel holds messages of several generations",
+        "server.dat was lost, and a server up to 0.24 began anew in the old files",
         "lookups fail or give messages of the wrong generation",
-        "`stantools salvage` keeps every generation; choose with --generation",
+        "`stantools salvage STORE --out NEW` keeps all generations, older ones as channels of their own; --generation "
+        "chooses one",
     ),
     Entry(
         "sequence-superseded",
         _W,
-        "sequences were given a second time after a crash",
-        "messages that the index did not name were forgotten by the server",
-        "it reads the newer ones, and the older ones if the index is lost",
-        "`stantools salvage` keeps the newer ones in the channel and the older ones beside it",
+        "older messages whose sequences were given to newer ones",
+        "a crash: the server forgot messages that its index did not name, and gave their sequences again",
+        "it reads the newer ones, or the older ones if the index is lost",
+        "`stantools salvage STORE --out NEW` keeps the newer ones in the channel and the older ones in a channel of "
+        "their own",
     ),
     Entry(
         "sequence-zero",
@@ -421,27 +450,36 @@ _ENTRIES = (
         "a message with sequence 0",
         "another program wrote it",
         "the channel cannot be delivered",
-        _SALVAGE,
+        _SALVAGE + " but this one",
     ),
     Entry(
         "foreign-subject",
         _W,
-        "messages of another channel",
+        "messages that belong to another channel",
         "slices were moved between channels",
         "it delivers them as if they belonged here",
-        "`stantools salvage` moves them to their channel",
+        "`stantools salvage STORE --out NEW` moves them to their channel",
     ),
     Entry(
         "subject-invalid",
         _I,
-        "a message whose subject is no legal channel name",
-        "another program wrote it",
-        "it delivers it on the directory's channel",
-        _NOTHING,
+        "messages whose subject is no legal channel name",
+        "another program wrote them",
+        "it delivers them on the channel of the directory",
+        "nothing has to be done",
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {entry.code: entry for entry in _ENTRIES}
+#: The entries under the headings of `docs/findings.md`.
+GROUPS: dict[str, tuple[Entry, ...]] = {
+    "The store as a whole": _STORE,
+    "Clients and subscriptions": _LOGS,
+    "Message slices": _SLICES,
+    "Indexes": _INDEXES,
+    "Sequences and subjects": _SEQUENCES,
+}
+
+CATALOGUE: dict[str, Entry] = {entry.code: entry for group in GROUPS.values() for entry in group}
 
 
 def finding(code: str, detail: str, *, severity: Severity | None = None, **place: Any) -> Finding:

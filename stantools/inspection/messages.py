@@ -187,7 +187,8 @@ class MessageReader:
         try:
             with mapped(files.data) as data:
                 if text := check_file_version(data):
-                    yield Trouble(files.name, 0, len(data), None, text)
+                    yield Trouble(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, text)
+                    yield from self._scan(files, data, selection)
                     return
                 with trusted_index(files, data, self._channel, self._crc, check_crc=self._check_crc) as (view, problem):
                     if view is None or not len(view):

@@ -35,6 +35,9 @@ from stantools.store.scan import scan_slice
 
 IndexView = npt.NDArray[np.void]
 
+#: Messages of a slice that are looked at to tell whether it is encrypted.
+_SAMPLES = 8
+
 
 class Source(enum.StrEnum):
     """Where the facts about a slice come from."""
@@ -58,7 +61,7 @@ class SliceSummary:
         last_timestamp: Of the last message.
         source: Where this comes from.
         problems: What is not as a healthy server leaves it, in words.
-        encrypted: The last message looks encrypted.
+        encrypted: The last messages look encrypted.
     """
 
     files: SliceFiles
@@ -97,10 +100,10 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = 
     try:
         with mapped(files.data) as data:
             if text := check_file_version(data):
-                return SliceSummary(files, problems=(text,))
+                return _from_scan(files, data, channel, crc, check_crc, text)
             with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, problem):
                 if view is not None and len(view):
-                    return _from_index(files, data, view, problem)
+                    return _from_index(files, data, view, problem, channel, crc)
             return _from_scan(files, data, channel, crc, check_crc, problem)
     except StoreUnreadableError as error:
         return SliceSummary(files, problems=(error.message,))
@@ -153,9 +156,10 @@ def _check_index(
     return view, problem
 
 
-def _from_index(files: SliceFiles, data: Buffer, view: IndexView, problem: str) -> SliceSummary:
+def _from_index(
+    files: SliceFiles, data: Buffer, view: IndexView, problem: str, channel: bytes, crc: Crc
+) -> SliceSummary:
     first, last, count = view[0], view[-1], len(view)
-    begin = int(last["offset"]) + RECORD_HEADER_SIZE
     return SliceSummary(
         files,
         count,
@@ -166,19 +170,17 @@ def _from_index(files: SliceFiles, data: Buffer, view: IndexView, problem: str) 
         int(last["timestamp"]),
         Source.INDEX,
         (problem,) if problem else (),
-        _data_looks_encrypted(data[begin : begin + int(last["size"])]),
+        _look_encrypted(data, view["offset"][-_SAMPLES:], channel, crc),
     )
 
 
-def _data_looks_encrypted(payload: Buffer) -> bool:
-    """Tells whether the data of a stored message looks encrypted; the payload is known to decode."""
-    from stantools.format import gogo
-    from stantools.format.proto import store_pb2 as pb
-
-    try:
-        return looks_encrypted(gogo.decode(pb.MsgProto, payload).data)
-    except gogo.DecodeError:
-        return False
+def _look_encrypted(data: Buffer, offsets: npt.NDArray[np.int64], channel: bytes, crc: Crc) -> bool:
+    """Tells whether most of some messages look encrypted; a single one can do so by chance."""
+    columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
+    kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc, True, channel, columns, stops)
+    places = zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+    looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]
+    return sum(looks) * 2 > len(looks)
 
 
 def _from_scan(
@@ -187,6 +189,7 @@ def _from_scan(
     summary = SliceSummary(files)
     problems = [problem] if problem else []
     damaged = bytes_damaged = 0
+    offsets = np.empty(0, np.int64)
     for part in scan_slice(data, channel, crc, check_crc=check_crc):
         if isinstance(part, Damage):
             damaged += 1
@@ -197,12 +200,13 @@ def _from_scan(
         summary.count += part.capacity
         summary.bytes += int(part.size.sum(dtype=np.int64)) + MESSAGE_OVERHEAD * part.capacity
         summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
-        begin, size = int(part.data_start[-1]), int(part.data_size[-1])
-        summary.encrypted = looks_encrypted(data[begin : begin + size])
+        offsets = part.offset[-_SAMPLES:].copy()
     if damaged:
         places = "1 place is" if damaged == 1 else f"{damaged} places are"
         problems.append(f"{places} damaged in the data file, {bytes_damaged} bytes")
     summary.source = Source.SCAN if summary.count else Source.NOTHING
+    if summary.count:
+        summary.encrypted = _look_encrypted(data, offsets, channel, crc)
     summary.problems = tuple(problems)
     return summary
 

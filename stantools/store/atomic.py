@@ -36,7 +36,7 @@ _NAME_MAX = 255
 
 
 @contextmanager
-def new_directory(target: Path, *, untouched: str = "") -> Iterator[Path]:
+def new_directory(target: Path, *, untouched: str = "", like: Path | None = None) -> Iterator[Path]:
     """Builds a new directory that appears under its name whole and durable, or not at all.
 
     The block fills the directory it is given. After the block everything in it is synced and it is renamed.
@@ -45,6 +45,7 @@ def new_directory(target: Path, *, untouched: str = "") -> Iterator[Path]:
     Args:
         target: Where the directory is to be: nothing, or an empty directory.
         untouched: A sentence for error messages on what is as it was before.
+        like: A directory whose mode, and owner where we may set it, the new one is to have.
 
     Yields:
         The directory to fill.
@@ -59,6 +60,8 @@ def new_directory(target: Path, *, untouched: str = "") -> Iterator[Path]:
         content = partial / CONTENT
         yield content
         with writing(target, untouched):
+            if like is not None:
+                _adopt(content, like.stat())
             sync_tree(content)
             check_vacant(target)
             content.rename(target)  # replaces an empty directory
@@ -98,10 +101,9 @@ def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
         content = partial / CONTENT
         yield content
         with writing(target, untouched):
-            status = target.stat()
-            _adopt(content, status)
+            _adopt(content, target.stat())
             sync_tree(content)
-            _mark(partial, {"old": [status.st_dev, status.st_ino], "backup": str(backup)})
+            _mark(partial, {"old": _identity(target), "backup": str(backup)})
             exchange(target, content)
 
 

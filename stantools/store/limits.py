@@ -164,6 +164,8 @@ class SliceLimits:
         )
 
 
+#: What a server has when nothing is configured: 64 MiB.
+DEFAULT_SLICES = SliceLimits()
 ONE_SLICE = SliceLimits(0, 0, 0)
 
 

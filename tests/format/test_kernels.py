@@ -20,6 +20,7 @@ import pytest
 from stantools.format import crc, index
 from stantools.format.columns import LogColumns, MessageColumns
 from stantools.format.crc import Crc
+from stantools.format.fieldscan import MAX_FIELDS
 from stantools.format.layout import Flag, Stop
 from tests.conftest import golden_cases, load_expected
 
@@ -344,6 +345,12 @@ class TestFind:
     def test_does_not_believe_in_less_than_a_message(self, kernel: ModuleType, payload: str) -> None:
         data = record(bytes.fromhex(payload))
         assert kernel.find_record(data, 0, len(data), IEEE, b"foo") == -1
+
+    def test_does_not_believe_in_many_fields(self, kernel: ModuleType) -> None:
+        for count, found in ((MAX_FIELDS, 0), (MAX_FIELDS + 1, -1)):
+            payload = b"\x12\x03foo" + b"\x08\x01" * (count - 1)
+            assert kernel.find_record(record(payload), 0, 999, IEEE, b"foo") == found
+            assert kernel.find_log_record(typed(1, payload), 0, 999, IEEE, 5) == found
 
     def test_finds_the_next_log_record(self, kernel: ModuleType) -> None:
         data = b"\xff\xff" + SUBS[0x45:]

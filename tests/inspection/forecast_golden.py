@@ -124,7 +124,7 @@ def sizes_json(sizes: dict[str, tuple[int | None, int | None]]) -> dict[str, dic
 
 def recovery_lines(log: Iterable[str]) -> list[str]:
     """Of a whole server log, the lines of the recovery."""
-    lines = [line for line in log if _MARK.fullmatch(line) or line.startswith("[") and "STREAM: " in line]
+    lines = [line for line in log if _MARK.fullmatch(line) or (line.startswith("[") and "STREAM: " in line)]
     begin = next((i for i, line in enumerate(lines) if "Recovering the state" in line), 0)
     end = next((i for i, line in enumerate(lines) if "Message store is" in line), len(lines))
     return lines[begin:end]

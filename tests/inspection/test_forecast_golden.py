@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import golden_cases, load_expected
-from tests.inspection import forecast_golden as g
 
 from stantools.inspection.forecast import Forecast, forecast, forecast_both
 from stantools.store.directory import open_datastore
+from tests.conftest import golden_cases, load_expected
+from tests.inspection import forecast_golden as g
 
 
 def _open(case: str, golden: Path, golden_copy: Callable[[str], Path]) -> tuple[Path, dict[str, Any]]:

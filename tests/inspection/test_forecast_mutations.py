@@ -7,35 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import MUTATION_SETS, load_expected
-from tests.inspection import forecast_golden as g
 
 from stantools.inspection.forecast import Forecast, forecast_both
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, open_datastore
-
-
-def apply(mutation: dict[str, Any], path: Path) -> None:
-    """Does to a file what a mutation says."""
-    if mutation["op"] == "delete":
-        path.unlink()
-        return
-    data = bytearray(path.read_bytes())
-    offset = mutation.get("offset", 0)
-    match mutation["op"]:
-        case "set":
-            data[offset] = mutation["value"]
-        case "setbytes":
-            new = bytes.fromhex(mutation["hex"])
-            data[offset : offset + len(new)] = new
-        case "truncate":
-            del data[offset:]
-        case "append":
-            data += bytes.fromhex(mutation["hex"])
-        case "append_zeros":
-            data += bytes(mutation["count"])
-        case unknown:
-            raise AssertionError(unknown)
-    path.write_bytes(data)
+from tests.conftest import MUTATION_SETS, load_expected
+from tests.inspection import forecast_golden as g
+from tests.mutations import apply_mutation
 
 
 def outcome(ours: Forecast, base: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +77,7 @@ def test_mutations(collection: str, part: int, golden: Path, tmp_path: Path) -> 
     for mutation in expected["mutations"][part::4]:
         path = store / mutation["file"]
         original = path.read_bytes()
-        apply(mutation, path)
+        apply_mutation(store, mutation)
         for mode, ours in zip(
             ("server_open", "server_open_truncate"), forecast_both(open_datastore(store), options), strict=True
         ):

@@ -8,9 +8,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.conftest import golden_cases, load_expected
-from tests.inspection import forecast_golden as g
-from tests.inspection import forecast_stores as s
 
 from stantools.errors import UsageError
 from stantools.format.envelope import encode
@@ -19,6 +16,9 @@ from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions, fo
 from stantools.store.directory import open_datastore
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
 from stantools.store.sublog import SubStatus
+from tests.conftest import golden_cases, load_expected
+from tests.inspection import forecast_golden as g
+from tests.inspection import forecast_stores as s
 
 
 def _forecast(root: Path, *, truncate: bool = False, **options: object) -> Forecast:
@@ -205,7 +205,7 @@ class TestIndex:
         # Without CRC check the text is still that of the decoder.
         data.write_bytes(data.read_bytes()[:-1] + b"\x0f")
         error = _forecast(store, check_crc=False).error
-        assert error is not None and error.endswith(": proto: MsgProto: wiretype end group for non-group") or error
+        assert error is not None and error.endswith(": proto: wrong wireType = 7 for field Sequence")
 
 
 class TestLimits:

@@ -29,6 +29,7 @@ from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvag
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
+from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.scan import scan_slice
 from stantools.store.sublog import SubsState, read_subs
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
@@ -127,10 +128,8 @@ def test_mutations(case: str, golden: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small healthy store of our own with everything in it: three channels, slices, durables, pending messages."""
-    from stantools.store.sample import write_sample
-
     root = tmp_path_factory.mktemp("healthy") / "store"
-    write_sample(root, channels=3, messages=40, slice_max_msgs=15, seed=7)
+    write_sample(root, SampleOptions(channels=3, messages=40, size=40, seed=7, gaps=True))
     return root
 
 
@@ -138,14 +137,14 @@ def _files(root: Path) -> dict[str, int]:
     return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_thousands_of_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)

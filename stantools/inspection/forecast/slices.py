@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import EOF_TEXT, FILE_HEADER_BYTES, check_file_version, crc_error_text
 from stantools.format.layout import (
@@ -32,7 +31,7 @@ from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIn
 from stantools.inspection.forecast.datascan import DataScan, scan_data
 from stantools.inspection.forecast.model import ServerOptions
 from stantools.inspection.forecast.records import check_last_message
-from stantools.inspection.forecast.windows import index_rows
+from stantools.inspection.forecast.windows import count_index_records, index_rows
 from stantools.store.directory import SliceFiles
 from stantools.store.mapping import Buffer, mapped
 
@@ -174,14 +173,14 @@ class _Step:
     def read_index(self, index: Buffer) -> None:
         """Uses the index, or finds out why not."""
         found, options, crc = self.found, self.recovery.options, self.recovery.crc
-        count, stop = kernels.scan_index(index, FILE_HEADER_SIZE, len(index), crc, options.check_crc)
+        count, stop = count_index_records(index, crc, options.check_crc)
         end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
-        if stop == Stop.ZEROS:
+        if stop is Stop.ZEROS:
             self.outcome.changes.append(Change(found.index_file, len(index), end, Cut()))
-        elif stop == Stop.SHORT_HEADER:
+        elif stop is Stop.SHORT_HEADER:
             self._rebuild(index, EOF_TEXT)
             return
-        elif stop == Stop.BAD_CRC:
+        elif stop is Stop.BAD_CRC:
             *_, stored = INDEX_RECORD.unpack_from(index, end)
             self._rebuild(index, crc_error_text(stored, crc(index[end : end + INDEX_RECORD_SIZE - 4])))
             return

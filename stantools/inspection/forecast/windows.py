@@ -13,7 +13,9 @@ from typing import Any
 import numpy.typing as npt
 
 from stantools.format import index as index_format
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
 from stantools.store.mapping import Buffer
 
 #: Bytes of a file that are kept mapped in before they are given back.
@@ -41,6 +43,20 @@ class Window:
         end = offset // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, end - self._kept)
         self._kept = end
+
+
+def count_index_records(buffer: Buffer, crc: Crc, check_crc: bool) -> tuple[int, Stop]:
+    """Counts the good records of a mapped index file, and tells why it stopped (`kernels.scan_index`)."""
+    window = Window(buffer)
+    count, stop, at = 0, Stop.END, FILE_HEADER_SIZE
+    while stop is Stop.END and at < len(buffer):
+        limit = min(len(buffer), at + INDEX_ROWS * INDEX_RECORD_SIZE)
+        more, code = kernels.scan_index(buffer, at, limit, crc, check_crc)
+        stop = Stop(code)
+        count += more
+        at = limit
+        window.done(at)
+    return count, stop
 
 
 def index_rows(buffer: Buffer, count: int, start: int = 0) -> Iterator[npt.NDArray[Any]]:

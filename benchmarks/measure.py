@@ -1,0 +1,190 @@
+"""Timing of several ways in turn, with what the rest of the machine did meanwhile, and tables of the results."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+_TICK = os.sysconf("SC_CLK_TCK")
+_MIB = 1 << 20
+
+
+@dataclass
+class Sample:
+    """One run.
+
+    Attributes:
+        seconds: Time taken.
+        processor: Processor time of this process and its children, in seconds.
+        others: Cores that were busy with something else meanwhile.
+    """
+
+    seconds: float
+    processor: float
+    others: float
+
+
+@dataclass
+class Series:
+    """All runs of one way."""
+
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The median time."""
+        return statistics.median(sample.seconds for sample in self.samples)
+
+    @property
+    def best(self) -> float:
+        """The shortest time."""
+        return min(sample.seconds for sample in self.samples)
+
+    @property
+    def processor(self) -> float:
+        """The median of the processor time."""
+        return statistics.median(sample.processor for sample in self.samples)
+
+    @property
+    def others(self) -> float:
+        """The median of what others used, in cores."""
+        return statistics.median(sample.others for sample in self.samples)
+
+
+def race(
+    ways: dict[str, Callable[[], object]], rounds: int, *, before: Callable[[], object] | None = None
+) -> dict[str, Series]:
+    """Runs every way once a round, round after round, so that a noisy minute hits all of them.
+
+    Args:
+        ways: What to run, by name.
+        rounds: How often.
+        before: Run before each measurement, not measured: brings the files back into the page cache.
+    """
+    series = {name: Series() for name in ways}
+    for _ in range(rounds):
+        for name, work in ways.items():
+            if before:
+                before()
+            series[name].samples.append(timed(work))
+    return series
+
+
+def timed(work: Callable[[], object]) -> Sample:
+    """Runs something once."""
+    busy, own, begin = _busy(), _own(), time.perf_counter()
+    work()
+    seconds = time.perf_counter() - begin
+    own, busy = _own() - own, _busy() - busy
+    return Sample(seconds, own, max(busy - own, 0.0) / max(seconds, 1 / _TICK))
+
+
+def _own() -> float:
+    return sum(os.times()[:4])
+
+
+def _busy() -> float:
+    """Processor time that was used on the whole machine, in seconds."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _, _, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / _TICK
+
+
+def reread(files: Sequence[Path]) -> None:
+    """Reads files, so that they are in the page cache."""
+    buffer = bytearray(_MIB)
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The most memory that a process had, in MiB: in all, private, and pages of mapped files."""
+
+    peak: float
+    private: float
+    mapped: float
+
+
+def python(*arguments: object) -> list[str]:
+    """A command of this interpreter."""
+    return [sys.executable, *map(str, arguments)]
+
+
+def run(command: Sequence[object], *, accept: Sequence[int] = (0,)) -> None:
+    """Runs a command from the repository's root; its output goes nowhere.
+
+    Raises:
+        RuntimeError: It ended with another exit code than the accepted ones.
+    """
+    done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if done.returncode not in accept:
+        raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
+
+
+def peak_memory(command: Sequence[object], *, accept: Sequence[int] = (0,)) -> tuple[float, Memory]:
+    """Runs a command and watches its memory; returns the time it took and its memory.
+
+    The peak is the kernel's own (`VmHWM`): what getrusage says of a child includes the process that it was forked
+    from. The other two are the highest of what was seen every few milliseconds.
+
+    Raises:
+        RuntimeError: As from `run`.
+    """
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        list(map(str, command)), cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    seen: dict[str, int] = {}
+
+    def watch() -> None:
+        status = Path(f"/proc/{process.pid}/status")
+        while process.returncode is None:
+            try:
+                lines = status.read_text().splitlines()
+            except (OSError, ValueError):
+                return
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name in ("VmHWM", "RssAnon", "RssFile"):
+                    seen[name] = max(seen.get(name, 0), int(value.split()[0]))
+            time.sleep(0.005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    _, errors = process.communicate()
+    seconds = time.perf_counter() - begin
+    watcher.join()
+    if process.returncode not in accept:
+        raise RuntimeError(f"{command} ended with {process.returncode}: {errors.decode(errors='replace')}")
+    return seconds, Memory(*(seen.get(name, 0) / 1024 for name in ("VmHWM", "RssAnon", "RssFile")))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Formats a table in Markdown; numbers are aligned to the right."""
+    cells = [list(headers), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    lines = []
+    for number, row in enumerate(cells):
+        parts = [text.ljust(w) if c == 0 else text.rjust(w) for c, (text, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append(f"| {' | '.join(parts)} |")
+        if number == 0:
+            rule = ["-" * w if c == 0 else "-" * (w - 1) + ":" for c, w in enumerate(widths)]
+            lines.append(f"| {' | '.join(rule)} |")
+    return "\n".join(lines)
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.3f}" if abs(cell) < 10 else f"{cell:.1f}"
+    return "" if cell is None else str(cell)

@@ -1,0 +1,272 @@
+"""Carrying out a compaction: into a new directory, or into one that takes the old one's place.
+
+Nothing appears under its name before it was written, synced, and read back and compared with the plan.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
+from stantools.format import kernels
+from stantools.format.columns import DEFAULT_CAPACITY, MessageColumns
+from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.inspection.findings import Severity
+from stantools.inspection.verify import verify
+from stantools.recovery.compact.plan import HARMLESS, ChannelPlan, CompactionPlan, stamp
+from stantools.recovery.place import check_outside, check_room
+from stantools.store.atomic import absolute, new_directory, replacement_directory
+from stantools.store.clientlog import read_clients
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, open_datastore
+from stantools.store.durable import writing
+from stantools.store.locks import check_not_in_use, hold_ft_lock
+from stantools.store.mapping import mapped
+from stantools.store.slicewriter import SliceWriter
+from stantools.store.storewriter import StoreWriter
+from stantools.store.sublog import read_subs
+
+Progress = Callable[[int], None]
+
+#: Room that is asked for beyond the planned bytes: headers, what is carried over, blocks that are not full.
+_SPARE = 1.05
+
+
+@dataclass(frozen=True)
+class CompactionResult:
+    """What was written.
+
+    Attributes:
+        path: The compacted store.
+        backup: Where the old one is now, if the new one took its place.
+        messages: Messages in it.
+        slices: Slices in it.
+        bytes: Size of all its files.
+    """
+
+    path: Path
+    backup: Path | None
+    messages: int
+    slices: int
+    bytes: int
+
+
+def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | None = None) -> CompactionResult:
+    """Writes the compacted store to a new directory; the old one stays as it is.
+
+    Args:
+        plan: What to write.
+        out: The new directory; must not exist, or be empty.
+        progress: Told the number of data bytes as they are read.
+
+    Raises:
+        RefusedError: There is not enough room, or `out` lies inside the old store, which must not have changed.
+        StoreUnwritableError: It cannot be written, or is not what was planned.
+    """
+    source = plan.store.path
+    check_outside(source, out)
+    check_room(out, int(plan.bytes_after * _SPARE))
+    with new_directory(out, untouched=f"{source} is as it was", like=source) as content:
+        _fill(plan, content, progress)
+    return _result(plan, out, None)
+
+
+def compact_in_place(
+    plan: CompactionPlan,
+    *,
+    backup: Path | None = None,
+    force: bool = False,
+    quiet: float = 2.0,
+    progress: Progress | None = None,
+) -> CompactionResult:
+    """Writes the compacted store beside the old one, and exchanges the two.
+
+    Before a plan is made again after an interruption, `atomic.finish_replacement` must be called.
+
+    Args:
+        plan: What to write.
+        backup: What the old store is called then: a sibling that does not exist; by default its name with the time.
+        force: Also if a server seems to be using the store.
+        quiet: Seconds that the store must have been left alone.
+        progress: Told the number of data bytes as they are read.
+
+    Raises:
+        RefusedError: The store is in use, has changed since it was planned, or there is not enough room.
+        StoreUnwritableError: It cannot be written, or is not what was planned.
+    """
+    store = absolute(plan.store.path)
+    if backup is None:
+        backup = store.with_name(f"{store.name}.before-compact-{time.strftime('%Y%m%dT%H%M%S')}")
+    check_room(store, int(plan.bytes_after * _SPARE))
+    check_not_in_use(store, force=force, quiet=quiet)
+    with hold_ft_lock(store), replacement_directory(store, backup) as content:
+        _fill(plan, content, progress)
+    return _result(plan, store, backup)
+
+
+def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
+    """Writes the new store, and makes sure of it."""
+    _check_unchanged(plan)
+    new = StoreWriter(content, plan.crc)
+    old = plan.store
+    if old.server is not None:
+        _copy(old.server, content / SERVER_FILE)
+    if old.clients is not None:
+        with mapped(old.clients) as buffer:
+            new.write_clients(read_clients(buffer, plan.crc).clients.values())
+        _take_mode(old.clients, content / CLIENTS_FILE)
+    with ThreadPoolExecutor(plan.options.workers) as pool:
+        for _ in pool.map(lambda channel: _write_channel(plan, channel, new, progress), plan.channels):
+            pass
+    done = {SERVER_FILE, CLIENTS_FILE, *(channel.files.name for channel in plan.channels)}
+    done.update(path.name for path in old.leftovers)
+    _carry_over(old.path, content, done)
+    _check_unchanged(plan)
+    _check_result(plan, content)
+
+
+def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter, progress: Progress | None) -> None:
+    files = channel.files
+    directory = new.channel(files.raw_name)
+    if files.subs is not None:
+        with mapped(files.subs) as buffer:
+            subscriptions = read_subs(buffer, plan.crc).subscriptions
+        live = {number: each for number, each in sorted(subscriptions.items()) if number not in channel.orphans}
+        new.write_subs(files.raw_name, ((each.state, each.pending) for each in live.values()))
+        with mapped(directory / SUBS_FILE) as buffer:
+            if read_subs(buffer, plan.crc).subscriptions != live:
+                raise _not_as_planned(f"{files.name}/{SUBS_FILE}: does not hold the subscriptions that it should")
+        _take_mode(files.subs, directory / SUBS_FILE)
+    with new.slices(files.raw_name, channel.limits, last_number=channel.first_number - 1) as writer:
+        _copy_messages(plan, channel, writer, progress)
+    if channel.slices and channel.slices[0].files.data is not None:
+        for path in directory.glob("msgs.*"):
+            _take_mode(channel.slices[0].files.data, path)
+    done = {SUBS_FILE}
+    for each in (*files.slices, *files.lone_indexes):
+        if not each.archived:
+            done.update(path.name for path in (each.data, each.index) if path is not None)
+    _carry_over(files.path, directory, done)
+    with writing(directory):
+        directory.chmod(stat.S_IMODE(files.path.stat().st_mode))
+
+
+def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
+    skip = channel.skip
+    columns = MessageColumns(DEFAULT_CAPACITY)
+    for each in channel.slices:
+        if skip >= each.count:
+            skip -= each.count
+            continue
+        assert each.files.data is not None
+        with mapped(each.files.data, sequential=True) as data:
+            at = FILE_HEADER_SIZE
+            while at < len(data):
+                begin = at
+                rows, at, stop = kernels.scan_messages(
+                    data, at, len(data), plan.crc, True, channel.files.raw_name, columns
+                )
+                if stop not in (Stop.END, Stop.FULL):
+                    raise _changed(f"{each.files.data}: at offset {at}")
+                if skip < rows:
+                    writer.append_records(data, _behind(columns, skip, rows))
+                skip = max(skip - rows, 0)
+                if progress:
+                    progress(at - begin)
+
+
+def _behind(columns: MessageColumns, first: int, rows: int) -> MessageColumns:
+    """Returns the rows from one on, as views."""
+    part = columns.take(rows - first)
+    for name in ("offset", "size", "sequence", "timestamp"):
+        setattr(part, name, getattr(columns, name)[first:rows])
+    return part
+
+
+def _carry_over(source: Path, target: Path, done: set[str]) -> None:
+    """Copies what is not ours: foreign files, archived slices, raft logs, links."""
+    with writing(target):
+        for entry in os.scandir(source):
+            if entry.name in done:
+                continue
+            path = target / entry.name
+            if entry.is_symlink():
+                path.symlink_to(_link_target(Path(entry.path)))
+            elif entry.is_dir():
+                shutil.copytree(entry.path, path, symlinks=True)
+            elif entry.is_file():
+                shutil.copy2(entry.path, path)
+
+
+def _link_target(link: Path) -> Path:
+    """Returns what a link points to, so that it means the same from elsewhere."""
+    return Path(os.path.abspath(link.parent / link.readlink()))  # noqa: PTH100 (must not follow further links)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with writing(target):
+        shutil.copy2(source, target)
+
+
+def _take_mode(old: Path, new: Path) -> None:
+    with writing(new):
+        new.chmod(stat.S_IMODE(old.stat().st_mode))
+
+
+def _check_unchanged(plan: CompactionPlan) -> None:
+    now = stamp(plan.store)
+    for name in now.keys() | plan.stamp.keys():
+        if now.get(name) != plan.stamp.get(name):
+            raise _changed(f"{plan.store.path / name}:")
+
+
+def _changed(where: str) -> RefusedError:
+    return RefusedError(
+        f"{where} has changed while it was being compacted; nothing was replaced",
+        "stop the server that uses the store, then run it again",
+    )
+
+
+def _check_result(plan: CompactionPlan, content: Path) -> None:
+    """Reads back what was written and compares it with the plan."""
+    verdict = verify(open_datastore(content), plan.crc, workers=plan.options.workers)
+    tolerated = HARMLESS | {finding.code for finding in plan.findings}
+    problems = [f for f in verdict.findings if f.severity != Severity.INFO and f.code not in tolerated]
+    wrong = [f"{f.file}: {f.detail}" for f in problems]
+    found = {each.name: each for each in verdict.channels}
+    for channel in plan.channels:
+        name = channel.files.name
+        if name not in found or (found[name].intact, found[name].messages) != (channel.kept, channel.messages):
+            wrong.append(f"{name}: does not hold the messages that it should")
+    if wrong:
+        raise _not_as_planned(wrong[0])
+
+
+def _not_as_planned(what: str) -> StoreUnwritableError:
+    return StoreUnwritableError(
+        f"what was written is not what was planned ({what}); the old store is as it was",
+        "check the disk and the memory of this machine, and run it again",
+    )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _result(plan: CompactionPlan, path: Path, backup: Path | None) -> CompactionResult:
+    with _readable(path):
+        size = sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
+        slices = sum(1 for _ in path.glob("*/msgs.*.dat"))
+    messages = sum(channel.messages for channel in plan.channels)
+    return CompactionResult(path, backup, messages, slices, size)

@@ -1,0 +1,264 @@
+"""Planning a compaction: everything is read and checked, nothing is changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.logicalview import apply_limits
+from stantools.inspection.slicesummary import SliceSummary, summarise
+from stantools.inspection.verify import ChannelVerdict, verify
+from stantools.store.clientlog import read_clients
+from stantools.store.directory import ChannelFiles, Datastore
+from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits, StoreLimits
+from stantools.store.mapping import mapped
+from stantools.store.ranges import Ranges
+from stantools.store.sublog import Subscription, SubStatus, classify, read_subs
+
+Progress = Callable[[int], None]
+
+#: Findings that stand in no one's way: the data is whole, and the indexes are made anew anyway.
+HARMLESS = frozenset(
+    {
+        "case-collision",
+        "foreign-directory",
+        "foreign-file",
+        "ghost-durable-queue",
+        "index-damaged",
+        "index-empty",
+        "index-mismatch",
+        "index-missing",
+        "index-without-data",
+        "inner-directory",
+        "leftover-file",
+        "symlinked-channel",
+        "witness-present",
+    }
+)
+#: Something is lost already, and a compaction would cover the traces: only on demand.
+ACCEPTABLE = frozenset({"clients-missing", "slice-missing", "subs-missing", "subscription-ahead"})
+
+
+@dataclass(frozen=True)
+class CompactOptions:
+    """How to compact.
+
+    Attributes:
+        limits: Leave out messages that a server with these limits has removed; None keeps all messages.
+        slices: When a slice of the new store is full.
+        drop_orphans: Leave out plain subscriptions whose client is gone, which the server never removes.
+        accept_loss: Go on although slices or logs are missing.
+        now_ns: The present, for limits of age; the clock's if not given.
+        workers: Slices that are read, and channels that are written, at the same time.
+    """
+
+    limits: StoreLimits | None = None
+    slices: SliceLimits = DEFAULT_SLICES
+    drop_orphans: bool = False
+    accept_loss: bool = False
+    now_ns: int | None = None
+    workers: int = 2
+
+
+@dataclass
+class ChannelPlan:
+    """What becomes of one channel.
+
+    Attributes:
+        files: Its files.
+        slices: Its slices that hold messages, by number.
+        limits: When a slice of the new store is full.
+        skip: Messages to leave out, the oldest ones.
+        kept: Sequences that are kept.
+        messages: Messages that are kept.
+        bytes: Their bytes in data files and indexes.
+        subscriptions: Subscriptions that are kept.
+        orphans: Ids of those that are left out.
+    """
+
+    files: ChannelFiles
+    slices: list[SliceSummary] = field(default_factory=list)
+    limits: SliceLimits = DEFAULT_SLICES
+    skip: int = 0
+    kept: Ranges = field(default_factory=Ranges)
+    messages: int = 0
+    bytes: int = 0
+    subscriptions: int = 0
+    orphans: frozenset[int] = frozenset()
+
+    @property
+    def first_number(self) -> int:
+        """Number of the first slice of the new store: never one that an archived slice has or may have had."""
+        skip = self.skip
+        for each in self.slices:
+            if skip < each.count:
+                return each.files.number if each.files.number > 0 else 1
+            skip -= each.count
+        return 1
+
+
+@dataclass
+class CompactionPlan:
+    """What a compaction is going to do.
+
+    Attributes:
+        store: The store.
+        crc: Its CRC.
+        options: As given.
+        channels: Channel by channel, by name.
+        findings: What was found and does not matter.
+        clients: Clients that are connected.
+        bytes_before: Size of the files that are rewritten.
+        bytes_after: About how much is left of them.
+        stamp: State of all files, to notice changes.
+    """
+
+    store: Datastore
+    crc: Crc
+    options: CompactOptions
+    channels: list[ChannelPlan] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    clients: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    stamp: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the numbers of the plan with stable names, for reports."""
+        return {
+            "channels": len(self.channels),
+            "clients": self.clients,
+            "subscriptions": sum(channel.subscriptions for channel in self.channels),
+            "orphans_dropped": sum(len(channel.orphans) for channel in self.channels),
+            "messages_kept": sum(channel.messages for channel in self.channels),
+            "messages_dropped": sum(channel.skip for channel in self.channels),
+            "slices_before": sum(len(channel.slices) for channel in self.channels),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+        }
+
+
+def plan_compaction(
+    store: Datastore, crc: Crc, options: CompactOptions | None = None, *, progress: Progress | None = None
+) -> CompactionPlan:
+    """Reads and checks a whole store, and works out what a compaction would leave of it.
+
+    Args:
+        store: The store.
+        crc: Its CRC.
+        options: How to compact.
+        progress: Told the number of bytes as they are read.
+
+    Raises:
+        RefusedError: The store is damaged.
+        StoreUnreadableError: It cannot be read.
+    """
+    options = options or CompactOptions()
+    plan = CompactionPlan(store, crc, options, stamp=stamp(store))
+    verdict = verify(store, crc, workers=options.workers, progress=progress)
+    _refuse_damage(store, verdict.findings, options)
+    plan.findings = verdict.findings
+    clients = set()
+    if store.clients:
+        with mapped(store.clients) as buffer:
+            state = read_clients(buffer, crc)
+            plan.bytes_before += len(buffer)
+        clients = set(state.clients)
+        plan.clients = len(clients)
+        plan.bytes_after += FILE_HEADER_SIZE + sum(len(each.SerializeToString()) + 8 for each in state.clients.values())
+    now = time.time_ns() if options.now_ns is None else options.now_ns
+    for each in verdict.channels:
+        plan.channels.append(_plan_channel(plan, store.channel(each.name), each, now))
+        _plan_subscriptions(plan, plan.channels[-1], clients)
+    return plan
+
+
+def _refuse_damage(store: Datastore, findings: list[Finding], options: CompactOptions) -> None:
+    for finding in findings:
+        if finding.severity == Severity.INFO or finding.code in HARMLESS:
+            continue
+        where = f"{finding.file}: " if finding.file else ""
+        if finding.code in ACCEPTABLE:
+            if not options.accept_loss:
+                raise RefusedError(
+                    f"{store.path}: {where}{finding.detail} ({finding.code})",
+                    "look for what is missing first; or go on without it: --accept-loss",
+                )
+            continue
+        raise RefusedError(
+            f"{store.path}: is damaged and cannot be compacted: {where}{finding.detail} ({finding.code})",
+            f"run `stantools salvage {store.path} --out NEW`, then compact the result",
+        )
+
+
+def _plan_channel(plan: CompactionPlan, files: ChannelFiles, verdict: ChannelVerdict, now: int) -> ChannelPlan:
+    options, crc = plan.options, plan.crc
+    raw = files.raw_name
+    limits = options.limits.limits_for(files.name) if options.limits else UNLIMITED
+    slices = [each for each in (summarise(one, raw, crc) for one in files.slices) if each.count]
+    channel = ChannelPlan(files, slices, options.slices.for_channel(limits), kept=verdict.intact)
+    channel.messages = sum(each.count for each in slices)
+    channel.bytes = sum(each.bytes for each in slices)
+    if options.limits and slices:
+        view = apply_limits(slices, limits, raw, crc, now_ns=now)
+        channel.skip, channel.bytes = view.removed, view.bytes
+        first = view.first_seq
+        if view.removed == channel.messages:
+            # The last sequence is known from the last message only, so that one stays, as it does on a server's disk.
+            channel.skip, first = channel.skip - 1, view.last_seq
+            channel.bytes = slices[-1].bytes // slices[-1].count
+        channel.messages -= channel.skip
+        channel.kept = verdict.intact & Ranges.of([(first, 2**64 - 1)])
+    plan.bytes_before += sum(each.data_size + each.index_size for each in (*files.slices, *files.lone_indexes))
+    plan.bytes_after += channel.bytes
+    return channel
+
+
+def _plan_subscriptions(plan: CompactionPlan, channel: ChannelPlan, clients: set[bytes]) -> None:
+    if channel.files.subs is None:
+        return
+    with mapped(channel.files.subs) as buffer:
+        subscriptions = read_subs(buffer, plan.crc).subscriptions
+        plan.bytes_before += len(buffer)
+    plan.bytes_after += FILE_HEADER_SIZE
+    if plan.options.drop_orphans:
+        orphans = (n for n, each in subscriptions.items() if classify(each.state, clients) is SubStatus.ORPHAN)
+        channel.orphans = frozenset(orphans)
+    kept = [each for number, each in subscriptions.items() if number not in channel.orphans]
+    channel.subscriptions = len(kept)
+    plan.bytes_after += sum(map(_live_size, kept))
+
+
+def _live_size(subscription: Subscription) -> int:
+    # Nearly exact: a Msg record is 8 bytes of header, two tags, and varints for id and sequence.
+    number = max(subscription.state.id.bit_length() + 6, 7) // 7
+    sequences = sum(max(sequence.bit_length() + 6, 7) // 7 for sequence in subscription.pending)
+    return 8 + subscription.state.ByteSize() + len(subscription.pending) * (10 + number) + sequences
+
+
+def stamp(store: Datastore) -> dict[str, tuple[int, int]]:
+    """Notes time of change and size of all files of a store, to notice later that somebody has written to it.
+
+    Raises:
+        StoreUnreadableError: A file cannot be looked at.
+    """
+    return dict(_stamps(store.path, ""))
+
+
+def _stamps(directory: Path, prefix: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    try:
+        for path in directory.iterdir():
+            status = path.lstat()
+            if path.is_dir() and not path.is_symlink():
+                yield from _stamps(path, f"{prefix}{path.name}/")
+            else:
+                yield f"{prefix}{path.name}", (status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise StoreUnreadableError(f"{error.filename or directory}: cannot be read: {error.strerror}") from error

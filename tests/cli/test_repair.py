@@ -1,0 +1,212 @@
+"""`verify`, `forecast`, `salvage` and `sample` as commands: output, exit codes, what is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stantools.inspection.catalogue import CATALOGUE
+from stantools.store.damage import DAMAGES
+from tests.conftest import golden_cases, load_expected
+
+Copy = Callable[[str], Path]
+SOME = [case for i, case in enumerate(golden_cases()) if i % 6 == 0 and "opened_as" not in load_expected(case)]
+
+
+def snapshot(store: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(store.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("case", SOME)
+def test_verify(run, golden_copy: Copy, case: str) -> None:
+    store, expected = golden_copy(case), load_expected(case)
+    before = snapshot(store)
+    outcome = run("verify", store, "-o", "json")
+    verdict = outcome.json()
+    assert outcome.code == (0 if verdict["clean"] else 1)
+    assert {finding["code"] for finding in verdict["findings"]} <= set(CATALOGUE)
+    assert set(verdict) == {"schema", "clean", "findings", "channels", "bytes_scanned", "seconds"}
+    for channel in verdict["channels"]:
+        facts = expected.get("salvage", {}).get("messages", {}).get(channel["name"])
+        if facts:
+            assert channel["intact"] == facts["intact"] or "header" in str(facts)
+    assert snapshot(store) == before
+    table = run("verify", store)
+    assert table.code == outcome.code
+    assert ("not clean" in table.out) != verdict["clean"]
+    lines = run("verify", store, "-o", "ndjson").ndjson()
+    assert [line["code"] for line in lines] == [finding["code"] for finding in verdict["findings"]]
+    assert run("verify", store, "-o", "csv").out.startswith("code,severity,file,offset")
+
+
+def test_verify_takes_channels(run, golden: Path) -> None:
+    store = golden / "dmg_payload_flip_idx_intact" / "datastore"
+    assert run("verify", store, "--channel", "beta.*").code == 0
+    assert run("verify", store, "--channel", "alpha").code == 1
+    assert run("verify", store, "--channel", "nobody").code == 2
+
+
+def test_progress_for_programs(run, golden: Path) -> None:
+    outcome = run("verify", golden / "basic" / "datastore", "--progress", "json")
+    last = json.loads(outcome.err.splitlines()[-1])
+    assert (last["progress"], last["done"], last["findings"]) == ("verify", True, 0)
+    assert last["bytes"] > 1_000_000
+
+
+@pytest.mark.parametrize("case", SOME)
+def test_forecast(run, golden_copy: Copy, case: str) -> None:
+    store, expected = golden_copy(case), load_expected(case)
+    before = snapshot(store)
+    options = expected["options"]
+    arguments: list[object] = ["--max-msgs", options["max_msgs"], "--max-bytes", options["max_bytes"]]
+    outcome = run("forecast", store, "-o", "json", *arguments)
+    result = outcome.json()
+    assert (result["schema"], result["server_version"]) == (1, "0.23.2")
+    for name, key in (("normal", "server_open"), ("truncate", "server_open_truncate")):
+        if key in expected:
+            assert result[name]["starts"] == expected[key]["started"], name
+            assert result[name]["exit_code"] == (expected[key].get("exit_code") if not result[name]["starts"] else None)
+        assert {"error", "log", "channels", "clients", "files_changed"} <= set(result[name])
+    assert snapshot(store) == before
+    table = run("forecast", store, *arguments)
+    assert table.code == outcome.code
+    assert ("normal start: starts" in table.out) == result["normal"]["starts"]
+
+
+def test_forecast_exit_codes(run, golden: Path) -> None:
+    for case, code in (
+        ("basic", 0),
+        ("dmg_garbage_clients", 1),  # does not start
+        ("dmg_payload_flip_idx_intact", 1),  # delivery stalls
+        ("dmg_server_missing", 1),  # starts as if it were empty
+        ("dmg_zero_tail_dat_noidx", 1),  # is cut
+        ("dmg_idx_missing_all", 0),  # indexes are rebuilt
+    ):
+        assert run("forecast", golden / case / "datastore").code == code, case
+
+
+def test_forecast_of_another_version(run, golden: Path) -> None:
+    store = golden / "dmg_server_missing" / "datastore"
+    assert "as if the store were empty" in run("forecast", store).out
+    newer = run("forecast", store, "--server-version", "0.25.6", "-o", "json").json()
+    assert newer["normal"]["recovered"] is True
+    assert newer["server_version"] == "0.25.6"
+    assert run("forecast", store, "--server-version", "0.1").code == 2
+
+
+def test_forecast_knows_the_stores_own_cluster_id(run, golden: Path) -> None:
+    store = golden / "basic" / "datastore"
+    assert run("forecast", store, "--cluster-id", "another").code == 1
+    assert 'does not match recovered value of "test-cluster"' in run("forecast", store, "--cluster-id", "another").out
+
+
+def test_forecast_for_another_user(run, golden_copy: Copy) -> None:
+    store = golden_copy("basic")
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    (store / "foo" / "msgs.1.dat").chmod(0o444)
+    outcome = run("forecast", store, "--server-user", 54321)
+    assert outcome.code == 1
+    assert "permission denied" in outcome.out
+    assert run("forecast", store, "--server-user", "no-such-user-here").code == 2
+
+
+def test_salvage(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store, out = golden_copy("dmg_length_flip_noidx"), tmp_path / "new"
+    before = snapshot(store)
+    plan = run("salvage", store, "--dry-run", "-o", "json").json()
+    assert (plan["written"], plan["out"], plan["check"]) == (False, None, None)
+    assert not out.exists()
+    outcome = run("salvage", store, "--out", out, "--force")
+    assert outcome.code == 0
+    assert "verify is clean and the server would start" in outcome.out
+    assert snapshot(store) == before
+    assert run("verify", out).code == 0
+    assert run("forecast", out).code == 0
+    again = run("salvage", store, "--out", out, "--force")
+    assert again.code == 3
+    assert "exists already" in again.err
+
+
+def test_salvage_with_loss(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("dmg_payload_flip_noidx")
+    assert run("salvage", store, "--dry-run").code == 1
+    outcome = run("salvage", store, "--out", tmp_path / "a", "--force", "-o", "json")
+    assert outcome.code == 5
+    result = outcome.json()
+    assert result["summary"]["lost"] == 1
+    assert result["check"]["starts"] is True
+    assert Path(result["manifest"]).is_file()
+    filled = run("salvage", store, "--out", tmp_path / "b", "--fill-gaps", "--force", "-o", "json").json()
+    assert [c["filled"] for c in filled["channels"] if c["name"] == "alpha"] == [[[25, 25]]]
+    table = run("salvage", store, "--out", tmp_path / "c", "--force")
+    assert "1 messages known to be lost" in table.out
+
+
+def test_salvage_refuses(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("basic")
+    assert run("salvage", store).code == 2
+    assert run("salvage", store, "--out", store / "inside", "--force").code == 4
+    assert run("salvage", store, "--out", tmp_path / "no" / "such" / "place", "--force").code == 3
+    lost = golden_copy("dmg_server_missing")
+    outcome = run("salvage", lost, "--out", tmp_path / "new", "--force")
+    if outcome.code == 4:
+        assert "--cluster-id" in outcome.err
+        outcome = run("salvage", lost, "--out", tmp_path / "new", "--force", "--cluster-id", "test-cluster")
+    assert outcome.code in (0, 5)
+
+
+def test_sample(run, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert run("sample", one, "--seed", 7).code == 0
+    assert run("sample", two, "--seed", 7, "-o", "json").json()["messages"] == 300
+    assert snapshot(one) == snapshot(two)
+    assert run("verify", one).code == 0
+    assert run("sample", one).code == 3
+    assert run("sample").code == 2
+    assert run("sample", tmp_path / "x", "--damage", "nonsense").code == 2
+    assert run("sample", tmp_path / "x", "--crc-poly", "auto").code == 2
+    assert run("sample", tmp_path / "x", "--name", "a..b").code == 2
+
+
+def test_sample_options(run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    outcome = run(
+        "sample", store, "--name", "a", "--name", "b.c", "--messages", 10, "--size", 64, "--slice-msgs", 4,
+        "--crc-poly", "0x12345678", "--gaps", "--no-subscriptions", "--encryption-key-env", "K", "--cipher", "chacha",
+        env={"K": "secret"},
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    info = run("info", store, "-o", "json").json()
+    assert [channel["name"] for channel in info["channels"]] == ["a", "b.c"]
+    assert info["crc_polynomial"] == 0x12345678
+    assert info["clients"] == []
+    assert info["channels"][0]["encrypted"]
+    assert len(info["channels"][0]["slices"]) == 3
+    assert info["channels"][1]["first_seq"] == 101
+    shown = run("messages", store, "a", "-o", "ndjson", "--encryption-key-env", "K", env={"K": "secret"})
+    assert (shown.code, len(shown.ndjson())) == (0, 10)
+
+
+def test_list_of_damages(run) -> None:
+    assert all(name in run("sample", "--list-damages").out for name in DAMAGES)
+    assert {each["name"] for each in run("sample", "--list-damages", "-o", "json").json()["damages"]} == set(DAMAGES)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damage_is_found_and_can_be_salvaged(run, tmp_path: Path, damage: str) -> None:
+    store, out = tmp_path / "store", tmp_path / "new"
+    assert run("sample", store, "--damage", damage, "--messages", 40).code == 0
+    assert json.loads(run("verify", store, "-o", "json").out)["findings"], damage
+    outcome = run("salvage", store, "--out", out, "--force", "--cluster-id", "test-cluster")
+    assert outcome.code in (0, 5), outcome.err
+    assert run("verify", out).code == 0
+    assert "normal start: starts" in run("forecast", out).out
