@@ -26,7 +26,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/forma
 	@echo "setting up .venv with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
 	  || { echo "make: python3 -m venv failed; on Debian: apt install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -c 'from stantools.format import kernels; print(f"stantools is ready, with {kernels.NAME} kernels")'
 	@touch $@
 

@@ -100,6 +100,18 @@ cdef inline uint32_t crc_of(const uint8_t* p, size_t size, const Polynomial* pol
     return crc_by_tables(p, size, polynomial.tables)
 
 
+def checksum(buffer, crc, bint by_tables=False):
+    """CRC of a whole buffer, as the kernels compute it; `by_tables`: as they do on other processors."""
+    cdef Reader reader = Reader(buffer, crc)
+    cdef uint32_t value
+    with nogil:
+        if by_tables:
+            value = crc_by_tables(reader.base, reader.size, reader.polynomial.tables)
+        else:
+            value = crc_of(reader.base, reader.size, &reader.polynomial)
+    return value
+
+
 cdef inline int read_header(
     const uint8_t* p, uint64_t left, uint32_t mask, uint32_t* size, uint32_t* crc
 ) noexcept nogil:

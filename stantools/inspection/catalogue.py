@@ -1,8 +1,8 @@
 """The catalogue of finding codes: what each means, what the real server does with it, and what to do.
 
-Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`); `stantools explain CODE`
-prints an entry of it. Texts are parts of sentences: they begin with a small letter and end without a full stop, and
-"it" in `server` is the server.
+Codes never change their meaning. `docs/findings.md` is generated from this table (`make docs`), and
+`stantools explain CODE` prints an entry of it. Texts are parts of sentences: they begin with a small letter and end
+without a full stop, and "it" in `server` is the server.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ _LOGS = (
         _W,
         "zero bytes stand where a record should begin in clients.dat or subs.dat",
         _CRASH,
-        "eight or more: it cuts the file there without a word, whatever follows. Fewer: it refuses to start",
+        "eight or more, it cuts the file there without a word, whatever follows; fewer, it refuses to start",
         _LOOK_OR_KEEP,
     ),
     Entry(
@@ -231,7 +231,7 @@ _LOGS = (
         "a subscription that is not durable and whose client is unknown",
         "clients.dat was lost or cut; a crash while the client was closing",
         "it drops it from memory and keeps it in the file, where it counts against the limit of subscriptions",
-        "nothing has to be done; `stantools salvage` leaves it out",
+        "nothing has to be done; `stantools compact --drop-orphans` and `stantools salvage` leave it out",
     ),
     Entry(
         "subscription-ahead",
@@ -274,8 +274,8 @@ _SLICES = (
         _W,
         "zero bytes where records should be in a data file",
         _CRASH,
-        "if it has to read the data file it cuts it there without a word, whatever follows. If the index is good it "
-        "does not notice, and appends behind the zeros",
+        "if it has to read the data file: eight or more, it cuts the file there without a word, whatever follows; "
+        "fewer, it refuses to start. If the index is good it does not notice, and appends behind the zeros",
         _LOOK_OR_KEEP,
     ),
     Entry(

@@ -77,8 +77,12 @@ def apply_limits(
             over |= size - costs > limits.max_bytes
         over &= left > 1  # the newest message always stays
         row = int(np.argmin(over)) if not over.all() else len(over) - 1
-        first_seq = int(rows.sequence[row]) if row < len(rows.sequence) else first_seq
         count, size = count - row, size - int(costs[row])
+        if row == len(rows.sequence) and position + 1 < len(slices):
+            position, row = position + 1, 0
+            first_seq = slices[position].first_seq
+        elif row < len(rows.sequence):
+            first_seq = int(rows.sequence[row])
         break
     while limits.max_age_ns > 0 and position < len(slices):
         rows = rows_of(slices[position].files, channel, crc, check_crc=check_crc)

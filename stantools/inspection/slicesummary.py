@@ -31,7 +31,7 @@ from stantools.format.layout import (
 from stantools.store.directory import SliceFiles
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
+from stantools.store.scan import scan_index, scan_slice
 
 IndexView = npt.NDArray[np.void]
 
@@ -136,7 +136,7 @@ def _check_index(
 ) -> tuple[IndexView | None, str]:
     if text := check_file_version(buffer):
         return None, f"the index: {text}"
-    count, stop = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc, check_crc)
+    count, stop = scan_index(buffer, crc, check_crc=check_crc)
     problem = ""
     if stop == Stop.ZEROS:
         behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import envelope, gogo, index, kernels
+from stantools.format import envelope, gogo, index
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
@@ -31,10 +31,10 @@ from stantools.format.layout import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
-from stantools.store.scan import BATCH_ROWS, scan_slice
+from stantools.store.scan import BATCH_ROWS, scan_index, scan_slice
 
 Progress = Callable[[int], None]
 
@@ -306,8 +306,7 @@ def _open_index(report: IndexReport, entries: Buffer, crc: Crc, check_crc: bool)
     report.present, report.size = True, len(entries)
     report.header_error = envelope.check_file_version(entries)
     if len(entries) > FILE_HEADER_SIZE:
-        count, stop = kernels.scan_index(entries, FILE_HEADER_SIZE, len(entries), crc, check_crc)
-        report.count, report.stop = count, Stop(stop)
+        report.count, report.stop = scan_index(entries, crc, check_crc=check_crc)
     return index.view(entries, report.count) if report.count else None
 
 
@@ -322,21 +321,22 @@ def _survey_with_index(
 ) -> None:
     path = survey.files.index
     if path is None:
-        _scan(survey, data, None, channel, crc, check_crc, columns, progress)
+        _scan(survey, data, None, None, channel, crc, check_crc, columns, progress)
         return
     try:
         with mapped(path) as entries:
             view = _open_index(survey.index, entries, crc, check_crc)
-            _scan(survey, data, view, channel, crc, check_crc, columns, progress)
+            _scan(survey, data, view, Window(entries), channel, crc, check_crc, columns, progress)
     except StoreUnreadableError as error:
         survey.index_error = error.message
-        _scan(survey, data, None, channel, crc, check_crc, columns, progress)
+        _scan(survey, data, None, None, channel, crc, check_crc, columns, progress)
 
 
 def _scan(
     survey: SliceSurvey,
     data: Buffer,
     view: npt.NDArray[np.void] | None,
+    window: Window | None,
     channel: bytes,
     crc: Crc,
     check_crc: bool,
@@ -355,7 +355,8 @@ def _scan(
             end = event.end
         else:
             builder.add(event)
-            if check:
+            if check and window:
+                window.reach(check.position)
                 check.add(event)
             after = int(event.sequence[0])
             survey.damages += [Neighbours(damage, before, after) for damage in pending]

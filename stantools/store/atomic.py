@@ -191,7 +191,11 @@ def _building(target: Path, untouched: str) -> Iterator[Path]:
             with _locked(partial, target):
                 _conclude(partial, target)
         partial.mkdir()
-        _mark(partial, {})
+        try:
+            _mark(partial, {})
+        except BaseException:
+            _discard(partial)
+            raise
     with _locked(partial, target):
         try:
             with writing("", untouched):

@@ -183,13 +183,16 @@ def exchange(one: Path, two: Path) -> None:
         aside = two.with_name(f"{two.name}.old")
         one.rename(aside)
         try:
+            fsync_directory(aside.parent)
             two.rename(one)
         except OSError:
             aside.rename(one)
             raise
+        fsync_directory(one.parent)
         aside.rename(two)
-    fsync_directory(one.parent)
+    # What `one` was first: at no moment may it be durable in neither place.
     fsync_directory(two.parent)
+    fsync_directory(one.parent)
 
 
 def _libc() -> ctypes.CDLL | None:

@@ -92,7 +92,9 @@ def check_result(root: Path, polynomial: int = IEEE) -> None:
         options = ServerOptions(polynomial=polynomial, version=version, limits=NO_LIMITS)
         predicted = forecast(store, options, truncate=False)
         assert predicted.starts, predicted.error
-        assert set(predicted.as_json()["files_changed"]) <= {".truncate.lck"}
+        # The server takes a foreign directory for a channel, before and after.
+        allowed = {".truncate.lck", *(f"{f.file}/subs.dat" for f in verdict.findings if f.code == "foreign-directory")}
+        assert set(predicted.as_json()["files_changed"]) <= allowed
 
 
 @pytest.mark.parametrize("case", healthy())
@@ -156,8 +158,7 @@ def test_what_limits_removed_is_gone(golden, tmp_path, case):
         )
         have = all_messages(result.path / name, name.encode(), Crc())
         assert [each[0] for each in have] == list(range(now.first_seq, now.last_seq + 1))
-        if case == "limits_msgs":
-            assert before[name].removed > 0
+    assert any(each.removed for each in before.values()) or case != "limits_msgs"
     assert planned.summary()["messages_dropped"] == sum(each.removed for each in before.values())
 
 
@@ -312,7 +313,7 @@ def test_damaged_golden_stores_are_refused_or_keep_their_messages(golden_copy, t
     assert digest(root) == before
 
 
-TOLERATED = {"damaged-index", "lost-index", "stale-index", "leftovers"}
+TOLERATED = {"lost-index", "stale-index", "leftovers"}
 ACCEPTED = {"lost-clients", "lost-slice", "lost-subs"}
 
 

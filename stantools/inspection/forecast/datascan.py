@@ -12,8 +12,7 @@ from stantools.format.crc import Crc
 from stantools.format.envelope import crc_error_text
 from stantools.format.layout import FILE_HEADER_SIZE, MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.forecast.records import decode_message
-from stantools.inspection.forecast.windows import Window
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, Window
 
 _ROWS = 16384
 
@@ -63,6 +62,7 @@ def scan_data(buffer: Buffer, channel: bytes, crc: Crc, check_crc: bool, index: 
     compared = 0 if index is None else FILE_HEADER_SIZE
     at, stop = FILE_HEADER_SIZE, Stop.FULL
     while stop is Stop.FULL:
+        window.reach(at)
         rows, at, code = kernels.scan_messages(buffer, at, len(buffer), crc, check_crc, channel, columns)
         stop = Stop(code)
         if rows:
@@ -77,7 +77,6 @@ def scan_data(buffer: Buffer, channel: bytes, crc: Crc, check_crc: bool, index: 
             size += int(batch.size.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * rows
             if compared and index is not None:
                 compared = _compare(index, compared, batch, crc)
-        window.done(at)
     same = index is not None and compared > 0 and compared == len(index)
     error = _error(buffer, at, stop, crc)
     return DataScan(count, size, first, max(last, 0), ascending, at, stop, error, same)

@@ -21,8 +21,8 @@ from stantools.inspection.forecast.model import MAX_TEXTS, Lookups, Progress
 from stantools.inspection.forecast.readahead import ReadAhead, Source
 from stantools.inspection.forecast.rows import data_batches
 from stantools.inspection.forecast.slices import Recovery, Slice
-from stantools.inspection.forecast.windows import Window, index_rows
-from stantools.store.mapping import Buffer, mapped
+from stantools.inspection.forecast.windows import index_rows
+from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 
 _ROWS = 16384
@@ -236,7 +236,6 @@ class _SliceLookup:
         self._add_readable(sequences[done:])
         if ahead is not None:
             ahead.skip(offsets[done:], ends[done:])
-        self._window.done(int(ends.max(initial=0)))
         self._advance(int(sizes.sum()) + RECORD_HEADER_SIZE * len(sizes))
 
     def _read(
@@ -244,6 +243,7 @@ class _SliceLookup:
     ) -> tuple[NDArray[np.bool_], NDArray[np.uint64], dict[int, str]]:
         """Reads records at offsets: which are good, their sequences, and errors of decryption by row."""
         source = self._source
+        self._window.reach(min(max(int(offsets[0]), 0), source.end))
         columns, stops = self._columns.take(len(offsets)), self._stops[: len(offsets)]
         kernels.read_messages_at(
             source.data,

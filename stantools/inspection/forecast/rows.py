@@ -13,8 +13,8 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.forecast.slices import Slice
-from stantools.inspection.forecast.windows import Window, index_rows
-from stantools.store.mapping import Buffer, mapped
+from stantools.inspection.forecast.windows import index_rows
+from stantools.store.mapping import Buffer, Window, mapped
 
 _ROWS = 16384
 
@@ -60,7 +60,7 @@ def data_batches(data: Buffer, end: int, crc: Crc, check_crc: bool, channel: byt
     window = Window(data)
     at, rows = FILE_HEADER_SIZE, _ROWS
     while rows == _ROWS and at < end - RECORD_HEADER_SIZE:
+        window.reach(at)
         rows, at, _ = kernels.scan_messages(data, at, end, crc, check_crc, channel, columns)
         if rows:
             yield columns.take(rows)
-        window.done(at)

@@ -1,12 +1,7 @@
-"""Going through mapped files of any size without keeping them in memory.
-
-Pages of a mapped file that were touched count as memory of the process until they are given back. What was read is
-given back a window at a time; it stays in the system's cache.
-"""
+"""Going through index files of any size, a part at a time."""
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,33 +11,10 @@ from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, Window
 
-#: Bytes of a file that are kept mapped in before they are given back.
-WINDOW = 32 * 1024 * 1024
 #: Index records that are looked at together.
 INDEX_ROWS = 131072
-
-
-class Window:
-    """Gives back what lies behind the reader of a mapped file.
-
-    Args:
-        buffer: A mapped file; for any other buffer this does nothing.
-    """
-
-    def __init__(self, buffer: Buffer) -> None:
-        mapping = buffer.obj
-        self._mapping = mapping if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise") else None
-        self._kept = 0
-
-    def done(self, offset: int) -> None:
-        """Says that the reader will not come back behind an offset; being wrong costs time, nothing else."""
-        if self._mapping is None or offset - self._kept < WINDOW:
-            return
-        end = offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, end - self._kept)
-        self._kept = end
 
 
 def count_index_records(buffer: Buffer, crc: Crc, check_crc: bool) -> tuple[int, Stop]:
@@ -50,12 +22,12 @@ def count_index_records(buffer: Buffer, crc: Crc, check_crc: bool) -> tuple[int,
     window = Window(buffer)
     count, stop, at = 0, Stop.END, FILE_HEADER_SIZE
     while stop is Stop.END and at < len(buffer):
+        window.reach(at)
         limit = min(len(buffer), at + INDEX_ROWS * INDEX_RECORD_SIZE)
         more, code = kernels.scan_index(buffer, at, limit, crc, check_crc)
         stop = Stop(code)
         count += more
         at = limit
-        window.done(at)
     return count, stop
 
 
@@ -73,5 +45,5 @@ def index_rows(buffer: Buffer, count: int, start: int = 0) -> Iterator[npt.NDArr
     window = Window(buffer)
     records = index_format.view(buffer, count)
     for first in range(start, count, INDEX_ROWS):
+        window.reach(FILE_HEADER_SIZE + INDEX_RECORD_SIZE * first)
         yield records[first : first + INDEX_ROWS]
-        window.done(FILE_HEADER_SIZE + INDEX_RECORD_SIZE * (first + INDEX_ROWS))

@@ -1,0 +1,169 @@
+"""Carrying out a planned repair: the backup first, then each file in one step, the witness file last.
+
+Every step leaves a file either as it was or as it is to be, and is synced before the next one. After an interruption
+a new plan finds what is left to do; steps that were done already are not done again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from stantools.errors import RefusedError, StoreUnwritableError
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.inspection.forecast import Forecast, forecast
+from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
+from stantools.inspection.forecast.rows import data_batches
+from stantools.recovery.place import check_outside, check_room
+from stantools.recovery.truncate.backup import save
+from stantools.recovery.truncate.plan import TruncationPlan
+from stantools.store.directory import WITNESS_FILE, open_datastore
+from stantools.store.durable import create_temporary, fsync_directory, fsync_file, replace_file, write_all, writing
+from stantools.store.locks import QUIET_SECONDS, check_not_in_use, hold_ft_lock
+from stantools.store.mapping import mapped
+
+#: Room for the backup's manifest, blocks that are not full, and the longest index that is rebuilt.
+_SPARE = 1 << 20
+
+
+@dataclass(frozen=True)
+class TruncationResult:
+    """What was done.
+
+    Attributes:
+        backup: Directory with what was removed; None if nothing was.
+        changed: Files that were changed, relative to the store, in the order in which it was done.
+        after: What a start without the truncate option would do now.
+    """
+
+    backup: Path | None
+    changed: tuple[str, ...]
+    after: Forecast
+
+
+def apply_truncation(
+    plan: TruncationPlan, backup_dir: Path, *, force: bool = False, quiet: float = QUIET_SECONDS
+) -> TruncationResult:
+    """Carries out a plan.
+
+    Args:
+        plan: What to do; the store must not have changed since.
+        backup_dir: Where to save what is removed; outside of the store.
+        force: Also against the plan's refusals, and if a server seems to be using the store.
+        quiet: Seconds that the store must have been left alone.
+
+    Raises:
+        RefusedError: The plan has refusals, the store is in use or has changed, or there is no room for the backup.
+        StoreUnwritableError: Something cannot be written. What was done up to there is a valid state of the store;
+            plan again to finish.
+    """
+    root = plan.store.path
+    if plan.refusals and not force:
+        raise RefusedError(
+            f"{root}: {'; '.join(plan.refusals)}",
+            "use `stantools salvage`, which loses nothing; or insist with --force",
+        )
+    check_outside(root, backup_dir)
+    check_room(backup_dir / "1", _SPARE + sum(_saved(change) for change in plan.steps))
+    check_not_in_use(root, force=force, quiet=quiet)
+    with hold_ft_lock(root):
+        _check_unchanged(root, plan.steps)
+        backup = save(root, plan.steps, backup_dir) if any(_saved(change) for change in plan.steps) else None
+        crc = Crc(plan.options.polynomial)
+        for change in plan.steps:
+            with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
+                _carry_out(root, change, crc, plan.options.check_crc)
+    after = forecast(open_datastore(root), plan.options, lookups=False)
+    return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
+
+
+def _saved(change: Change) -> int:
+    """How many bytes of a file go to the backup."""
+    if change.before is None:
+        return 0
+    return change.before - (change.after or 0) if isinstance(change.action, Cut) else change.before
+
+
+def _check_unchanged(root: Path, steps: list[Change]) -> None:
+    for change in steps:
+        path = root / change.path
+        now = path.stat().st_size if path.exists() else None
+        if now != change.before:
+            raise RefusedError(
+                f"{path}: has {_size(now)} now, had {_size(change.before)} when the repair was planned",
+                "make sure that nobody writes to the store, and plan again",
+            )
+
+
+def _size(size: int | None) -> str:
+    return "no content" if size is None else f"{size} bytes"
+
+
+def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
+    path, action = root / change.path, change.action
+    if isinstance(action, Cut):
+        assert change.after is not None
+        os.truncate(path, change.after)
+        fsync_file(path)
+    elif isinstance(action, Delete):
+        path.unlink(missing_ok=True)
+        fsync_directory(path.parent)
+    elif isinstance(action, RebuildIndex):
+        _rebuild(root, path, action, crc, check_crc)
+    elif change.path == WITNESS_FILE:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        fsync_directory(path.parent)
+    else:
+        assert isinstance(action, Write)
+        replace_file(path, action.data)
+
+
+def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
+    """Writes an index anew from its data file, beside the old one, and renames it into place."""
+    prefix = f".{path.name}."
+    _sweep(path.parent, prefix)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    descriptor, temporary = create_temporary(path.parent, prefix, 0o666)
+    try:
+        try:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            _write_index(descriptor, root / action.data_file, action, crc, check_crc)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def _sweep(directory: Path, prefix: str) -> None:
+    """Removes what an interrupted run left of the same file."""
+    leftover = re.compile(re.escape(prefix) + r"[0-9]{9}")
+    for entry in os.scandir(directory):
+        if leftover.fullmatch(entry.name):
+            with suppress(FileNotFoundError):
+                Path(entry.path).unlink()
+
+
+def _write_index(descriptor: int, data_file: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
+    write_all(descriptor, FILE_HEADER_BYTES)
+    channel = os.fsencode(data_file.parent.name)
+    count = 0
+    with mapped(data_file) as data:
+        for batch in data_batches(data, action.data_end, crc, check_crc, channel):
+            write_all(descriptor, kernels.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, crc))
+            count += batch.capacity
+    if count != action.count:
+        raise StoreUnwritableError(
+            f"{data_file}: has {count} good records now, had {action.count} when the repair was planned",
+            "make sure that nobody writes to the store, and plan again",
+        )

@@ -1,0 +1,105 @@
+"""What a repair removes, saved before anything is changed.
+
+A backup is a directory with `manifest.json` and the saved bytes under `files/`, in the order of the store:
+
+    {"schema": 1, "store": path, "files": [
+        {"path": "foo/msgs.1.dat", "action": "cut", "size_before": 520, "size_after": 514,
+         "saved": "files/foo/msgs.1.dat", "offset": 514, "length": 6, "sha256": "..."},
+        {"path": "foo/msgs.1.idx", "action": "replace", "size_before": 324, ..., "offset": 0, "length": 324},
+        {"path": ".truncate.lck", "action": "create", "size_before": null, "size_after": 0}]}
+
+To undo a cut, write the saved bytes back at their offset; to undo the others, put the saved file back or remove the
+created one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stantools import __version__
+from stantools.errors import StoreUnwritableError
+from stantools.inspection.forecast.changes import Change, Cut, Delete
+from stantools.store.atomic import absolute, new_directory
+from stantools.store.durable import writing
+from stantools.store.mapping import Buffer, mapped
+
+MANIFEST = "manifest.json"
+
+_BLOCK = 1 << 20
+_RUNS = 10_000
+
+
+def save(root: Path, steps: Sequence[Change], directory: Path) -> Path:
+    """Saves what the steps will remove.
+
+    Args:
+        root: The store.
+        steps: What is going to be changed.
+        directory: Where backups are kept; made if it is missing. Each one is a directory of its own in it, called by
+            the first free number, so that a run after an interruption does not touch the backup of the first.
+
+    Returns:
+        The directory of this backup; it is there whole and synced, or not at all.
+
+    Raises:
+        StoreUnwritableError: It cannot be written; the store is as it was.
+    """
+    untouched = f"{root} is as it was"
+    with writing(directory, untouched):
+        directory.mkdir(parents=True, exist_ok=True)
+    target = _free(directory)
+    with new_directory(target, untouched=untouched) as content, writing(target, untouched):
+        entries = [_save(root, change, content) for change in steps]
+        manifest = {
+            "schema": 1,
+            "made_by": f"stantools {__version__} truncate-bad-eof",
+            "store": str(absolute(root)),
+            "files": entries,
+        }
+        (content / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    return target
+
+
+def _free(directory: Path) -> Path:
+    for number in range(1, _RUNS):
+        target = directory / str(number)
+        if not target.exists():
+            return target
+    raise StoreUnwritableError(f"{directory}: is full of backups", "choose another directory")
+
+
+def _save(root: Path, change: Change, content: Path) -> dict[str, Any]:
+    action = "create" if change.before is None else "replace"
+    offset = 0
+    if isinstance(change.action, Cut):
+        action, offset = "cut", change.after or 0
+    elif isinstance(change.action, Delete):
+        action = "delete"
+    entry: dict[str, Any] = {
+        "path": change.path,
+        "action": action,
+        "size_before": change.before,
+        "size_after": change.after,
+    }
+    if change.before is None:
+        return entry
+    saved = content / "files" / change.path
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    with mapped(root / change.path) as buffer:
+        digest = _copy(buffer[offset:], saved)
+        length = len(buffer) - offset
+    return entry | {"saved": f"files/{change.path}", "offset": offset, "length": length, "sha256": digest}
+
+
+def _copy(data: Buffer, target: Path) -> str:
+    digest = hashlib.sha256()
+    with target.open("wb") as file:
+        for start in range(0, len(data), _BLOCK):
+            block = data[start : start + _BLOCK]
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()

@@ -1,0 +1,179 @@
+"""The records behind a cut: those that are whole could be kept by salvage, and would be lost by truncation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from stantools.format import index as index_format
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast.windows import count_index_records
+from stantools.store.clientlog import read_clients
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
+from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
+from stantools.store.logscan import LogDamage, judge_row, scan_log
+from stantools.store.mapping import Buffer, mapped
+from stantools.store.ranges import Ranges
+from stantools.store.resync import Damage
+from stantools.store.scan import scan_slice
+from stantools.store.sublog import read_subs
+
+_SUBS_WORDS: dict[int, str] = {
+    SubRecord.NEW: "new subscription",
+    SubRecord.UPDATE: "changed subscription",
+    SubRecord.DELETE: "deleted subscription",
+    SubRecord.ACK: "acknowledgement",
+    SubRecord.MSG: "sent message",
+}
+_CLIENT_WORDS: dict[int, str] = {ClientRecord.ADD: "connected client", ClientRecord.DELETE: "closed client"}
+
+
+@dataclass(frozen=True)
+class RemovedRecord:
+    """A record, or a range of damaged bytes, behind a cut.
+
+    Attributes:
+        file: Relative to the store.
+        offset: First byte.
+        length: Bytes, the header included.
+        intact: Its content is whole and proven: salvage would keep it.
+        what: What it is: `message`, what a log record tells, or the kind of damage.
+        sequence: Sequence of the message that it is or is about, if known.
+        sub_id: Id of the subscription that it is about.
+        client_id: The client that it is about.
+    """
+
+    file: str
+    offset: int
+    length: int
+    intact: bool
+    what: str
+    sequence: int | None = None
+    sub_id: int | None = None
+    client_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What is behind a cut, in numbers.
+
+    Attributes:
+        intact: Records that salvage would keep.
+        sequences: Their sequences, in a data file.
+    """
+
+    intact: int = 0
+    sequences: Ranges = field(default_factory=Ranges)
+
+
+@dataclass(frozen=True)
+class CutFile:
+    """A file that is cut, and how to read it.
+
+    Attributes:
+        root: The store.
+        file: Relative to the store.
+        offset: Where it is cut.
+        crc: The store's CRC.
+        check_crc: The server checks CRCs.
+    """
+
+    root: Path
+    file: str
+    offset: int
+    crc: Crc
+    check_crc: bool
+
+    @property
+    def layout(self) -> LogLayout | None:
+        """Which log it is; None for a data file."""
+        name = self.file.rpartition("/")[2]
+        return {CLIENTS_FILE: CLIENTS_LOG, SUBS_FILE: SUBS_LOG}.get(name)
+
+    def count(self) -> Behind:
+        """Counts what is behind the cut."""
+        if self.layout is not None:
+            return Behind(sum(record.intact for record in self.records()))
+        intact, parts = 0, []
+        with ExitStack() as stack:
+            for part in self._slice(stack):
+                if isinstance(part, MessageColumns):
+                    intact += part.capacity
+                    parts.append(Ranges.from_sequences(part.sequence.copy()))
+                elif part.repair is not None:
+                    intact += 1
+                    parts.append(Ranges.of([(part.repair.message.sequence, part.repair.message.sequence)]))
+        return Behind(intact, Ranges.union(parts))
+
+    def rows_before(self) -> int:
+        """Counts the records of a log that the server reads, which end at the cut."""
+        with mapped(self.root / self.file) as buffer:
+            read = read_clients if self.layout is CLIENTS_LOG else read_subs
+            return read(buffer, self.crc, check_crc=self.check_crc).rows
+
+    def records(self) -> Iterator[RemovedRecord]:
+        """Gives everything behind the cut, in file order."""
+        if self.layout is not None:
+            with mapped(self.root / self.file) as buffer:
+                yield from self._log_records(buffer, self.layout)
+            return
+        with ExitStack() as stack:
+            for part in self._slice(stack):
+                if isinstance(part, MessageColumns):
+                    rows = zip(part.offset.tolist(), part.size.tolist(), part.sequence.tolist(), strict=True)
+                    for offset, size, sequence in rows:
+                        length = size + RECORD_HEADER_SIZE
+                        yield RemovedRecord(self.file, offset, length, True, "message", sequence)
+                else:
+                    known = part.sequence if part.repair is None else part.repair.message.sequence
+                    intact = part.repair is not None
+                    yield RemovedRecord(self.file, part.offset, part.length, intact, part.kind.value, known)
+
+    def _slice(self, stack: ExitStack) -> Iterator[MessageColumns | Damage]:
+        path = self.root / self.file
+        buffer = stack.enter_context(mapped(path))
+        channel = self.file.rpartition("/")[0].encode("utf-8", "surrogateescape")
+        index = None
+        index_path = path.with_suffix(".idx")
+        if index_path.is_file():
+            entries = stack.enter_context(mapped(index_path))
+            count, _ = count_index_records(entries, self.crc, self.check_crc)
+            index = index_format.view(entries, count)
+        yield from scan_slice(buffer, channel, self.crc, index=index, check_crc=self.check_crc, start=self.offset)
+
+    def _log_records(self, buffer: Buffer, layout: LogLayout) -> Iterator[RemovedRecord]:
+        for part in scan_log(buffer, layout, self.crc, check_crc=self.check_crc):
+            if isinstance(part, LogDamage):
+                if part.end > self.offset:
+                    yield self._log_damage(part)
+                continue
+            first = int(np.searchsorted(part.offset, self.offset))
+            for offset, size in zip(part.offset[first:].tolist(), part.size[first:].tolist(), strict=True):
+                judged = judge_row(layout, buffer, offset)
+                if isinstance(judged, LogDamage):
+                    yield self._log_damage(judged)
+                    continue
+                what = (_CLIENT_WORDS if layout is CLIENTS_LOG else _SUBS_WORDS)[judged.types[0]]
+                yield RemovedRecord(self.file, offset, size + RECORD_HEADER_SIZE, True, what, *_about(judged.message))
+
+    def _log_damage(self, damage: LogDamage) -> RemovedRecord:
+        message = damage.message
+        about = _about(message) if message is not None else ()
+        return RemovedRecord(self.file, damage.offset, damage.length, message is not None, damage.kind.value, *about)
+
+
+def _about(message: object) -> tuple[int | None, int | None, str | None]:
+    """Which sequence, subscription and client a log record is about."""
+    if isinstance(message, pb.ClientInfo | pb.ClientDelete):
+        return None, None, message.id.decode("utf-8", "surrogateescape")
+    if isinstance(message, pb.SubStateUpdate):
+        return message.seqno, message.id, None
+    assert isinstance(message, pb.SubState | pb.SubStateDelete)
+    return None, message.id, None
