@@ -21,7 +21,7 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/format/*.pyx)
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/format/*.pyx stantools/format/*.pxd)
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up .venv with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \

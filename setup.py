@@ -6,16 +6,12 @@ Without a C compiler the extension is skipped and the plain kernels are used.
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-setup(
-    ext_modules=cythonize(
-        [
-            Extension(
-                "stantools.format._native",
-                ["stantools/format/_native.pyx"],
-                extra_compile_args=["-O3"],
-                optional=True,
-            )
-        ],
-        language_level=3,
-    )
+extensions = cythonize(
+    [Extension("stantools.format._native", ["stantools/format/_native.pyx"], extra_compile_args=["-O3"])],
+    language_level=3,
+    quiet=True,
 )
+for extension in extensions:
+    extension.optional = True  # cythonize does not take it over from what it is given
+
+setup(ext_modules=extensions)

@@ -20,17 +20,15 @@ from stantools.cli.options import (
     workers_option,
 )
 from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
 from stantools.cli.values import Size
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
-    from stantools.format.crc import Crc
-    from stantools.inspection.forecast import Forecast, OtherUser
-    from stantools.store.directory import Datastore
+    from stantools.inspection.forecast import Forecast
     from stantools.store.options import ReadOptions
 
-_VERSIONS = ("0.23.2", "0.25.6")
 _LOG_LINES = 12
 #: Log lines that are left out of the table: informational ones, the dump of a bad record, and the error itself.
 _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
@@ -38,13 +36,11 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 
 @verb("forecast")
 @store_argument
-@click.option(
-    "--server-version", type=click.Choice(_VERSIONS), default=_VERSIONS[0], show_default=True, help="Which server."
-)
+@server_version_option
 @limit_options
 @click.option("--cluster-id", metavar="ID", help="The server's -cluster_id; the store's own if not given.")
 @click.option("--read-buffer", type=Size(), metavar="SIZE", help="The server's -file_read_buffer_size; 0 is off.")
-@click.option("--server-user", metavar="USER", help="Name or number of the user that runs the server, if not you.")
+@server_user_option
 @workers_option
 @reading_options(key=True)
 @output_option("table", "json")
@@ -73,21 +69,18 @@ def command(
     """
     from stantools.cli.opening import data_size, open_store
     from stantools.cli.progress import Progress
-    from stantools.inspection.forecast import ServerOptions, forecast_both
-    from stantools.inspection.forecast.access import CurrentUser
-    from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, DEFAULT_READ_BUFFER
-    from stantools.store.limits import ChannelLimits, StoreLimits
+    from stantools.inspection.forecast import forecast_both
 
     opened, crc = open_store(store, reading)
-    options = ServerOptions(
+    options = server_options(
+        opened,
+        crc,
+        reading,
         version=server_version,
-        polynomial=crc.polynomial,
-        check_crc=reading.check_crc,
-        limits=limits.over(ChannelLimits()) if limits else StoreLimits(),
-        read_buffer_size=DEFAULT_READ_BUFFER if read_buffer is None else read_buffer,
-        encryption_key=reading.encryption_key,
-        cluster_id=cluster_id or _stored_cluster_id(opened, crc) or DEFAULT_CLUSTER_ID,
-        access=_user(server_user) if server_user else CurrentUser(),
+        limits=limits,
+        cluster_id=cluster_id,
+        read_buffer=read_buffer,
+        user=server_user,
         workers=workers,
     )
     with Progress(progress, "forecast") as shown:
@@ -100,39 +93,8 @@ def command(
     else:
         _print(normal, f"server {server_version}, normal start")
         click.echo()
-        _print(truncating, f"server {server_version}, start with -file_truncate_bad_eof")
+        _print(truncating, f"server {server_version}, start with -file_truncate_bad_eof", beside=normal)
     return ExitCode.CLEAN if _harmless(normal) else ExitCode.FINDINGS
-
-
-def _stored_cluster_id(store: Datastore, crc: Crc) -> str | None:
-    from stantools.errors import StoreUnreadableError
-    from stantools.store.mapping import mapped
-    from stantools.store.serverinfo import read_server_info
-
-    if store.server is None:
-        return None
-    try:
-        with mapped(store.server) as buffer:
-            info = read_server_info(buffer, crc).info
-            return info.cluster_id.decode("utf-8", "surrogateescape") if info else None
-    except StoreUnreadableError:
-        return None  # the forecast itself says what the server makes of this file
-
-
-def _user(name: str) -> OtherUser:
-    import grp
-    import pwd
-
-    from stantools.inspection.forecast import OtherUser
-
-    try:
-        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
-    except KeyError as problem:
-        if name.isdecimal():
-            return OtherUser(int(name))
-        raise UsageError(f"there is no user {console.escape(name)}", "give the user's number") from problem
-    groups = {each.gr_gid for each in grp.getgrall() if entry.pw_name in each.gr_mem}
-    return OtherUser(entry.pw_uid, frozenset({entry.pw_gid, *groups}))
 
 
 def losses(forecast: Forecast) -> list[str]:
@@ -152,7 +114,7 @@ def _harmless(forecast: Forecast) -> bool:
     return forecast.starts and forecast.recovered and delivered and not losses(forecast)
 
 
-def _print(forecast: Forecast, title: str) -> None:
+def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> None:
     if forecast.starts:
         verdict = console.paint("starts", "green", err=False)
         if not forecast.recovered:
@@ -169,7 +131,9 @@ def _print(forecast: Forecast, title: str) -> None:
         click.echo(f"  log    … and {len(notable) - _LOG_LINES} more lines: see -o json")
     for path, (before, after) in forecast.files_changed().items():
         click.echo(f"  file   {console.escape(path)}  {_change(before, after)}")
-    if forecast.channels:
+    if beside and forecast.channels and _channels(forecast) == _channels(beside):
+        click.echo("  the channels are as above")
+    elif forecast.channels:
         click.echo(_channels(forecast), nl=False)
 
 

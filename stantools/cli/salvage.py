@@ -177,7 +177,8 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any
     for dropped in plan.dropped[:_MANY]:
         place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
         what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
-        line = f"{what}: {place}, {dropped.length} bytes: {console.escape_lines(dropped.reason)}"
+        place += f", {dropped.length} bytes" if dropped.length else ""
+        line = f"{what}: {place}: {console.escape_lines(dropped.reason)}"
         if dropped.sequences:
             line += f" (sequences {describe_ranges(dropped.sequences, 4)})"
         click.echo(line)

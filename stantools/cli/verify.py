@@ -132,6 +132,8 @@ def _conclusion(verdict: Verdict) -> str:
     counts = {severity: sum(f.severity.value == severity for f in verdict.findings) for severity in _COLORS}
     scanned = f"{format_size(verdict.bytes_scanned)} read in {verdict.seconds:.2f} s"
     if verdict.clean:
-        return f"{console.paint('clean', 'green', err=False)}: {scanned}, {counts['info']} notes"
-    parts = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items() if count]
+        notes = f", {counts['info']} for information" if counts["info"] else ""
+        return f"{console.paint('clean', 'green', err=False)}: {scanned}{notes}"
+    names = {"error": "error", "warning": "warning", "info": "note"}
+    parts = [f"{count} {names[severity]}{'s' * (count != 1)}" for severity, count in counts.items() if count]
     return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {scanned}"

@@ -13,11 +13,15 @@ import numpy.typing as npt
 
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
+from stantools.store.indexorder import IndexOrder
+from stantools.store.mapping import Buffer, Window
 from stantools.store.ranges import Ranges
 
 _FIELDS = ("offset", "sequence", "timestamp", "size")
 #: How many single disagreements are kept; the counts are always complete.
 _KEEP = 100
+#: Index records that are looked at together.
+_ROWS = 131072
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,24 @@ class IndexReport:
 
 
 class IndexCheck:
-    """Collects the comparison; feed it every batch of good data records, then ask for the report."""
+    """Collects the comparison; feed it every batch of good data records, then ask for the report.
 
-    def __init__(self, report: IndexReport, records: npt.NDArray[np.void]) -> None:
+    Args:
+        report: Where the result goes.
+        records: The good records of the index.
+        entries: The mapped index file that they lie in; what was compared of it is let go.
+
+    Attributes:
+        records: As given.
+    """
+
+    def __init__(self, report: IndexReport, records: npt.NDArray[np.void], entries: Buffer) -> None:
+        self.records = records
         self._report = report
-        self._records = records
+        self._entries = entries
+        self._window = Window(entries)
         self._next = 0
-        self._order: npt.NDArray[np.intp] | None = None
-        self._sorted: npt.NDArray[np.int64] | None = None
+        self._order = IndexOrder(records)
         self._seen: npt.NDArray[np.bool_] | None = None
         self._orphans: list[Ranges] = []
 
@@ -112,8 +126,9 @@ class IndexCheck:
         """Compares one batch of good records with the index."""
         rows = len(columns.offset)
         end = self._next + rows
-        if end <= len(self._records):
-            window = self._records[self._next : end]
+        self._window.reach(FILE_HEADER_SIZE + self._next * INDEX_RECORD_SIZE)
+        if end <= len(self.records):
+            window = self.records[self._next : end]
             if all(np.array_equal(window[name], getattr(columns, name)) for name in _FIELDS):
                 if self._seen is not None:
                     self._seen[self._next : end] = True
@@ -122,11 +137,9 @@ class IndexCheck:
         self._compare(columns)
 
     def _compare(self, columns: MessageColumns) -> None:
-        order, offsets, seen = self._lookup()
-        at = np.searchsorted(offsets, columns.offset)
-        known = np.zeros(len(at), dtype=bool)
-        inside = at < len(offsets)
-        known[inside] = offsets[at[inside]] == columns.offset[inside]
+        seen = self._marks()
+        matched = self._order.match(columns.offset)
+        known = matched >= 0
         orphan = ~known
         if orphan.any():
             self._orphans.append(Ranges.from_sequences(columns.sequence[orphan]))
@@ -134,11 +147,11 @@ class IndexCheck:
             if self._report.first_orphan < 0:
                 self._report.first_orphan = int(columns.offset[orphan][0])
         rows = np.flatnonzero(known)
-        positions = order[at[rows]]
+        positions = matched[rows]
         seen[positions] = True
         differs = np.zeros(len(rows), dtype=bool)
         for name in _FIELDS:
-            differs |= self._records[name][positions] != getattr(columns, name)[rows]
+            differs |= self.records[name][positions] != getattr(columns, name)[rows]
         self._report.mismatch_count += int(differs.sum())
         for row, position in zip(rows[differs].tolist(), positions[differs].tolist(), strict=True):
             if len(self._report.mismatches) >= _KEEP:
@@ -148,7 +161,7 @@ class IndexCheck:
             self._next = int(positions[-1]) + 1
 
     def _mismatch(self, columns: MessageColumns, row: int, position: int) -> IndexMismatch:
-        record = self._records[position]
+        record = self.records[position]
         names = tuple(name for name in _FIELDS if record[name] != getattr(columns, name)[row])
         return IndexMismatch(
             position,
@@ -157,23 +170,26 @@ class IndexCheck:
             tuple(int(getattr(columns, name)[row]) for name in names),
         )
 
-    def _lookup(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        if self._order is None or self._sorted is None or self._seen is None:
-            self._order = np.argsort(self._records["offset"], kind="stable")
-            self._sorted = self._records["offset"][self._order]
-            self._seen = np.zeros(len(self._records), dtype=bool)
+    def _marks(self) -> npt.NDArray[np.bool_]:
+        if self._seen is None:
+            self._seen = np.zeros(len(self.records), dtype=bool)
             # Up to here every batch agreed, so the records before are all seen.
             self._seen[: self._next] = True
-        return self._order, self._sorted, self._seen
+        return self._seen
 
     def finish(self) -> IndexReport:
         """Returns the report, with the index records that no data record answered to."""
-        report = self._report
-        unseen = np.arange(self._next, len(self._records))
-        left = unseen if self._seen is None else np.flatnonzero(~self._seen)
-        report.dangling_count = len(left)
-        if len(left):
-            report.first_dangling = int(left[0])
-            report.dangling = Ranges.from_sequences(self._records["sequence"][left])
+        report, dangling, window = self._report, [], Window(self._entries)
+        for first in range(self._next if self._seen is None else 0, len(self.records), _ROWS):
+            part = self.records["sequence"][first : first + _ROWS]
+            left = np.arange(len(part)) if self._seen is None else np.flatnonzero(~self._seen[first : first + _ROWS])
+            if not len(left):
+                continue
+            window.reach(FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE)
+            dangling.append(Ranges.from_sequences(part[left]))
+            report.dangling_count += len(left)
+            if report.first_dangling < 0:
+                report.first_dangling = first + int(left[0])
+        report.dangling = Ranges.union(dangling)
         report.orphans = Ranges.union(self._orphans)
         return report

@@ -303,7 +303,8 @@ LINES = (
     ),
     _line(r"Recovered (?P<count>\d+) channel\(s\)", "the server has read its store: {count} channels."),
     _line(
-        r"Not recovering ghost durable queue subscriber: \[(?P<client>.*?)\]:\[(?P<group>.*?)\] subject=(?P<channel>\S+)",
+        r"Not recovering ghost durable queue subscriber: \[(?P<client>.*?)\]:\[(?P<group>.*?)\] "
+        r"subject=(?P<channel>\S+)",
         "the durable queue member {group} of client {client} on {channel} was deleted, because the client is not "
         "in clients.dat. If it was the last one, the group's position is lost.",
         "clients.dat was lost or cut",
@@ -315,7 +316,7 @@ LINES = (
         r"Duplicate shadow durable queue consumer \(subid=(?P<sub>\d+)\)",
         "a durable queue group was stored as closed twice (subscription {sub}); the further one counts.",
         "a crash while the group's last member was closing",
-        "nothing to do; stantools compact removes the other",
+        "nothing has to be done; stantools subs STORE --channel CHANNEL shows both",
     ),
     _line(
         r"Reached limits for store (?P<channel>\".*?\")",
@@ -403,7 +404,7 @@ LINES = (
         r"too many subscriptions per channel",
         "a new subscription was refused. Dead ones in subs.dat count as well.",
         "the limit -msu; or subscriptions of clients that are gone",
-        "stantools subs STORE --channel CHANNEL; stantools compact STORE removes dead ones",
+        "stantools subs STORE --channel CHANNEL; stantools compact STORE --out NEW --drop-orphans leaves dead ones out",
         "orphan-subscription",
     ),
     _line(

@@ -31,7 +31,7 @@ from stantools.format.layout import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
-from stantools.store.mapping import Buffer, Window, mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
 from stantools.store.scan import BATCH_ROWS, scan_index, scan_slice
@@ -297,7 +297,7 @@ def _survey_lone_index(survey: SliceSurvey, crc: Crc, check_crc: bool) -> None:
         with mapped(survey.files.index) as entries:
             view = _open_index(survey.index, entries, crc, check_crc)
             if view is not None:
-                survey.index = IndexCheck(survey.index, view).finish()
+                survey.index = IndexCheck(survey.index, view, entries).finish()
     except StoreUnreadableError as error:
         survey.index_error = error.message
 
@@ -321,42 +321,41 @@ def _survey_with_index(
 ) -> None:
     path = survey.files.index
     if path is None:
-        _scan(survey, data, None, None, channel, crc, check_crc, columns, progress)
+        _scan(survey, data, None, channel, crc, check_crc, columns, progress)
         return
     try:
         with mapped(path) as entries:
             view = _open_index(survey.index, entries, crc, check_crc)
-            _scan(survey, data, view, Window(entries), channel, crc, check_crc, columns, progress)
+            check = IndexCheck(survey.index, view, entries) if view is not None else None
+            _scan(survey, data, check, channel, crc, check_crc, columns, progress)
     except StoreUnreadableError as error:
         survey.index_error = error.message
-        _scan(survey, data, None, None, channel, crc, check_crc, columns, progress)
+        _scan(survey, data, None, channel, crc, check_crc, columns, progress)
 
 
 def _scan(
     survey: SliceSurvey,
     data: Buffer,
-    view: npt.NDArray[np.void] | None,
-    window: Window | None,
+    check: IndexCheck | None,
     channel: bytes,
     crc: Crc,
     check_crc: bool,
     columns: MessageColumns | None,
     progress: Progress | None,
 ) -> None:
-    check = IndexCheck(survey.index, view) if view is not None else None
+    records = check.records if check else None
     builder = _RunBuilder(survey.files, channel, data)
     pending: list[Damage] = []
     before, done = 0, FILE_HEADER_SIZE
     columns = columns or MessageColumns(BATCH_ROWS)
-    for event in scan_slice(data, channel, crc, index=view, check_crc=check_crc, columns=columns):
+    for event in scan_slice(data, channel, crc, index=records, check_crc=check_crc, columns=columns):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)
             end = event.end
         else:
             builder.add(event)
-            if check and window:
-                window.reach(check.position)
+            if check:
                 check.add(event)
             after = int(event.sequence[0])
             survey.damages += [Neighbours(damage, before, after) for damage in pending]

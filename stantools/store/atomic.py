@@ -55,7 +55,7 @@ def new_directory(target: Path, *, untouched: str = "", like: Path | None = None
         RefusedError: Another run is writing there.
     """
     target = absolute(target)
-    check_vacant(target)
+    _check_target(target)
     with _building(target, untouched) as partial:
         content = partial / CONTENT
         yield content
@@ -103,7 +103,7 @@ def replacement_directory(target: Path, backup: Path) -> Iterator[Path]:
         with writing(target, untouched):
             _adopt(content, target.stat())
             sync_tree(content)
-            _mark(partial, {"old": _identity(target), "backup": str(backup)})
+            _mark(partial, {"old": _identity(target), "backup": backup.name})
             exchange(target, content)
 
 
@@ -183,6 +183,18 @@ def absolute(path: Path) -> Path:
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
+def _check_target(target: Path) -> None:
+    """Checks that the target is vacant; if not, clears away what an earlier run has left beside it."""
+    try:
+        check_vacant(target)
+    except StoreUnwritableError:
+        partial = _partial_of(target)
+        if partial.is_dir():
+            with suppress(StoreUnwritableError, RefusedError), _locked(partial, target):
+                _conclude(partial, target)
+        raise
+
+
 @contextmanager
 def _building(target: Path, untouched: str) -> Iterator[Path]:
     partial = _partial_of(target)
@@ -259,7 +271,7 @@ def _conclude(partial: Path, target: Path) -> Path | None:
     backup = None
     if "backup" in state:
         with writing(target, f"the old and the new directory are {target} and what is in {partial}"):
-            backup = _finish(partial / CONTENT, target, Path(str(state["backup"])), state.get("old"))
+            backup = _finish(partial / CONTENT, target, target.with_name(str(state["backup"])), state.get("old"))
     _discard(partial)
     return backup
 

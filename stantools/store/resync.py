@@ -21,9 +21,11 @@ import numpy.typing as npt
 from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
+from stantools.format.index import view
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.mapping import Buffer
+from stantools.store.indexorder import IndexOrder
+from stantools.store.mapping import WINDOW, Buffer, Window
 
 #: How many found records are considered as the end of one damaged record.
 _CANDIDATES = 32
@@ -110,14 +112,7 @@ class Resync:
         self._limit = limit
         self._channel = channel
         self._crc = crc
-        self._offsets: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._sizes: npt.NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
-        self._sequences: npt.NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
-        if index is not None and len(index):
-            order = np.argsort(index["offset"], kind="stable")
-            self._offsets = index["offset"][order]
-            self._sizes = index["size"][order]
-            self._sequences = index["sequence"][order]
+        self._index = IndexOrder(view(b"", 0) if index is None else index)
         self._one = MessageColumns(1)
         self._many = MessageColumns(256)
 
@@ -154,18 +149,20 @@ class Resync:
         return self._damage(at, end, DamageKind.ZEROS, stop)
 
     def _zero_run_end(self, at: int) -> int:
+        window = Window(self._buffer)
         while at < self._limit:
             chunk = np.frombuffer(self._buffer[at : min(at + _ZERO_CHUNK, self._limit)], dtype=np.uint8)
             if chunk.any():
                 return at + int((chunk != 0).argmax())
             at += len(chunk)
+            window.reach(at)
         return self._limit
 
     def _indexed_length(self, at: int, size: int, stored: int) -> Repair | None:
         entry = self._entry(at)
-        if entry is None or int(self._sizes[entry]) == size:
+        if entry is None or self._index.size(entry) == size:
             return None
-        return self._prove(at, at + RECORD_HEADER_SIZE + int(self._sizes[entry]), stored)
+        return self._prove(at, at + RECORD_HEADER_SIZE + self._index.size(entry), stored)
 
     def _whole_record(self, at: int, natural: int, stop: Stop, stored: int, computed: int) -> Damage:
         difference = stored ^ computed
@@ -224,13 +221,15 @@ class Resync:
 
     def _chain_end(self, start: int) -> int:
         """Follows good records from one that was found, and returns where they end."""
-        end = start
+        end, window = start, Window(self._buffer)
         while True:
             _, end, stop = kernels.scan_messages(
                 self._buffer, end, self._limit, self._crc, True, self._channel, self._many
             )
             if stop != Stop.FULL:
                 return max(end, start + 1)
+            if end - start > WINDOW:
+                window.reach(end)
 
     def _hidden_chain(self, at: int, natural: int) -> bool:
         """Tells whether real records lie where a damaged length claims payload."""
@@ -263,15 +262,15 @@ class Resync:
         return kernels.find_record(self._buffer, start, self._limit, self._crc, self._channel)
 
     def _entry(self, offset: int) -> int | None:
-        at = int(np.searchsorted(self._offsets, offset))
-        return at if at < len(self._offsets) and int(self._offsets[at]) == offset else None
+        at = self._index.place(offset)
+        return at if at < len(self._index) and self._index.offset(at) == offset else None
 
     def _next_indexed(self, at: int) -> int:
         """Returns the first offset behind `at` that the index names and at which a good record lies; -1 if none."""
-        first = int(np.searchsorted(self._offsets, at, side="right"))
-        for entry in range(first, min(first + _INDEX_CANDIDATES, len(self._offsets))):
-            offset = int(self._offsets[entry])
-            if offset < self._limit and self._read(offset) == int(self._sequences[entry]):
+        first = self._index.place(at + 1)
+        for entry in range(first, min(first + _INDEX_CANDIDATES, len(self._index))):
+            offset = self._index.offset(entry)
+            if offset < self._limit and self._read(offset) == self._index.sequence(entry):
                 return offset
         return -1
 
@@ -280,9 +279,9 @@ class Resync:
         entry = self._entry(at)
         return (
             entry is not None
-            and entry + 1 < len(self._offsets)
-            and int(self._offsets[entry + 1]) == following
-            and at + RECORD_HEADER_SIZE + int(self._sizes[entry]) == following
+            and entry + 1 < len(self._index)
+            and self._index.offset(entry + 1) == following
+            and at + RECORD_HEADER_SIZE + self._index.size(entry) == following
         )
 
     def _prove(self, at: int, end: int, stored: int) -> Repair | None:
@@ -319,7 +318,7 @@ class Resync:
 
     def _sequence_at(self, at: int) -> int | None:
         entry = self._entry(at)
-        return int(self._sequences[entry]) if entry is not None else self._guess_sequence(at)
+        return self._index.sequence(entry) if entry is not None else self._guess_sequence(at)
 
     def _damage(self, at: int, end: int, kind: DamageKind, stop: Stop, stored: int = 0, computed: int = 0) -> Damage:
         return Damage(at, end - at, kind, stop, self._sequence_at(at), stored, computed)

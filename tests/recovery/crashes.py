@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import StantoolsError
+from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.crc import Crc
 from stantools.recovery.compact import CompactOptions, apply_compaction, compact_in_place, plan_compaction
 from stantools.store import atomic, durable
@@ -70,11 +70,13 @@ def digest(root: Path) -> str:
 
 
 def to_new_directory(root: Path) -> None:
-    if (root / "new").exists():
-        return
-    crc = Crc()
-    plan = plan_compaction(open_datastore(root / "store"), crc, CompactOptions(slices=SliceLimits(12), workers=1))
-    apply_compaction(plan, root / "new")
+    plan = plan_compaction(open_datastore(root / "store"), Crc(), CompactOptions(slices=SliceLimits(12), workers=1))
+    done = (root / "new").exists()
+    try:
+        apply_compaction(plan, root / "new")
+    except StoreUnwritableError:
+        if not done:
+            raise
 
 
 def in_place(root: Path) -> None:
@@ -126,6 +128,7 @@ class Disk:
         self._directories: dict[int, dict[str, int]] = {}
         self._links: dict[int, str] = {}
         self._kinds: dict[int, str] = {}
+        self._joined: dict[int, set[Path]] = {}
         for base, _, names in os.walk(root):
             self.synced(Path(base))
             for name in names:
@@ -137,6 +140,8 @@ class Disk:
             return
         inode = path.stat().st_ino
         if path.is_dir():
+            for other in self._joined.pop(inode, set()):
+                self.synced(other)
             entries = list(os.scandir(path))
             self._directories[inode] = {entry.name: entry.inode() for entry in entries}
             for entry in entries:
@@ -145,6 +150,11 @@ class Disk:
                     self._links[entry.inode()] = os.readlink(entry.path)  # noqa: PTH115
         else:
             self._files[inode] = path.read_bytes()
+
+    def joined(self, one: Path, two: Path) -> None:
+        """Notes a rename between two directories: a journal has both sides of it, or none."""
+        for a, b in ((one, two), (two, one)):
+            self._joined.setdefault(a.stat().st_ino, set()).add(b)
 
     def keep(self, path: Any) -> None:
         """Keeps the inode of something that is about to go from being used again."""
@@ -193,6 +203,8 @@ def arm(point: int, end: Callable[[], None], disk: Disk | None) -> list[int]:
             if disk is not None and name in ("rename", "replace"):
                 disk.keep(args[1])
             result = real(*args, **named)
+            if disk is not None and name in ("rename", "replace"):
+                disk.joined(Path(args[0]).parent, Path(args[1]).parent)
             if disk is not None and name == "fsync":
                 disk.synced(Path(os.readlink(f"/proc/self/fd/{args[0]}")))  # noqa: PTH115
             return result
@@ -207,7 +219,10 @@ def arm(point: int, end: Callable[[], None], disk: Disk | None) -> list[int]:
         counter[0] += 1
         if counter[0] == point:
             end()
-        return exchange(one, two)
+        done = exchange(one, two)
+        if done and disk is not None:
+            disk.joined(one.parent, two.parent)
+        return done
 
     durable._rename_exchange = exchanged
     return counter

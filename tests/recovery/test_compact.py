@@ -342,6 +342,7 @@ def test_what_is_not_ours_is_carried_over(tmp_path):
     (root / "lost+found" / "inner" / "file").write_text("lost")
     (root / "orders" / "README").write_text("foreign")
     (root / "linked").symlink_to("orders")
+    (root / "elsewhere").symlink_to("../somewhere")
     (root / "orders").chmod(0o750)
     (root / "orders" / "subs.dat").chmod(0o600)
     out = apply_compaction(plan(root), tmp_path / "new").path
@@ -351,7 +352,8 @@ def test_what_is_not_ours_is_carried_over(tmp_path):
     assert (out / "lost+found" / "inner" / "file").read_text() == "lost"
     assert sorted(path.name for path in (out / "lost+found").iterdir()) == ["inner"]
     assert (out / "orders" / "README").read_text() == "foreign"
-    assert (out / "linked").readlink() == root / "orders"
+    assert (out / "linked").readlink() == Path("orders")
+    assert (out / "elsewhere").readlink() == tmp_path / "somewhere"
     assert stat.S_IMODE((out / "orders").stat().st_mode) == 0o750
     assert stat.S_IMODE((out / "orders" / "subs.dat").stat().st_mode) == 0o600
     assert not list(out.glob("subs1*")), "temporary files stay with the old store"

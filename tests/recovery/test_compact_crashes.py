@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +17,22 @@ from tests.recovery.crashes import SCENARIOS
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def work(tmp_path) -> Iterator[Path]:
+    """In memory where that is possible: there are thousands of syncs."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and O_PATH")
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_point(tmp_path, scenario):
+def test_every_point(work, scenario):
     outcome = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.recovery.crashes", scenario, str(tmp_path)],
+        [sys.executable, "-W", "error", "-m", "tests.recovery.crashes", scenario, str(work)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -26,7 +40,7 @@ def test_every_point(tmp_path, scenario):
     )
     assert outcome.returncode == 0, outcome.stderr[-2000:]
     report = json.loads(outcome.stdout)
-    assert report["points"] >= (8 if scenario == "log" else 40)
+    assert report["points"] >= (6 if scenario == "log" else 40)
     ends = {end.partition(": ")[2] for end in report["outcomes"]}
     assert (
         ends

@@ -248,9 +248,7 @@ def test_durable_queue_survives_lost_clients(golden_copy: Callable[[str], Path],
     assert not any("ghost" in line for line in prediction.log)
 
 
-def test_positions_beyond_the_last_message_are_taken_back(
-    golden_copy: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_positions_beyond_the_last_message_are_taken_back(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = golden_copy("damage_base")
     for name in ("msgs.1.dat", "msgs.1.idx", "msgs.2.dat", "msgs.2.idx", "msgs.3.dat", "msgs.3.idx"):
         (root / "alpha" / name).unlink()

@@ -78,5 +78,11 @@ class OtherUser:
         return (stat.S_IMODE(status.st_mode) >> shift) & wanted == wanted
 
 
+def owner_of(directory: Path) -> OtherUser:
+    """Returns the user that owns a directory: mostly the one that runs the server."""
+    status = directory.stat()
+    return OtherUser(status.st_uid, frozenset({status.st_gid}))
+
+
 def _access(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)

@@ -76,7 +76,7 @@ def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Task[_Ap
     """The parts of a channel's recovery: its slices in lexical order of their names, then its subscriptions."""
     raw_name = os.fsencode(name)
     directory = store.path / name
-    if not recovery.options.access.may_list(directory):
+    if not recovery.access.may_list(directory):
         denied = f"open {recovery.full_name(name)}: permission denied"
         yield Task(0, lambda: partial(_fail, name, "", denied))
         return

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from stantools.format.crc import Crc
+from stantools.inspection.forecast.access import owner_of
 from stantools.inspection.forecast.changes import Append, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.datascan import DataScan
@@ -77,7 +78,8 @@ def forecast_both(
 def _recovery(
     store: Datastore, options: ServerOptions, truncate: bool, scans: dict[Path, DataScan] | None = None
 ) -> Recovery:
-    return Recovery(store.path, options, Crc(options.polynomial), truncate, {} if scans is None else scans)
+    access = options.access or owner_of(store.path)
+    return Recovery(store.path, options, Crc(options.polynomial), access, truncate, {} if scans is None else scans)
 
 
 _Known = dict[tuple[object, ...], ChannelForecast]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from stantools.errors import UsageError
 from stantools.format.crc import IEEE
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast.access import Access, CurrentUser
+from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change
 from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
@@ -42,7 +42,7 @@ class ServerOptions:
         cluster_id: `-cluster_id`.
         store_name: The directory as given to `-dir`, for messages; the store's path if None.
         now_ns: The time of the start, for age limits; None is the time of the forecast.
-        access: Which files the server's user may open and create.
+        access: Which files the server's user may open and create; None is the owner of the store's directory.
         workers: Threads of the forecast itself. The outcome does not depend on it.
 
     Raises:
@@ -58,7 +58,7 @@ class ServerOptions:
     cluster_id: str = DEFAULT_CLUSTER_ID
     store_name: str | None = None
     now_ns: int | None = None
-    access: Access = field(default_factory=CurrentUser)
+    access: Access | None = None
     workers: int = 2
 
     def __post_init__(self) -> None:

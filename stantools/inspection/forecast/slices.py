@@ -27,6 +27,7 @@ from stantools.format.layout import (
     Stop,
 )
 from stantools.inspection.forecast import report
+from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
 from stantools.inspection.forecast.datascan import DataScan, scan_data
 from stantools.inspection.forecast.model import ServerOptions
@@ -100,6 +101,7 @@ class Recovery:
         root: The store's directory.
         options: The server's options.
         crc: The server's CRC.
+        access: What the server's user may do.
         truncate: With the truncate option.
         scans: Data files that were scanned for an earlier forecast of the same store.
     """
@@ -107,6 +109,7 @@ class Recovery:
     root: Path
     options: ServerOptions
     crc: Crc
+    access: Access
     truncate: bool
     scans: dict[Path, DataScan]
 
@@ -121,7 +124,7 @@ class Recovery:
 
     def denied(self, file: str, path: Path | None) -> str:
         """Returns the text with which opening a file fails, or creating it if there is none; "" if it would not."""
-        access = self.options.access
+        access = self.access
         allowed = access.may_change((self.root / file).parent) if path is None else access.may_open(path)
         return "" if allowed else f"open {self.full_name(file)}: permission denied"
 

@@ -127,7 +127,7 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
             pass
     done = {SERVER_FILE, CLIENTS_FILE, *(channel.files.name for channel in plan.channels)}
     done.update(path.name for path in old.leftovers)
-    _carry_over(old.path, content, done)
+    _carry_over(old.path, old.path, content, done)
     _check_unchanged(plan)
     _check_result(plan, content)
 
@@ -153,7 +153,7 @@ def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter,
     for each in (*files.slices, *files.lone_indexes):
         if not each.archived:
             done.update(path.name for path in (each.data, each.index) if path is not None)
-    _carry_over(files.path, directory, done)
+    _carry_over(plan.store.path, files.path, directory, done)
     with writing(directory):
         directory.chmod(stat.S_IMODE(files.path.stat().st_mode))
 
@@ -190,7 +190,7 @@ def _behind(columns: MessageColumns, first: int, rows: int) -> MessageColumns:
     return part
 
 
-def _carry_over(source: Path, target: Path, done: set[str]) -> None:
+def _carry_over(root: Path, source: Path, target: Path, done: set[str]) -> None:
     """Copies what is not ours: foreign files, archived slices, raft logs, links."""
     with writing(target):
         for entry in os.scandir(source):
@@ -198,16 +198,18 @@ def _carry_over(source: Path, target: Path, done: set[str]) -> None:
                 continue
             path = target / entry.name
             if entry.is_symlink():
-                path.symlink_to(_link_target(Path(entry.path)))
+                path.symlink_to(_link_target(Path(entry.path), root))
             elif entry.is_dir():
                 shutil.copytree(entry.path, path, symlinks=True)
             elif entry.is_file():
                 shutil.copy2(entry.path, path)
 
 
-def _link_target(link: Path) -> Path:
-    """Returns what a link points to, so that it means the same from elsewhere."""
-    return Path(os.path.abspath(link.parent / link.readlink()))  # noqa: PTH100 (must not follow further links)
+def _link_target(link: Path, root: Path) -> Path:
+    """Returns what a link's copy has to point to; links within the store stay as they are."""
+    target = link.readlink()
+    place = Path(os.path.abspath(link.parent / target))  # noqa: PTH100 (must not follow further links)
+    return target if not target.is_absolute() and root in place.parents else place
 
 
 def _copy(source: Path, target: Path) -> None:

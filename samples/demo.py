@@ -1,0 +1,104 @@
+"""What `make demo` shows: a store is written, damaged, looked at, and rescued.
+
+Everything happens in demo-out/, which is emptied first. The commands are printed as they could be typed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from stantools.format.crc import Crc
+from stantools.store.damage import inflict
+from stantools.store.directory import open_datastore
+
+OUT = Path("demo-out")
+STORE, DAMAGED, SAVED = OUT / "store", OUT / "damaged", OUT / "saved"
+#: One after the other, to the channels in turn.
+DAMAGES = ("flipped-length", "garbage-middle", "cut-payload", "damaged-subs", "lost-clients")
+
+
+def main() -> int:
+    """Runs the demo; 0 if it went as it should."""
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir()
+    title("1. A sample store, as a server writes it")
+    run("sample", STORE, "--messages", "2000", "--size", "100")
+    run("info", STORE)
+
+    title("2. A copy of it gets damaged")
+    shutil.copytree(STORE, DAMAGED)
+    for done in inflict(DAMAGED, open_datastore(DAMAGED).channel_names, DAMAGES, Crc(), seed=3):
+        say(f"  {done.name}: {done.file}: {done.detail}")
+
+    title("3. Is my data there? What is wrong?")
+    run("verify", DAMAGED, expect=1)
+
+    title("4. What would the server do with it?")
+    run("forecast", DAMAGED, expect=1)
+
+    title("5. What would the server's own repair cut off?")
+    run("truncate-bad-eof", DAMAGED, "--dry-run", expect=1)
+
+    title("6. Everything that is intact goes into a new store")
+    run("salvage", DAMAGED, "--out", SAVED, expect=5)
+
+    title("7. The new store")
+    run("verify", SAVED)
+    run("forecast", SAVED)
+    return conclude()
+
+
+def title(text: str) -> None:
+    """Announces a step."""
+    say(f"\n=== {text}\n")
+
+
+def say(text: str) -> None:
+    """Prints a line, in order with what the commands print."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def run(verb: str, *arguments: object, expect: int = 0) -> None:
+    """Shows a command and runs it."""
+    words = [verb, *map(str, arguments)]
+    say(f"$ stantools {' '.join(words)}")
+    code = subprocess.run([sys.executable, "-m", "stantools", *words], stderr=subprocess.STDOUT, check=False).returncode
+    say(f"(exit code {code})\n")
+    if code != expect:
+        raise SystemExit(f"demo: exit code {code} where {expect} was expected")
+
+
+def counted(store: Path) -> tuple[int, int]:
+    """Returns how many messages and subscriptions a store holds."""
+    words = [sys.executable, "-m", "stantools", "info", str(store), "-o", "json"]
+    info = json.loads(subprocess.run(words, capture_output=True, text=True, check=False).stdout)
+    channels = info["channels"]
+    return sum(c["count"] for c in channels), sum(len(c["subscriptions"]) for c in channels)
+
+
+def kept_by_truncation() -> int:
+    """Returns how many messages a server would show after its own repair of the damaged store."""
+    words = [sys.executable, "-m", "stantools", "forecast", str(DAMAGED), "-o", "json"]
+    forecast = json.loads(subprocess.run(words, capture_output=True, text=True, check=False).stdout)["truncate"]
+    return sum(channel["count"] for channel in forecast["channels"].values())
+
+
+def conclude() -> int:
+    """Compares the three stores."""
+    (messages, subs), (saved, saved_subs) = counted(STORE), counted(SAVED)
+    title("8. What was saved")
+    say(f"  messages before the damage        {messages:>6}")
+    say(f"  with the server's own repair      {kept_by_truncation():>6}")
+    say(f"  in the salvaged store             {saved:>6}")
+    say(f"  subscriptions before, salvaged    {subs:>6} {saved_subs:>6}")
+    say(f"\nThe stores are in {OUT}/; what salvage did is written in {SAVED}/stantools-salvage.json.")
+    return 0 if saved > messages * 0.99 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,94 @@
+"""How the server whose behaviour is predicted would be started: shared by forecast and truncate-bad-eof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import GivenLimits
+from stantools.errors import StoreUnreadableError, UsageError
+
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+    from stantools.inspection.forecast import OtherUser, ServerOptions
+    from stantools.store.directory import Datastore
+    from stantools.store.options import ReadOptions
+
+# The versions are those of `inspection.forecast.SERVER_VERSIONS`; that module is too big to import for --help.
+_VERSIONS = ("0.23.2", "0.25.6")
+
+server_version_option = click.option(
+    "--server-version",
+    type=click.Choice(_VERSIONS),
+    default=_VERSIONS[0],
+    show_default=True,
+    help="Which server.",
+)
+server_user_option = click.option(
+    "--server-user", metavar="USER", help="Name or number of the user that runs the server, if not you."
+)
+
+
+def server_options(
+    store: Datastore,
+    crc: Crc,
+    reading: ReadOptions,
+    *,
+    version: str,
+    limits: GivenLimits | None = None,
+    cluster_id: str | None = None,
+    read_buffer: int | None = None,
+    user: str | None = None,
+    workers: int = 2,
+) -> ServerOptions:
+    """Puts together how the server is started; what is not given is the server's default.
+
+    The cluster id is the store's own if it is not given: a start with another one fails anyway.
+    """
+    from stantools.inspection.forecast import CurrentUser, ServerOptions
+    from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, DEFAULT_READ_BUFFER
+    from stantools.store.limits import ChannelLimits, StoreLimits
+
+    return ServerOptions(
+        version=version,
+        polynomial=crc.polynomial,
+        check_crc=reading.check_crc,
+        limits=limits.over(ChannelLimits()) if limits else StoreLimits(),
+        read_buffer_size=DEFAULT_READ_BUFFER if read_buffer is None else read_buffer,
+        encryption_key=reading.encryption_key,
+        cluster_id=cluster_id or _stored_cluster_id(store, crc) or DEFAULT_CLUSTER_ID,
+        access=_user(user) if user else CurrentUser(),
+        workers=workers,
+    )
+
+
+def _stored_cluster_id(store: Datastore, crc: Crc) -> str | None:
+    from stantools.store.mapping import mapped
+    from stantools.store.serverinfo import read_server_info
+
+    if store.server is None:
+        return None
+    try:
+        with mapped(store.server) as buffer:
+            info = read_server_info(buffer, crc).info
+            return info.cluster_id.decode("utf-8", "surrogateescape") if info else None
+    except StoreUnreadableError:
+        return None  # the forecast itself says what the server makes of this file
+
+
+def _user(name: str) -> OtherUser:
+    import grp
+    import pwd
+
+    from stantools.inspection.forecast import OtherUser
+
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError as problem:
+        if name.isdecimal():
+            return OtherUser(int(name))
+        raise UsageError(f"there is no user {console.escape(name)}", "give the user's number") from problem
+    groups = {each.gr_gid for each in grp.getgrall() if entry.pw_name in each.gr_mem}
+    return OtherUser(entry.pw_uid, frozenset({entry.pw_gid, *groups}))

@@ -1,0 +1,178 @@
+"""`stantools truncate-bad-eof`: the server's own repair, with a report and a backup."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import common_options, dry_run_option, output_option, reading_options, store_argument
+from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
+from stantools.cli.values import format_size
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode, RefusedError
+
+if TYPE_CHECKING:
+    from stantools.recovery.truncate import RemovedRecord, TruncationPlan, TruncationResult
+    from stantools.store.options import ReadOptions
+
+_MANY = 40
+
+
+@verb("truncate-bad-eof")
+@store_argument
+@click.option(
+    "--backup",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where to save what is removed; STORE.truncated beside it if not given.",
+)
+@click.option("--force", is_flag=True, help="Also if salvage would keep more, or a server seems to be using the store.")
+@click.option("--in-place", is_flag=True, help="Do not ask before STORE is changed (same as --yes).")
+@click.option("--yes", is_flag=True, help="Do not ask before STORE is changed.")
+@dry_run_option
+@server_version_option
+@server_user_option
+@reading_options()
+@output_option("table", "json")
+@common_options
+def command(
+    store: Path,
+    backup: Path | None,
+    force: bool,
+    in_place: bool,
+    yes: bool,
+    dry_run: bool,
+    server_version: str,
+    server_user: str | None,
+    reading: ReadOptions,
+    output: str,
+) -> int:
+    """Do to STORE what a start of the server with -file_truncate_bad_eof does, to the byte, and nothing else.
+
+    Every record that goes is listed with its sequence; what is removed is saved before anything changes. Where a
+    damaged length makes the server cut off records that are intact, the repair is refused: salvage keeps them. Like
+    the server's own, the repair leaves the file .truncate.lck, so that the next start must be one without the option.
+    If nothing needs a repair, nothing is changed unless --force is given.
+
+    Exit code 0: done, only broken ends were cut off, or nothing to do. 5: done, and intact records were cut off
+    (--force). 4: refused. With --dry-run 1 says that there is something to do.
+    """
+    from stantools.cli.opening import open_store
+    from stantools.recovery.truncate import apply_truncation, plan_truncation
+    from stantools.store.directory import WITNESS_FILE
+
+    opened, crc = open_store(store, reading)
+    options = server_options(opened, crc, reading, version=server_version, user=server_user)
+    plan = plan_truncation(opened, options)
+    removed = [_removed_json(each) for each in plan.removed()] if output == "json" else []
+    to_do = [change.path for change in plan.steps if change.path != WITNESS_FILE]
+    idle = not to_do and not plan.refusals and not force
+    if output == "table" and not idle:
+        _print_plan(plan, force)
+    result: TruncationResult | None = None
+    if not dry_run and not idle:
+        if plan.refusals and not force:
+            _refuse(plan)
+        if not console.confirm(f"Change {console.escape(str(store))}?", yes=yes or in_place):
+            console.note("nothing was changed")
+            return ExitCode.REFUSED
+        place = store.absolute()
+        result = apply_truncation(plan, backup or place.with_name(f"{place.name}.truncated"), force=force)
+    if output == "json":
+        print_json(_as_json(store, plan, removed, result))
+    elif result is None:
+        click.echo("nothing to repair; nothing was changed" if idle else "nothing was changed")
+    else:
+        _print_result(result)
+    if dry_run:
+        return ExitCode.FINDINGS if to_do or plan.refusals else ExitCode.CLEAN
+    if result is None:
+        return ExitCode.CLEAN
+    if not result.after.starts:
+        return ExitCode.FINDINGS
+    return ExitCode.LOSS if any(cut.intact for cut in plan.cuts) else ExitCode.CLEAN
+
+
+def _refuse(plan: TruncationPlan) -> None:
+    raise RefusedError(
+        f"{plan.store.path}: not repaired: {'; '.join(plan.refusals)}",
+        f"stantools salvage {plan.store.path} --out NEW keeps everything that is intact; to insist: --force",
+    )
+
+
+def _removed_json(each: RemovedRecord) -> dict[str, Any]:
+    return {
+        "file": each.file,
+        "offset": each.offset,
+        "length": each.length,
+        "intact": each.intact,
+        "what": each.what,
+        "seq": each.sequence,
+        "sub_id": each.sub_id,
+        "client_id": each.client_id,
+    }
+
+
+def _as_json(
+    store: Path, plan: TruncationPlan, removed: list[dict[str, Any]], result: TruncationResult | None
+) -> dict[str, Any]:
+    return {
+        "path": str(store),
+        "done": result is not None,
+        **plan.as_json(),
+        "removed": removed,
+        "backup": str(result.backup) if result and result.backup else None,
+        "changed": list(result.changed) if result else [],
+        "starts_without_option_now": result.after.starts if result else plan.before.starts,
+    }
+
+
+def _print_plan(plan: TruncationPlan, force: bool) -> None:
+    if not plan.before.starts:
+        click.echo(f"now the server does not start: {console.escape_lines(plan.before.error or '')}")
+    for cut in plan.cuts:
+        sizes = f"from {cut.size_before} to {cut.size_after} bytes"
+        line = f"cut: {console.escape(cut.file)} {sizes}, {cut.kept} records stay"
+        if cut.intact:
+            line += f"; {console.paint(f'{cut.intact} intact records go', 'red', err=False)}"
+            if cut.sequences:
+                line += f" (sequences {describe_ranges(cut.sequences, 4)})"
+        click.echo(line)
+    cut_files = {cut.file for cut in plan.cuts}
+    for path, (before, after) in plan.forecast.files_changed().items():
+        if path not in cut_files:
+            click.echo(f"changed as well: {console.escape(path)}, {_size(before)} to {_size(after)}")
+    removed = list(islice(plan.removed(), _MANY + 1))
+    if removed:
+        rows = [
+            (each.file, each.offset, each.length, each.what, each.intact, each.sequence, each.sub_id, each.client_id)
+            for each in removed[:_MANY]
+        ]
+        headers = ("file", "offset", "bytes", "what goes", "intact", "sequence", "sub", "client")
+        click.echo("\n" + table_text(headers, rows, right=("offset", "bytes", "sequence", "sub")))
+        if len(removed) > _MANY:
+            click.echo("… and more: see -o json\n")
+    for refusal in plan.refusals:
+        click.echo(f"{'against it' if force else 'refused'}: {console.escape_lines(refusal)}")
+
+
+def _size(size: int | None) -> str:
+    return "no file" if size is None else f"{size} bytes"
+
+
+def _print_result(result: TruncationResult) -> None:
+    for path in result.changed:
+        click.echo(f"done: {console.escape(path)}")
+    if result.backup:
+        saved = sum(path.stat().st_size for path in (result.backup / "files").rglob("*") if path.is_file())
+        click.echo(f"saved before: {format_size(saved)} in {console.escape(str(result.backup))}")
+    if result.after.starts:
+        says = "the server would start now; start it without the truncate option"
+        click.echo(console.paint(says, "green", err=False))
+    else:
+        click.echo(f"the server would still not start: {console.escape_lines(result.after.error or '')}")

@@ -1,0 +1,64 @@
+"""The sample stores are what our own code writes, and the demo works."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.cli.test_repair import snapshot
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_samples", ROOT / "samples" / "make_samples.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_samples_are_what_is_written(maker: ModuleType, tmp_path: Path) -> None:
+    maker.write(tmp_path)
+    for name in maker.SAMPLES:
+        assert snapshot(ROOT / "samples" / name) == snapshot(tmp_path / name), f"{name}: run make samples"
+
+
+def test_every_sample_is_described(maker: ModuleType) -> None:
+    text = (ROOT / "samples" / "README.md").read_text(encoding="utf-8")
+    directories = {path.name for path in (ROOT / "samples").iterdir() if path.is_dir() and path.name[0] not in "._"}
+    assert directories == set(maker.SAMPLES)
+    for name in directories:
+        assert f"| `{name}` |" in text
+
+
+@pytest.mark.parametrize("name", ["healthy", "gaps", "encrypted", "castagnoli"])
+def test_healthy_samples_are_clean(run, name: str) -> None:
+    assert run("verify", ROOT / "samples" / name).code == 0
+    assert run("forecast", ROOT / "samples" / name).code == 0
+
+
+@pytest.mark.parametrize("name", ["torn", "flipped", "lost", "restarted"])
+def test_damaged_samples_are_not(run, name: str) -> None:
+    assert run("verify", ROOT / "samples" / name).code == 1
+
+
+def test_demo(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "samples" / "demo.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    for text in ("not clean", "does not start", "verify is clean and the server would start", "What was saved"):
+        assert text in result.stdout

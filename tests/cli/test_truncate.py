@@ -1,0 +1,96 @@
+"""`truncate-bad-eof` as a command: the golden outcomes, exit codes, refusals, the backup."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_repair import snapshot
+from tests.conftest import golden_cases, load_expected
+
+Copy = Callable[[str], Path]
+CASES = [c for c in golden_cases() if "server_open_truncate" in load_expected(c) and not load_expected(c)["setup"]]
+
+
+def sizes(store: Path) -> dict[str, int]:
+    return {str(path.relative_to(store)): path.stat().st_size for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_changes_what_the_server_changes(run, golden_copy: Copy, tmp_path: Path, case: str) -> None:
+    store, theirs = golden_copy(case), load_expected(case)["server_open_truncate"]
+    before = sizes(store)
+    assert run("truncate-bad-eof", store, "--dry-run").code in (0, 1)
+    assert sizes(store) == before
+    outcome = run("truncate-bad-eof", store, "--yes", "--force", "--backup", tmp_path / "saved", "-o", "json")
+    after = sizes(store)
+    changed = {
+        path: {"size_before": before.get(path), "size_after": after.get(path)}
+        for path in {*before, *after}
+        if before.get(path) != after.get(path)
+    }
+    # The server's file for its own start time is not part of a repair.
+    assert changed == {
+        path: {"size_before": each["size_before"], "size_after": each["size_after"]}
+        for path, each in theirs["files_changed_by_recovery"].items()
+        if each["size_before"] != each["size_after"]
+    }
+    result = outcome.json()
+    assert result["done"] is True
+    lost = any(
+        cut["sequences_lost"] or cut["records_salvage_would_keep"] > cut["records_kept"] for cut in result["cuts"]
+    )
+    assert outcome.code == (1 if not result["starts_without_option_now"] else 5 if lost else 0)
+
+
+def test_a_torn_end(run, golden_copy: Copy) -> None:
+    store = golden_copy("dmg_last_slice_cut_payload")
+    before = snapshot(store)
+    assert run("truncate-bad-eof", store, "--dry-run").code == 1
+    asked = run("truncate-bad-eof", store)
+    assert asked.code == 2
+    assert "--yes" in asked.err
+    assert snapshot(store) == before
+    outcome = run("truncate-bad-eof", store, "--in-place")
+    assert outcome.code == 0, outcome.err
+    assert "the server would start now" in outcome.out
+    backup = store.with_name(f"{store.name}.truncated") / "1"
+    manifest = json.loads((backup / "manifest.json").read_text())
+    assert {entry["path"] for entry in manifest["files"]} == {"alpha/msgs.3.dat", "alpha/msgs.3.idx", ".truncate.lck"}
+    again = run("truncate-bad-eof", store, "--yes")
+    assert again.code == 4
+    assert "two in a row" in again.err
+
+
+def test_nothing_to_repair(run, golden_copy: Copy) -> None:
+    store = golden_copy("basic")
+    before = snapshot(store)
+    outcome = run("truncate-bad-eof", store)
+    assert (outcome.code, outcome.out) == (0, "nothing to repair; nothing was changed\n")
+    assert run("truncate-bad-eof", store, "--dry-run").code == 0
+    assert snapshot(store) == before
+
+
+def test_refused_where_salvage_keeps_more(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("dmg_length_huge_noidx")
+    before = snapshot(store)
+    outcome = run("truncate-bad-eof", store, "--yes")
+    assert outcome.code == 4
+    assert "truncation keeps 7 records, salvage would keep 10" in outcome.err
+    assert "stantools salvage" in outcome.err
+    assert snapshot(store) == before
+    plan = run("truncate-bad-eof", store, "--dry-run", "-o", "json").json()
+    assert [record["seq"] for record in plan["removed"]] == [38, 39, 40]
+    assert all(record["intact"] for record in plan["removed"])
+    insisted = run("truncate-bad-eof", store, "--yes", "--force", "--backup", tmp_path / "b")
+    assert insisted.code == 5
+    assert (tmp_path / "b" / "1" / "manifest.json").is_file()
+
+
+def test_what_it_cannot_repair(run, golden_copy: Copy) -> None:
+    outcome = run("truncate-bad-eof", golden_copy("dmg_payload_flip_noidx"), "--yes")
+    assert outcome.code == 4
+    assert "would not start after it either" in outcome.err

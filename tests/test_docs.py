@@ -1,0 +1,313 @@
+"""What the pages say is what the code does: findings, commands, options, links, bytes, error texts."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import click
+import numpy as np
+import pytest
+
+from stantools.cli.verbs import module_of, summaries
+from stantools.format import envelope, kernels
+from stantools.format.crc import Crc
+from stantools.format.encryption import ChannelCipher, Cipher, channel_key, master_key
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.records import FileKind, read_records
+from stantools.inspection.serverlog import LINES, WRAPPERS
+from stantools.recovery.compact.plan import ACCEPTABLE, HARMLESS
+from stantools.store.serverinfo import encode_server_file, new_server_info
+from stantools.store.sublog import read_subs
+from tests.conftest import MUTATION_SETS, golden_cases, load_expected
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "samples").glob("**/*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+# Findings
+
+
+class _Codes:
+    """Finds the codes that a module makes findings of: the first arguments of `finding` and `Finding`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
+
+    def made(self) -> Iterator[str]:
+        for function in self.functions:
+            for call in self.calls(function, {"finding", "Finding"}):
+                yield from self.values(call.args[0], function)
+
+    @staticmethod
+    def calls(tree: ast.AST, names: set[str]) -> Iterator[ast.Call]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+                yield node
+
+    def values(self, node: ast.expr, function: ast.FunctionDef) -> Iterator[str]:
+        """Every text that an expression can be: constants, tables of the module, assignments, arguments of callers."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.IfExp):
+            yield from self.values(node.body, function)
+            yield from self.values(node.orelse, function)
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            yield from self.table(node.value.id)
+        elif isinstance(node, ast.Name):
+            sources = [*self.assigned(node.id, function), *self.passed(node.id, function)]
+            assert sources, f"{self.path}:{node.lineno}: where does {node.id} come from?"
+            for value, place in sources:
+                yield from self.values(value, place)
+        else:
+            raise AssertionError(f"{self.path}:{node.lineno}: which code is {ast.unparse(node)}?")
+
+    def table(self, name: str) -> Iterator[str]:
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                assert isinstance(node.value, ast.Dict)
+                yield from (ast.literal_eval(value) for value in node.value.values)
+
+    @staticmethod
+    def assigned(name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.FunctionDef]]:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign):
+                target = node.targets[0]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                else:
+                    pairs = [(target, node.value)]
+                yield from ((value, function) for one, value in pairs if ast.unparse(one) == name)
+
+    def passed(self, name: str, function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.FunctionDef]]:
+        names = [argument.arg for argument in function.args.args]
+        if name in names:
+            for caller in self.functions:
+                for call in self.calls(caller, {function.name}):
+                    yield call.args[names.index(name)], caller
+
+
+def test_the_code_makes_exactly_the_findings_of_the_catalogue() -> None:
+    made = set()
+    for path in (ROOT / "stantools").rglob("*.py"):
+        if path.name != "catalogue.py":
+            made |= set(_Codes(path).made())
+    assert made == set(CATALOGUE)
+
+
+def test_codes_named_elsewhere_exist() -> None:
+    assert set(CATALOGUE) >= HARMLESS | ACCEPTABLE
+    for line in (*WRAPPERS, *LINES):
+        assert set(line.codes) <= set(CATALOGUE)
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=list(CATALOGUE))
+def test_entries_are_written_alike(entry) -> None:
+    for text in (entry.meaning, entry.cause, entry.server, entry.remedy):
+        assert text and text == text.strip() and not text.endswith(".")
+        assert text[0].islower() or text[0] in "-.`", text
+        assert text.count("`") % 2 == 0
+
+
+# Generated pages
+
+
+@cache
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["findings.md", "commands.md"])
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == generator().PAGES[name](), "run: make docs"
+
+
+# Links, commands, options
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(line.lstrip("#")) for line in prose(page) if line.startswith("#")}
+
+
+def prose(page: Path) -> Iterator[str]:
+    """The lines of a page that are not in fenced blocks."""
+    fenced = False
+    for line in page.read_text(encoding="utf-8").split("\n"):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield line
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", "\n".join(prose(page))):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), target
+
+
+def code(page: Path) -> Iterator[str]:
+    """Everything that is set as code: blocks line by line, and spans."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^ *```.*?\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+        yield from block.split("\n")
+    outside = "\n".join(prose(page))
+    yield from (line.strip() for line in outside.split("\n") if line.startswith("    "))
+    for span in re.findall(r"`([^`]+)`", outside):
+        yield " ".join(span.split())
+
+
+@cache
+def options(verb: str) -> set[str]:
+    command: click.Command = importlib.import_module(module_of(verb)).command
+    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return names | {"-h", "--help"}
+
+
+def check_command(text: str) -> None:
+    for verb, rest in re.findall(r"(?:^|[\s/$|;&-])stantools ([a-z][a-z-]+)\b([^|;`]*)", text):
+        assert verb in summaries(), text
+        for option in re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", rest.split("#")[0]):
+            assert option in options(verb), text
+
+
+@each_page
+def test_commands_exist_with_their_options(page: Path) -> None:
+    known = set.union(*(options(verb) for verb in summaries()), {"--version"})
+    for text in code(page):
+        check_command(text)
+        if re.match("--[a-z]", text):
+            assert text.split()[0] in known, text
+
+
+@each_page
+def test_files_of_the_repository_exist(page: Path) -> None:
+    for text in code(page):
+        if re.fullmatch(r"(?:stantools|tests|benchmarks|docs|samples)/[\w./*]+", text) and "NAME" not in text:
+            assert list(ROOT.glob(text.rstrip("/"))), text
+
+
+def test_commands_in_explanations_exist() -> None:
+    for line in (*WRAPPERS, *LINES):
+        for part in re.split(r"[;,:](?: |$)", f"{line.meaning}; {line.remedy}"):
+            check_command(part)
+
+
+# The format page
+
+
+def examples() -> dict[str, bytes]:
+    """The files of the worked example, read from the page."""
+    text = (DOCS / "file-format.md").read_text(encoding="utf-8")
+    found = {}
+    for size, name, block in re.findall(r"`[^`]+`, (\d+) bytes:\n\n```hex (\S+)\n(.*?)```", text, re.DOTALL):
+        data = bytearray()
+        for line in block.split("\n"):
+            for token in line.split():
+                if not re.fullmatch("[0-9a-f]{2}", token):
+                    break
+                data.append(int(token, 16))
+        assert len(data) == int(size), name
+        found[name] = bytes(data)
+    return found
+
+
+def test_the_example_is_read_without_complaint() -> None:
+    kinds = {
+        "server.dat": FileKind.SERVER,
+        "clients.dat": FileKind.CLIENTS,
+        "subs.dat": FileKind.SUBS,
+        "msgs.1.dat": FileKind.MESSAGES,
+        "msgs.1.idx": FileKind.INDEX,
+    }
+    files = examples()
+    assert files.keys() == kinds.keys()
+    for name, kind in kinds.items():
+        records = list(read_records(memoryview(files[name]), kind, Crc()))
+        assert all(record.ok for record in records), name
+        assert sum(record.length for record in records) == len(files[name])
+
+
+def test_the_example_is_what_we_would_write() -> None:
+    crc, files = Crc(), examples()
+    assert files["server.dat"] == encode_server_file(new_server_info("prod"), crc)
+    time = 1700000000123456789
+    sequences, times = np.array([1, 2], np.uint64), np.array([time, time + 1000], np.int64)
+    data, sizes = kernels.encode_messages(b"orders", sequences, times, [b"re", b""], [b"hello", b""], crc)
+    assert files["msgs.1.dat"] == b"\1\0\0\0" + data
+    offsets = np.array([4, 43], np.int64)
+    assert files["msgs.1.idx"] == b"\1\0\0\0" + kernels.encode_index(sequences, offsets, times, sizes, crc)
+    # Without the last record, the Delete.
+    state = read_subs(memoryview(files["subs.dat"])[:-10], crc).subscriptions[1]
+    assert state.pending == {2}
+    assert (state.state.durable_name, state.state.last_sent, state.state.is_closed) == (b"bill", 2, True)
+    deleted = envelope.encode(pb.ClientDelete(id=b"app").SerializeToString(), crc, 2)
+    assert files["clients.dat"].endswith(deleted)
+
+
+def test_numbers_of_the_format_page() -> None:
+    text = (DOCS / "file-format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| (0x[0-9A-F]{8}) \| (\d+) \| (0x[0-9A-F]{8}) \|", text)
+    assert len(rows) == 3
+    for polynomial, decimal, check in rows:
+        assert int(polynomial, 16) == int(decimal)
+        assert Crc(int(decimal))(b"123456789") == int(check, 16)
+    assert master_key(b"secret").hex() in text
+    assert channel_key(b"secret", b"foo").hex() in text
+    for cipher in Cipher:
+        encrypted = ChannelCipher(b"secret", b"foo", random=bytes(4)).encrypt(b"hello", cipher)
+        assert f"`{encrypted.hex()}`" in text
+
+
+# The recovery guide
+
+
+def fatal_errors() -> set[str]:
+    """Why real servers did not start, without what differs from store to store."""
+    logs = []
+    for case in (*golden_cases(), *MUTATION_SETS):
+        expected = load_expected(case)
+        outcomes = expected.get("outcomes", [expected.get(key, {}) for key in ("server_open", "server_open_truncate")])
+        logs += [line for outcome in outcomes for line in outcome.get("log", ())]
+    mark = "Failed to start: "
+    return {line.partition(mark)[2] for line in logs if mark in line}
+
+
+def test_the_guide_has_a_section_for_every_fatal_error(golden: Path) -> None:
+    page = DOCS / "recovery-guide.md"
+    headings = [line[4:] for line in prose(page) if line.startswith("### ")]
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    errors = fatal_errors()
+    assert len(errors) > 40
+    for error in errors:
+        heading = next((one for one in headings if error.startswith(one)), None)
+        assert heading, error
+        reason = re.sub(r'^ ?(?:"[^"]*"|\[[^\]]*\](?:\(file: "[^"]*"\))?): ', "", error[len(heading) :])
+        if reason.startswith(("open ", "write ", "unable to repair ")):
+            reason = reason.rpartition(": ")[2]
+        words = re.split(r"[,:(\d]", reason)[0].strip()
+        assert words in text, (error, words)
