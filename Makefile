@@ -56,6 +56,7 @@ proto: $(INSTALLED)
 
 docs: $(INSTALLED)
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/tour.py
 
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py

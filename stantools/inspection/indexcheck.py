@@ -13,15 +13,13 @@ import numpy.typing as npt
 
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
-from stantools.store.indexorder import IndexOrder
+from stantools.store.indexes import INDEX_ROWS, IndexOrder
 from stantools.store.mapping import Buffer, Window
 from stantools.store.ranges import Ranges
 
 _FIELDS = ("offset", "sequence", "timestamp", "size")
 #: How many single disagreements are kept; the counts are always complete.
 _KEEP = 100
-#: Index records that are looked at together.
-_ROWS = 131072
 
 
 @dataclass(frozen=True)
@@ -180,9 +178,11 @@ class IndexCheck:
     def finish(self) -> IndexReport:
         """Returns the report, with the index records that no data record answered to."""
         report, dangling, window = self._report, [], Window(self._entries)
-        for first in range(self._next if self._seen is None else 0, len(self.records), _ROWS):
-            part = self.records["sequence"][first : first + _ROWS]
-            left = np.arange(len(part)) if self._seen is None else np.flatnonzero(~self._seen[first : first + _ROWS])
+        for first in range(self._next if self._seen is None else 0, len(self.records), INDEX_ROWS):
+            part = self.records["sequence"][first : first + INDEX_ROWS]
+            left = (
+                np.arange(len(part)) if self._seen is None else np.flatnonzero(~self._seen[first : first + INDEX_ROWS])
+            )
             if not len(left):
                 continue
             window.reach(FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE)

@@ -24,9 +24,10 @@ from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.slicesummary import IndexView, summarise, trusted_index
+from stantools.inspection.slicesummary import summarise, trusted_index
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.indexes import IndexView
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.resync import Damage
 from stantools.store.scan import scan_slice

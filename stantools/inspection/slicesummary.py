@@ -29,11 +29,10 @@ from stantools.format.layout import (
     Stop,
 )
 from stantools.store.directory import SliceFiles
+from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_index, scan_slice
-
-IndexView = npt.NDArray[np.void]
+from stantools.store.scan import scan_slice
 
 #: Messages of a slice that are looked at to tell whether it is encrypted.
 _SAMPLES = 8
@@ -163,7 +162,7 @@ def _from_index(
     return SliceSummary(
         files,
         count,
-        int(view["size"].sum(dtype=np.int64)) + MESSAGE_OVERHEAD * count,
+        sum(int(part["size"].sum(dtype=np.int64)) for part in index_parts(view)) + MESSAGE_OVERHEAD * count,
         int(first["sequence"]),
         int(last["sequence"]),
         int(first["timestamp"]),

@@ -31,10 +31,11 @@ from stantools.format.layout import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
+from stantools.store.indexes import scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
-from stantools.store.scan import BATCH_ROWS, scan_index, scan_slice
+from stantools.store.scan import BATCH_ROWS, scan_slice
 
 Progress = Callable[[int], None]
 

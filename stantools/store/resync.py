@@ -24,7 +24,7 @@ from stantools.format.crc import Crc
 from stantools.format.index import view
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.indexorder import IndexOrder
+from stantools.store.indexes import IndexOrder
 from stantools.store.mapping import WINDOW, Buffer, Window
 
 #: How many found records are considered as the end of one damaged record.

@@ -1,7 +1,7 @@
 """Reading every record of a message slice, whatever state the file is in.
 
 `scan_slice` is what verify, salvage and the tables are built on: it gives batches of good records as columns and, in
-between, the damaged ranges, in file order and without a gap.
+between, the damaged ranges, in file order and without a gap. However big the file is, only a window of it is in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, Stop
 from stantools.store.mapping import WINDOW, Buffer, Window
 from stantools.store.resync import Damage, Resync
 
@@ -23,8 +23,6 @@ BATCH_ROWS = 16384
 #: Bytes of a batch, about: what is touched at once of a mapped file. The first batch only finds out the sizes.
 _BATCH_BYTES = WINDOW // 2
 _FIRST_ROWS = 64
-#: Bytes of an index that are scanned at once.
-_INDEX_BATCH = WINDOW // 2 // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE
 
 
 def scan_slice(
@@ -73,24 +71,3 @@ def scan_slice(
         damage = resync.after(at, Stop(stop))
         yield damage
         at = damage.end
-
-
-def scan_index(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> tuple[int, Stop]:
-    """Counts the good records of a mapped index file from its start, without keeping its pages in memory.
-
-    Args:
-        buffer: The mapped index file.
-        crc: The store's CRC.
-        check_crc: False passes over CRCs.
-
-    Returns:
-        How many there are, and why it ends there (see `kernels.scan_index`).
-    """
-    window = Window(buffer)
-    count, at, stop = 0, FILE_HEADER_SIZE, Stop.END
-    while stop is Stop.END and at < len(buffer):
-        window.reach(at)
-        end = min(at + _INDEX_BATCH, len(buffer))
-        rows, stop = kernels.scan_index(buffer, at, end, crc, check_crc)
-        count, at = count + rows, end
-    return count, stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StoreUnwritableError, UsageError
-from stantools.format import gogo
+from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -237,6 +238,37 @@ def test_fill_gaps(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     assert prediction.as_json()["channels"]["alpha"]["delivered_from_start"] == [[1, 40]]
 
 
+def test_an_absurd_gap_is_not_filled(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy("damage_base")
+    data = root / "alpha" / "msgs.3.dat"
+    record, _ = kernels.encode_messages(b"alpha", [2**60], [2**61], None, [b"far away"], Crc(IEEE))
+    data.write_bytes(data.read_bytes() + record)
+    with pytest.raises(RefusedError, match="empty messages"):
+        salvage(root, tmp_path / "new", fill_gaps=True)
+    salvage(root, tmp_path / "new")
+    assert messages(tmp_path / "new", Crc(IEEE))["alpha"][2**60] == (2**61, b"", b"far away")
+
+
+def test_full_disk_leaves_nothing(
+    golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden_copy("dmg_length_flip_noidx")
+    before = snapshot(root)
+    plan = plan_salvage(open_datastore(root), Crc(IEEE))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for call in ("writev", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            with pytest.raises(StoreUnwritableError, match="No space left"):
+                apply_salvage(plan, tmp_path / "new")
+        assert {p.name for p in tmp_path.iterdir()} == {root.name} and snapshot(root) == before
+    apply_salvage(plan, tmp_path / "new")
+    check(tmp_path / "new")
+
+
 def test_durable_queue_survives_lost_clients(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = golden_copy("dmg_clients_missing")
     before = subs(root, "beta.two").subscriptions[1]
@@ -260,8 +292,6 @@ def test_positions_beyond_the_last_message_are_taken_back(golden_copy: Callable[
 
 def restarted(root: Path) -> Path:
     """Makes what a server without server.dat does to a channel (weakness W1): sequences begin again in the file."""
-    from stantools.format import kernels
-
     data = root / "alpha" / "msgs.1.dat"
     records, _ = kernels.encode_messages(
         b"alpha", [1, 2, 3], [2**61, 2**61 + 1, 2**61 + 2], None, [b"new 1", b"new 2", b"new 3"], Crc(IEEE)

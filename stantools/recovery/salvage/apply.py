@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,29 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from stantools.errors import RefusedError, StoreUnwritableError
-from stantools.format import envelope, kernels
+from stantools.errors import StoreUnwritableError
+from stantools.format import kernels
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER, FILE_VERSION, ClientRecord, SubRecord
-from stantools.format.proto import store_pb2 as pb
+from stantools.format.layout import INDEX_RECORD_SIZE
+from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan
-from stantools.store.atomic import absolute, new_directory
-from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
-from stantools.store.durable import writing
+from stantools.store.atomic import new_directory
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.scan import BATCH_ROWS
-from stantools.store.serverinfo import encode_server_file
 from stantools.store.slicewriter import SliceWriter
-from stantools.store.sublog import Subscription
+from stantools.store.storewriter import StoreWriter
 
 Progress = Callable[[int], None]
 
-#: Room that is asked for beyond the planned bytes: indexes, logs, the manifest.
+#: Room that is asked for beyond the planned bytes: logs, the manifest.
 _SPARE = 1.05
+#: Bytes of a filler message, generously.
+_FILLER = 128
 
 
 @dataclass(frozen=True)
@@ -72,13 +69,17 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         StoreUnwritableError: It cannot be written.
         StoreUnreadableError: The old store has changed since it was planned.
     """
-    _check_place(plan, out)
-    with new_directory(out, untouched=f"{plan.source} is as it was") as content:
-        (content / SERVER_FILE).write_bytes(encode_server_file(plan.server, plan.crc))
-        (content / CLIENTS_FILE).write_bytes(_encode_clients(plan.clients, plan.crc))
+    check_outside(plan.source, out)
+    filled = sum(channel.filled.count() for channel in plan.channels)
+    indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
+    check_room(out, int((plan.bytes + indexed + _FILLER * filled) * _SPARE))
+    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.source) as content:
+        store = StoreWriter(content, plan.crc)
+        store.write_server(plan.server)
+        store.write_clients(plan.clients)
         moved: list[Moved] = []
         with ThreadPoolExecutor(plan.options.workers) as pool:
-            for part in pool.map(lambda channel: _write_channel(plan, channel, content, progress), plan.channels):
+            for part in pool.map(lambda channel: _write_channel(plan, channel, store, progress), plan.channels):
                 moved += part
         write_manifest(content, plan, moved)
     files = list(out.glob("*/msgs.*.dat"))
@@ -86,32 +87,16 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         out,
         out / MANIFEST_FILE,
         plan.messages,
-        sum(channel.filled.count() for channel in plan.channels),
+        filled,
         sum(path.stat().st_size for path in files),
     )
 
 
-def _check_place(plan: SalvagePlan, out: Path) -> None:
-    source, target = absolute(plan.source), absolute(out)
-    if target == source or source in target.parents:
-        raise RefusedError(f"{out}: lies inside the store that is to be salvaged", "choose a place outside of it")
-    existing = next((p for p in target.parents if p.is_dir()), None)
-    if existing is None:
-        raise StoreUnwritableError(f"{out}: there is no directory to put it in")
-    free, need = shutil.disk_usage(existing).free, int(plan.bytes * _SPARE)
-    if free < need:
-        raise RefusedError(
-            f"{existing}: {free} bytes are free, the new store needs about {need}",
-            "choose a place with more room, or salvage some channels at a time with --channel",
-        )
-
-
-def _write_channel(plan: SalvagePlan, channel: ChannelPlan, content: Path, progress: Progress | None) -> list[Moved]:
-    directory = content / os.fsdecode(channel.name)
-    with writing(directory):
-        directory.mkdir()
-        (directory / SUBS_FILE).write_bytes(_encode_subscriptions(channel.subscriptions, plan.crc))
-    writer = SliceWriter(directory, channel.name, plan.crc, ONE_SLICE, fill_gaps=plan.options.fill_gaps, sync=False)
+def _write_channel(
+    plan: SalvagePlan, channel: ChannelPlan, store: StoreWriter, progress: Progress | None
+) -> list[Moved]:
+    store.write_subs(channel.name, ((s.state, sorted(s.pending)) for s in channel.subscriptions))
+    writer = store.slices(channel.name, ONE_SLICE, fill_gaps=plan.options.fill_gaps)
     moved: list[Moved] = []
     with writer:
         copier = _Copier(plan, channel, writer, progress)
@@ -199,7 +184,6 @@ class _Copier:
                 if not whole and int(self._columns.sequence[rows - 1]) >= wanted.last:
                     break
 
-
     def _relabel(self, data: Buffer, batch: MessageColumns) -> None:
         """Writes messages anew, because their subject becomes the name of another channel."""
 
@@ -220,26 +204,6 @@ def _select(batch: MessageColumns, chosen: np.ndarray[tuple[int], np.dtype[np.bo
     for name in MessageColumns.__slots__:
         getattr(part, name)[:] = getattr(batch, name)[rows]
     return part
-
-
-def _encode_clients(clients: list[pb.ClientInfo], crc: Crc) -> bytes:
-    records = [envelope.encode(client.SerializeToString(), crc, ClientRecord.ADD) for client in clients]
-    return b"".join((FILE_HEADER.pack(FILE_VERSION), *records))
-
-
-def _encode_subscriptions(subscriptions: list[Subscription], crc: Crc) -> bytes:
-    """Encodes subscriptions as a compacted subs.dat (section 8): each New is followed by its pending messages."""
-
-    def records() -> Iterator[bytes]:
-        yield FILE_HEADER.pack(FILE_VERSION)
-        for subscription in subscriptions:
-            state = subscription.state
-            yield envelope.encode(state.SerializeToString(), crc, SubRecord.NEW)
-            for sequence in sorted(subscription.pending):
-                update = pb.SubStateUpdate(id=state.id, seqno=sequence)
-                yield envelope.encode(update.SerializeToString(), crc, SubRecord.MSG)
-
-    return b"".join(records())
 
 
 def plan_summary(plan: SalvagePlan) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class SalvagePlan:
         channels: The channels, by name.
         dropped: What is left behind.
         changes: What is written differently, in words.
-        bytes: Size of what will be written, in bytes (about).
+        bytes: Size of the data files that will be written, without fillers (about).
     """
 
     source: Path

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.generations import Generation, History, arrange
 from stantools.inspection.survey import ChannelSurvey, Neighbours, Run, SliceSurvey, stop_text, survey_channels
 from stantools.recovery.salvage.identity import find_identity
@@ -35,6 +35,9 @@ from stantools.store.resync import DamageKind
 from stantools.store.sublog import SubsState, salvage_subs
 
 Progress = Callable[[int], None]
+
+#: Empty messages that may fill a channel's gaps without a question, however few messages it has.
+_FILLERS = 1_000_000
 
 
 @dataclass
@@ -64,7 +67,7 @@ def plan_salvage(
         progress: Told the number of bytes as they are read.
 
     Raises:
-        RefusedError: The cluster id is lost and was not given.
+        RefusedError: The cluster id is lost and was not given, or the gaps are too big to be filled.
         UsageError: There is no such generation.
     """
     options = options or SalvageOptions()
@@ -237,6 +240,7 @@ def _plan_channel(
         target.sequences = _sequences(target.steps)
         if plan.options.fill_gaps:
             target.filled = target.sequences.holes()
+            _check_filling(target)
         if is_main:
             decided = plan_subscriptions(subs, known_clients, target.sequences.last)
             target.subscriptions = decided.subscriptions
@@ -244,6 +248,17 @@ def _plan_channel(
             plan.dropped += [Dropped(f"{text}/subs.dat", -1, 0, reason, loss=False) for reason in decided.dropped]
         plan.channels.append(target)
         plan.bytes += sum(_bytes(step) for step in target.steps)
+
+
+def _check_filling(target: ChannelPlan) -> None:
+    """Refuses to fill a gap that only an absurd sequence can have made."""
+    filled, kept = target.filled.count(), target.sequences.count()
+    if filled > max(_FILLERS, kept):
+        raise RefusedError(
+            f"channel {os.fsdecode(target.name)!r}: to fill its gaps would take {filled} empty messages for {kept} "
+            f"that are there ({target.sequences.first} to {target.sequences.last})",
+            "salvage without --fill-gaps: consumers skip missing sequences",
+        )
 
 
 def _choose(plan: SalvagePlan, channel: str, history: History) -> list[tuple[Generation, bool]]:
@@ -312,7 +327,7 @@ def _sequences(steps: Iterable[Step]) -> Ranges:
 
 def _bytes(step: Step) -> int:
     if isinstance(step, Rewrite):
-        return step.repair.size
+        return RECORD_HEADER_SIZE + step.repair.size
     return (step.run.end - step.run.start) * step.sequences.count() // max(step.run.count, 1)
 
 

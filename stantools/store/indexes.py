@@ -1,34 +1,71 @@
-"""Index records looked up by the offset that they name, for indexes of any size.
-
-An index names offsets in rising order; then nothing is copied and nothing is kept in memory. Only one that is out of
-order is sorted.
-"""
+"""Going through index files, and looking records up in them, for files of any size: only a window is in memory."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
-from stantools.store.mapping import Window
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, Stop
+from stantools.store.mapping import WINDOW, Buffer, Window
 
 #: Index records that are looked at together.
-_ROWS = 131072
+INDEX_ROWS = WINDOW // 2 // INDEX_RECORD_SIZE
+
+IndexView = npt.NDArray[np.void]
+
+
+def scan_index(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> tuple[int, Stop]:
+    """Counts the good records of a mapped index file from its start.
+
+    Args:
+        buffer: The mapped index file.
+        crc: The store's CRC.
+        check_crc: False passes over CRCs.
+
+    Returns:
+        How many there are, and why it ends there (see `kernels.scan_index`).
+    """
+    window = Window(buffer)
+    count, at, stop = 0, FILE_HEADER_SIZE, Stop.END
+    while stop is Stop.END and at < len(buffer):
+        window.reach(at)
+        end = min(at + INDEX_ROWS * INDEX_RECORD_SIZE, len(buffer))
+        rows, stop = kernels.scan_index(buffer, at, end, crc, check_crc)
+        count, at = count + rows, end
+    return count, stop
+
+
+def index_parts(records: IndexView) -> Iterator[IndexView]:
+    """Gives the records of a mapped index in parts of `INDEX_ROWS`.
+
+    Args:
+        records: As `format.index.view` gives them.
+    """
+    base: object = records.base
+    window = Window(base) if isinstance(base, memoryview) else None
+    for first in range(0, len(records), INDEX_ROWS):
+        if window:
+            window.reach(FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE)
+        yield records[first : first + INDEX_ROWS]
 
 
 class IndexOrder:
     """The records of an index in the order of the offsets that they name; equal ones in the order of the file.
 
-    Nothing is looked at before the first question.
+    Nothing is looked at before the first question. An index names offsets in rising order; then nothing is copied.
+    Only one that is out of order is sorted.
 
     Args:
         records: Good records of the index (`format.index.view`).
     """
 
-    def __init__(self, records: npt.NDArray[np.void]) -> None:
+    def __init__(self, records: IndexView) -> None:
         self._records = records
 
     def __len__(self) -> int:
@@ -87,13 +124,10 @@ class IndexOrder:
         return order, self._records["offset"][order]
 
     def _rises(self) -> bool:
-        base: object = self._records.base  # the mapped file, if `format.index.view` made the array
-        window = Window(base) if isinstance(base, memoryview) else None
-        for first in range(0, len(self._records), _ROWS):
-            if window:
-                window.reach(FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE)
-            # One more than a part, so that the step to the next part is looked at as well.
-            offsets = self._records["offset"][first : first + _ROWS + 1]
-            if bool((offsets[1:] <= offsets[:-1]).any()):
+        last = None
+        for part in index_parts(self._records):
+            offsets = part["offset"]
+            if bool((offsets[1:] <= offsets[:-1]).any()) or (last is not None and offsets[0] <= last):
                 return False
+            last = offsets[-1]
         return True
