@@ -120,6 +120,8 @@ def print_findings(findings: list[Finding]) -> None:
     if len(ranked) > _MANY:
         click.echo(f"… and {len(ranked) - _MANY} more: see -o json")
     remedies = dict.fromkeys(each.remedy for each in ranked if each.remedy and each.severity.value != "info")
+    # "Do this" goes without saying where "do this, which also …" stands.
+    remedies = {r: None for r in remedies if not any(other != r and other.startswith(r) for other in remedies)}
     if remedies:
         click.echo("\nwhat helps:")
         for remedy in remedies:

@@ -137,10 +137,10 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
 
 def _index_coverage(file: str, channel: str, report: IndexReport) -> Iterator[Finding]:
     if report.orphan_count:
-        text = f"{report.orphan_count} good messages are not named: sequences {describe(report.orphans)}"
+        text = f"not named: {_count(report.orphan_count)}, sequences {describe(report.orphans)}"
         yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
     if report.dangling_count:
-        text = f"{report.dangling_count} records point to no good message: sequences {describe(report.dangling)}"
+        text = f"records that point to no good message: {report.dangling_count}, sequences {describe(report.dangling)}"
         offset = FILE_HEADER_SIZE + report.first_dangling * 32
         yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
 
@@ -158,10 +158,10 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
     if damaged:
-        text = f"{damaged.count()} messages: sequences {describe(damaged)}"
+        text = f"{_count(damaged.count())}: sequences {describe(damaged)}"
         yield finding("sequence-damaged", text, file=channel, channel=channel, seq=damaged.first)
     if missing:
-        text = f"{missing.count()} messages: sequences {describe(missing)}"
+        text = f"{_count(missing.count())}: sequences {describe(missing)}"
         yield finding("sequence-missing", text, file=channel, channel=channel, seq=missing.first)
     yield from _pieces("sequence-duplicate", channel, history.duplicates, "stored a second time")
     yield from _pieces("sequence-disorder", channel, history.disordered, "behind higher sequences")
@@ -189,7 +189,7 @@ def _foreign(root: Path, channel: str, run: Run) -> Finding:
     assert run.slice.data is not None
     subject = os.fsdecode(run.subject)
     legal = is_channel_name(subject)
-    text = f"{run.count} messages of subject {subject!r}: sequences {describe(run.sequences)}"
+    text = f"{_count(run.count)} of subject {subject!r}: sequences {describe(run.sequences)}"
     return finding(
         "foreign-subject" if legal else "subject-invalid",
         text,
@@ -203,7 +203,7 @@ def _foreign(root: Path, channel: str, run: Run) -> Finding:
 
 def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterator[Finding]:
     for piece in pieces:
-        text = f"{piece.sequences.count()} messages {words}: sequences {describe(piece.sequences)}"
+        text = f"{_count(piece.sequences.count())} {words}: sequences {describe(piece.sequences)}"
         yield finding(
             code,
             text,
@@ -246,6 +246,10 @@ def describe(sequences: Ranges) -> str:
     shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs[:_RANGES_SHOWN])
     more = len(pairs) - _RANGES_SHOWN
     return shown + (f" and {more} more ranges" if more > 0 else "")
+
+
+def _count(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
 
 
 def _relative(root: Path, path: Path) -> str:

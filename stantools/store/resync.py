@@ -255,8 +255,14 @@ class Resync:
 
     def _read(self, offset: int) -> int | None:
         """Returns the sequence of the good record at an offset, or None; its row stays in `_one`."""
-        rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, self._crc, True, self._channel, self._one)
-        return int(self._one.sequence[0]) if rows else None
+        # Where no record is, the size may be gigabytes: looking at the structure first saves their CRC.
+        for check_crc in (False, True):
+            rows, _, _ = kernels.scan_messages(
+                self._buffer, offset, self._limit, self._crc, check_crc, self._channel, self._one
+            )
+            if not rows:
+                return None
+        return int(self._one.sequence[0])
 
     def _find(self, start: int) -> int:
         return kernels.find_record(self._buffer, start, self._limit, self._crc, self._channel)

@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 
 from stantools.errors import StoreUnwritableError
-from stantools.format import kernels
 from stantools.format.columns import MessageColumns
-from stantools.format.layout import INDEX_RECORD_SIZE
+from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.recovery.place import check_outside, check_room
+from stantools.recovery.salvage.hashing import Hasher
 from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan
 from stantools.store.atomic import new_directory
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.scan import BATCH_ROWS
+from stantools.store.resync import Damage
+from stantools.store.scan import BATCH_ROWS, scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 
@@ -78,10 +79,10 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         store.write_server(plan.server)
         store.write_clients(plan.clients)
         moved: list[Moved] = []
-        with ThreadPoolExecutor(plan.options.workers) as pool:
-            for part in pool.map(lambda channel: _write_channel(plan, channel, store, progress), plan.channels):
+        with Hasher(content, plan.options.workers) as hasher, ThreadPoolExecutor(plan.options.workers) as pool:
+            for part in pool.map(lambda channel: _write_channel(plan, channel, store, hasher, progress), plan.channels):
                 moved += part
-        write_manifest(content, plan, moved)
+            write_manifest(content, plan, moved, hasher.all())
     files = list(out.glob("*/msgs.*.dat"))
     return SalvageResult(
         out,
@@ -93,7 +94,7 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
 
 
 def _write_channel(
-    plan: SalvagePlan, channel: ChannelPlan, store: StoreWriter, progress: Progress | None
+    plan: SalvagePlan, channel: ChannelPlan, store: StoreWriter, hasher: Hasher, progress: Progress | None
 ) -> list[Moved]:
     store.write_subs(channel.name, ((s.state, sorted(s.pending)) for s in channel.subscriptions))
     writer = store.slices(channel.name, ONE_SLICE, fill_gaps=plan.options.fill_gaps)
@@ -105,6 +106,9 @@ def _write_channel(
             if copier.slice_is_done(number):
                 # Where a slice of the old store ends, one of the new store ends too.
                 writer.close()
+                done = writer.finished[-1].number
+                hasher.add(writer.directory / f"msgs.{done}.dat")
+                hasher.add(writer.directory / f"msgs.{done}.idx")
     return moved
 
 
@@ -158,31 +162,32 @@ class _Copier:
         run, wanted = step.run, step.sequences
         whole = run.count == wanted.count()
         with mapped(self._source(step), sequential=True) as data:
-            at = self._resume.get(id(run), run.start)
-            while at < run.end:
-                begin = at
-                rows, at, stop = kernels.scan_messages(
-                    data, at, min(run.end, len(data)), self._plan.crc, False, run.subject, self._columns
-                )
-                if not rows:
-                    raise StoreUnwritableError(
-                        f"{self._source(step)}: has changed at offset {at} since it was scanned ({stop!r})",
-                        "make sure that no server uses the store, and run again",
-                    )
-                batch = self._columns.take(rows)
+            at, limit = self._resume.get(id(run), run.start), min(run.end, len(data))
+            for batch in scan_slice(
+                data, run.subject, self._plan.crc, check_crc=False, columns=self._columns, start=at, limit=limit
+            ):
+                if isinstance(batch, Damage):
+                    break
+                begin, last = at, int(batch.sequence[-1])
+                at = int(batch.offset[-1]) + RECORD_HEADER_SIZE + int(batch.size[-1])
+                chosen = batch
                 if not whole:
-                    chosen = wanted.select(batch.sequence)
-                    batch = _select(batch, chosen)
+                    chosen = _select(batch, wanted.select(batch.sequence))
                     # Later pieces of the same run begin behind this one.
                     self._resume[id(run)] = begin
                 if self._channel.origin:
-                    self._relabel(data, batch)
-                elif len(batch.sequence):
-                    self._writer.append_records(data, batch)
+                    self._relabel(data, chosen)
+                elif len(chosen.sequence):
+                    self._writer.append_records(data, chosen)
                 if self._progress:
                     self._progress(at - begin)
-                if not whole and int(self._columns.sequence[rows - 1]) >= wanted.last:
-                    break
+                if not whole and last >= wanted.last:
+                    return
+            if at < run.end:
+                raise StoreUnwritableError(
+                    f"{self._source(step)}: has changed at offset {at} since it was scanned",
+                    "make sure that no server uses the store, and run again",
+                )
 
     def _relabel(self, data: Buffer, batch: MessageColumns) -> None:
         """Writes messages anew, because their subject becomes the name of another channel."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from blake3 import blake3
 
 from stantools import __version__
 from stantools.recovery.salvage.model import SalvagePlan
@@ -38,9 +35,16 @@ class Moved:
     note: str = ""
 
 
-def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved]) -> None:
-    """Writes the manifest into a store that is complete but for it."""
-    text = json.dumps(describe(plan, moved) | {"files": dict(_hashes(content))}, indent=1)
+def write_manifest(content: Path, plan: SalvagePlan, moved: list[Moved], files: dict[str, Any]) -> None:
+    """Writes the manifest into a store that is complete but for it.
+
+    Args:
+        content: The new store.
+        plan: What was done.
+        moved: Where the messages went.
+        files: Size and hash of each file (`hashing.Hasher`).
+    """
+    text = json.dumps(describe(plan, moved) | {"files": files}, indent=1)
     (content / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
@@ -87,14 +91,3 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
         ],
         "changes": plan.changes,
     }
-
-
-def _hashes(content: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Hashes every file with BLAKE3 (`b3sum` checks it), which keeps pace with the writing as SHA-256 does not."""
-    for path in sorted(content.rglob("*")):
-        if path.is_file():
-            size = path.stat().st_size
-            digest = blake3()
-            if size:
-                digest.update_mmap(path)
-            yield str(path.relative_to(content)), {"size": size, "blake3": digest.hexdigest()}

@@ -1,0 +1,70 @@
+"""Hashes of the files of a new store, made while the rest of it is still being written."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from blake3 import blake3
+
+from stantools.store.durable import fsync_file, writing
+from stantools.store.mapping import WINDOW, Window, mapped
+
+#: Files from this size on are made durable as soon as they are whole, so that the disk is not idle until the end.
+_BIG = 1 << 20
+
+Digest = dict[str, Any]
+
+
+class Hasher:
+    """Hashes files with BLAKE3 (`b3sum` checks it), which keeps pace with the writing as SHA-256 does not.
+
+    Args:
+        root: The directory that holds the files.
+        workers: Files that are hashed at the same time.
+    """
+
+    def __init__(self, root: Path, workers: int) -> None:
+        self._root = root
+        self._pool = ThreadPoolExecutor(workers)
+        self._begun: dict[Path, Future[Digest]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, path: Path) -> None:
+        """Begins with a file that is whole; may be called by any thread."""
+        self._begun[path] = self._pool.submit(_finish, path)
+
+    def all(self) -> dict[str, Digest]:
+        """Hashes what was not added and returns size and hash of every file below the root, by relative path.
+
+        Raises:
+            StoreUnwritableError: A file cannot be made durable.
+            StoreUnreadableError: A file cannot be read.
+        """
+        paths = [path for path in sorted(self._root.rglob("*")) if path.is_file()]
+        for path in paths:
+            if path not in self._begun:
+                self.add(path)
+        return {str(path.relative_to(self._root)): self._begun[path].result() for path in paths}
+
+
+def _finish(path: Path) -> Digest:
+    digest = blake3()
+    with mapped(path, sequential=True) as data:
+        size, window = len(data), Window(data)
+        for at in range(0, size, WINDOW // 2):
+            window.reach(at)
+            digest.update(data[at : at + WINDOW // 2])
+    if size >= _BIG:
+        with writing(path):
+            fsync_file(path)
+    return {"size": size, "blake3": digest.hexdigest()}

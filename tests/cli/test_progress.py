@@ -1,0 +1,99 @@
+"""Progress on stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+
+import pytest
+
+from stantools.cli import progress
+from stantools.cli.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    with Progress("auto", "verify", 4 << 20) as shown:
+        assert shown.active
+        clock[0] += 0.1
+        shown.advance(1 << 20)
+        assert terminal.getvalue() == ""  # too early
+        clock[0] += 0.9
+        shown.found()
+        shown.advance(1 << 20)
+        line = "[##########..........]  50%  2.0 MiB of 4.0 MiB  2.0 MiB/s  0:01 left  1 findings"
+        assert line in terminal.getvalue()
+        before = terminal.getvalue()
+        shown.advance(1)
+        assert terminal.getvalue() == before  # not so often
+    assert terminal.getvalue().endswith(" \r")
+
+
+def test_silence_without_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    for mode in ("auto", "none"):
+        with Progress(mode, "verify", 100) as shown:
+            assert not shown.active
+            clock[0] += 5
+            shown.advance(50)
+    assert stream.getvalue() == ""
+
+
+def test_json_lines(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    with Progress("json", "salvage", 100) as shown:
+        for _ in range(4):
+            clock[0] += 0.6
+            shown.advance(25)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["bytes"] for line in lines] == [25, 75, 100]
+    assert [line["done"] for line in lines] == [False, False, True]
+    assert lines[0] == {
+        "progress": "salvage",
+        "bytes": 25,
+        "total": 100,
+        "bytes_per_second": 42,
+        "seconds_left": 1.8,
+        "findings": 0,
+        "done": False,
+    }
+
+
+def test_totals_that_are_wrong_or_unknown(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    with Progress("bar", "info") as shown:
+        clock[0] += 1
+        shown.advance(10)
+        shown.report(500, 100)
+        clock[0] += 1
+        shown.advance(1)
+    assert "100%" in terminal.getvalue()
+
+
+def test_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    with Progress("json", "verify", 40_000) as shown:
+        threads = [threading.Thread(target=lambda: [shown.advance(1) for _ in range(10_000)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert json.loads(stream.getvalue().splitlines()[-1])["bytes"] == 40_000
