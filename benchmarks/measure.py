@@ -176,7 +176,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     lines = []
     for number, row in enumerate(cells):
-        parts = [text.ljust(w) if c == 0 else text.rjust(w) for c, (text, w) in enumerate(zip(row, widths, strict=True))]
+        parts = [
+            text.ljust(w) if c == 0 else text.rjust(w) for c, (text, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append(f"| {' | '.join(parts)} |")
         if number == 0:
             rule = ["-" * w if c == 0 else "-" * (w - 1) + ":" for c, w in enumerate(widths)]

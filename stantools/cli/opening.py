@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stantools.cli import console
 from stantools.errors import StoreUnreadableError, UsageError
+from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.era import refuse_0_1
@@ -25,6 +26,11 @@ def open_store(path: Path, reading: ReadOptions) -> tuple[Datastore, Crc]:
     refuse_0_1(store)
     crc = resolve_crc(store, reading)
     _tell_polynomial(crc, reading)
+    if console.is_verbose():
+        console.note(
+            f"{len(store.channel_names)} channel directories, CRC polynomial {polynomial_name(crc.polynomial)}, "
+            f"{kernels.NAME} kernels"
+        )
     return store, crc
 
 

@@ -8,6 +8,7 @@ here goes on behind damage and changes no file.
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -145,7 +146,8 @@ def _check_index(
     if not count:
         return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
     view = index.view(buffer, count)
-    last, columns, stops = view[-1], MessageColumns(1), np.zeros(1, np.uint8)
+    last, columns = view[-1], _few_columns()
+    stops = np.zeros(1, np.uint8)
     kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
     if stops[0] != Stop.END or columns.sequence[0] != last["sequence"] or columns.size[0] != last["size"]:
         return None, "the last record of the index does not agree with the data file"
@@ -173,9 +175,20 @@ def _from_index(
     )
 
 
+def _few_columns() -> MessageColumns:
+    """Returns columns for a few messages; each thread uses its own again and again, for stores with many channels."""
+    if not hasattr(_own, "columns"):
+        _own.columns = MessageColumns(_SAMPLES)
+    columns: MessageColumns = _own.columns
+    return columns
+
+
+_own = threading.local()
+
+
 def _look_encrypted(data: Buffer, offsets: npt.NDArray[np.int64], channel: bytes, crc: Crc) -> bool:
     """Tells whether most of some messages look encrypted; a single one can do so by chance."""
-    columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
+    columns, stops = _few_columns().take(len(offsets)), np.zeros(len(offsets), np.uint8)
     kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc, True, channel, columns, stops)
     places = zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
     looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]

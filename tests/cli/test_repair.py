@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,3 +212,27 @@ def test_every_damage_is_found_and_can_be_salvaged(run, tmp_path: Path, damage: 
     assert outcome.code in (0, 5), outcome.err
     assert run("verify", out).code == 0
     assert "normal start: starts" in run("forecast", out).out
+
+
+def test_a_store_in_use_is_left_alone(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("dmg_last_slice_cut_payload")
+    script = f"f = open({str(store / 'clients.dat')!r}, 'ab'); print('open', flush=True); input()"
+    server = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout and server.stdout.readline() == "open\n"
+        before = snapshot(store)
+        for arguments in (
+            ("salvage", store, "--out", tmp_path / "new"),
+            ("truncate-bad-eof", store, "--yes"),
+        ):
+            outcome = run(*arguments)
+            assert outcome.code == 4, outcome.err
+            assert "is in use" in outcome.err
+        assert snapshot(store) == before
+        assert not (tmp_path / "new").exists()
+        assert run("verify", store).code == 1
+        forced = run("salvage", store, "--out", tmp_path / "new", "--force")
+        assert forced.code in (0, 5)
+        assert "may look damaged" in forced.err
+    finally:
+        server.communicate("\n", timeout=20)

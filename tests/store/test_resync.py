@@ -201,9 +201,7 @@ def test_records_inside_a_payload_are_not_messages() -> None:
     assert damage.repair and damage.repair.message.data == inner
 
 
-@pytest.mark.parametrize(
-    ("keep", "stop"), [(3, Stop.SHORT_HEADER), (8, Stop.DANGLING), (12, Stop.SHORT_PAYLOAD)]
-)
+@pytest.mark.parametrize(("keep", "stop"), [(3, Stop.SHORT_HEADER), (8, Stop.DANGLING), (12, Stop.SHORT_PAYLOAD)])
 def test_torn_ends(keep: int, stop: Stop) -> None:
     made = make(MESSAGES)
     good, (damage,) = scan(made.data[: made.starts[5] + keep])
