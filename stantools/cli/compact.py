@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @yes_option
 @workers_option
-@reading_options()
+@reading_options(unchecked=False)
 @output_option("table", "json")
 @progress_option
 @common_options

@@ -149,11 +149,12 @@ def key_options(function: _F) -> _F:
     return cast(_F, _key_decorators(wrapper))
 
 
-def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
+def reading_options(*, key: bool = False, unchecked: bool = True) -> Callable[[_F], _F]:
     """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
 
     Args:
         key: Add the options for the encryption key as well.
+        unchecked: Add --no-crc. What keeps good records must know which are good.
     """
     decorators: list[Callable[[Any], Any]] = [
         click.option(
@@ -164,8 +165,10 @@ def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
             metavar="N|NAME|auto",
             help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
         ),
-        click.option("--no-crc", is_flag=True, help="Do not check CRCs, like a server with -file_crc=false."),
     ]
+    if unchecked:
+        no_crc = "Do not check CRCs, like a server with -file_crc=false."
+        decorators.append(click.option("--no-crc", is_flag=True, help=no_crc))
     if key:
         decorators.append(_key_decorators)
 
@@ -175,7 +178,7 @@ def reading_options(*, key: bool = False) -> Callable[[_F], _F]:
             from stantools.store.options import ReadOptions
 
             given = _key(values.pop("encryption_key_env", None), values.pop("encryption_key_file", None))
-            values["reading"] = ReadOptions(values.pop("crc_poly"), not values.pop("no_crc"), given)
+            values["reading"] = ReadOptions(values.pop("crc_poly"), not values.pop("no_crc", False), given)
             return function(*args, **values)
 
         return cast(_F, _each(*decorators)(wrapper))

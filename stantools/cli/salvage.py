@@ -48,7 +48,7 @@ _MANY = 20
 @click.option("--force", is_flag=True, help="Go on although a server seems to be using the store.")
 @dry_run_option
 @workers_option
-@reading_options()
+@reading_options(unchecked=False)
 @output_option("table", "json")
 @progress_option
 @common_options

@@ -6,7 +6,7 @@ refuse the file, whatever is intact in it is folded instead and the problem is t
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,23 +53,26 @@ class Subscriber:
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields of the stored state in snake_case, with pending, status and lag."""
-        state = self.state
-        return {
-            "id": state.id,
-            "client_id": text(state.client_id),
-            "q_group": text(state.q_group),
-            "inbox": text(state.inbox),
-            "ack_inbox": text(state.ack_inbox),
-            "max_in_flight": state.max_in_flight,
-            "ack_wait_in_secs": state.ack_wait_in_secs,
-            "durable_name": text(state.durable_name),
-            "last_sent": state.last_sent,
-            "is_durable": state.is_durable,
-            "is_closed": state.is_closed,
-            "pending": list(self.pending),
-            "status": self.status.value,
-            "lag": self.lag,
-        }
+        return subscription_json(self.state, self.pending, self.status) | {"lag": self.lag}
+
+
+def subscription_json(state: pb.SubState, pending: Iterable[int], status: SubStatus) -> dict[str, Any]:
+    """Returns all fields of a stored subscription in snake_case, with its pending sequences and status."""
+    return {
+        "id": state.id,
+        "client_id": text(state.client_id),
+        "q_group": text(state.q_group),
+        "inbox": text(state.inbox),
+        "ack_inbox": text(state.ack_inbox),
+        "max_in_flight": state.max_in_flight,
+        "ack_wait_in_secs": state.ack_wait_in_secs,
+        "durable_name": text(state.durable_name),
+        "last_sent": state.last_sent,
+        "is_durable": state.is_durable,
+        "is_closed": state.is_closed,
+        "pending": list(pending),
+        "status": status.value,
+    }
 
 
 def subscribers(subs: SubsState, known_clients: Container[bytes], first_seq: int, last_seq: int) -> list[Subscriber]:

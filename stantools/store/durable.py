@@ -151,6 +151,20 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
     Raises:
         StoreUnwritableError: It cannot be written; the old file is as it was.
     """
+    with replacing(path, mode=mode) as descriptor:
+        write_all(descriptor, data)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int | None = None) -> Iterator[int]:
+    """Opens a temporary file that becomes `path` when the block ends well; see `replace_file`.
+
+    Yields:
+        The descriptor to write to.
+
+    Raises:
+        StoreUnwritableError: It cannot be written; the old file is as it was.
+    """
     with writing(path, "the old file is as it was" if path.exists() else ""):
         if mode is None and path.exists():
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -159,7 +173,7 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
             try:
                 if mode is not None:
                     os.fchmod(descriptor, mode)
-                write_all(descriptor, data)
+                yield descriptor
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

@@ -14,6 +14,7 @@ from stantools.format.crc import IEEE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change
+from stantools.inspection.subscribers import subscription_json, text
 from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
@@ -122,22 +123,7 @@ class SubscriptionForecast:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the subscription with the field names of the `info` contract."""
-        state = self.state
-        return {
-            "id": state.id,
-            "client_id": text(state.client_id),
-            "q_group": text(state.q_group),
-            "inbox": text(state.inbox),
-            "ack_inbox": text(state.ack_inbox),
-            "max_in_flight": state.max_in_flight,
-            "ack_wait_in_secs": state.ack_wait_in_secs,
-            "durable_name": text(state.durable_name),
-            "last_sent": state.last_sent,
-            "is_durable": state.is_durable,
-            "is_closed": state.is_closed,
-            "pending": list(self.pending),
-            "status": self.status.value,
-        }
+        return subscription_json(self.state, self.pending, self.status)
 
 
 @dataclass
@@ -252,11 +238,6 @@ class Forecast:
             "files_changed": _sizes_json(self.files_changed()),
             "files_changed_by_server_run": _sizes_json(self.files_changed_by_run()),
         }
-
-
-def text(raw: bytes) -> str:
-    """Returns a string field as text; bytes that are not UTF-8 become surrogate escapes."""
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def _info_json(info: pb.ServerInfo) -> dict[str, str]:

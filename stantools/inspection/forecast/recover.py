@@ -10,8 +10,9 @@ from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, Delete, Write, by_path
 from stantools.inspection.forecast.channel import RecoveredChannel, recover_channels
 from stantools.inspection.forecast.logfiles import open_clients, recover_clients
-from stantools.inspection.forecast.model import Forecast, text
+from stantools.inspection.forecast.model import Forecast
 from stantools.inspection.forecast.slices import Recovery
+from stantools.inspection.subscribers import text
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import (

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.model import ChannelForecast, text
+from stantools.inspection.forecast.model import ChannelForecast
+from stantools.inspection.subscribers import text
 from stantools.store.sublog import SubStatus
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.truncate.backup import save
 from stantools.recovery.truncate.plan import TruncationPlan
 from stantools.store.directory import WITNESS_FILE, open_datastore
-from stantools.store.durable import create_temporary, fsync_directory, fsync_file, replace_file, write_all, writing
+from stantools.store.durable import fsync_directory, fsync_file, replace_file, replacing, write_all, writing
 from stantools.store.locks import QUIET_SECONDS, check_not_in_use, hold_ft_lock
 from stantools.store.mapping import mapped
 
@@ -126,23 +125,9 @@ def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
 
 def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
     """Writes an index anew from its data file, beside the old one, and renames it into place."""
-    prefix = f".{path.name}."
-    _sweep(path.parent, prefix)
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-    descriptor, temporary = create_temporary(path.parent, prefix, 0o666)
-    try:
-        try:
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            _write_index(descriptor, root / action.data_file, action, crc, check_crc)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_directory(path.parent)
+    _sweep(path.parent, f".{path.name}.")
+    with replacing(path) as descriptor:
+        _write_index(descriptor, root / action.data_file, action, crc, check_crc)
 
 
 def _sweep(directory: Path, prefix: str) -> None:
