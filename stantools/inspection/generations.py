@@ -24,7 +24,7 @@ import numpy.typing as npt
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.inspection.survey import Run
+from stantools.inspection.runs import Run
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.scan import BATCH_ROWS

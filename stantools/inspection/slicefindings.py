@@ -12,7 +12,8 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.generations import History, Piece
 from stantools.inspection.indexcheck import IndexReport
-from stantools.inspection.survey import ChannelSurvey, Neighbours, Run, SliceSurvey, stop_text
+from stantools.inspection.runs import Run
+from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
 from stantools.store.limits import is_channel_name
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind

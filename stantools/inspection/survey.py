@@ -6,31 +6,22 @@ index compares. Nothing in it is a verdict; `inspection.verify` makes findings o
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import pairwise
-
-import numpy as np
-import numpy.typing as npt
+from functools import cached_property
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import envelope, gogo, index
+from stantools.format import envelope, index
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
     FILE_HEADER_SIZE,
-    MESSAGE_OVERHEAD,
     RECORD_HEADER_SIZE,
-    Flag,
     Stop,
 )
-from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
-from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
+from stantools.inspection.runs import Run, RunBuilder
+from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
@@ -38,48 +29,6 @@ from stantools.store.resync import Damage
 from stantools.store.scan import BATCH_ROWS, scan_slice
 
 Progress = Callable[[int], None]
-
-#: Slices listed ahead for each worker.
-_AHEAD = 4
-#: Slices below this many bytes are scanned where they are needed.
-_SMALL = 1 << 20
-
-
-@dataclass
-class Run:
-    """A stretch of good records of one slice with one subject and strictly increasing sequences.
-
-    Attributes:
-        slice: The slice it lies in.
-        subject: The subject that all its records carry.
-        start: Offset of its first record.
-        end: Offset behind its last record.
-        sequences: Which sequences it holds.
-        count: How many records.
-        bytes: Their size as the server accounts it (payload + 40 each, section 5.1).
-        first_timestamp: Of its first record, in nanoseconds.
-        last_timestamp: Of its last record.
-    """
-
-    slice: SliceFiles
-    subject: bytes
-    start: int
-    end: int
-    sequences: Ranges
-    count: int
-    bytes: int
-    first_timestamp: int
-    last_timestamp: int
-
-    @property
-    def first(self) -> int:
-        """Lowest sequence."""
-        return self.sequences.first
-
-    @property
-    def last(self) -> int:
-        """Highest sequence."""
-        return self.sequences.last
 
 
 @dataclass(frozen=True)
@@ -152,12 +101,13 @@ class ChannelSurvey:
         suspects: list[tuple[int, int]] = []
         indexed: list[Ranges] = []
         for position, survey in enumerate(self.slices):
+            if not survey.damages:
+                continue
             following = next((r.first for s in self.slices[position + 1 :] for r in s.runs[:1]), 0)
             preceding = next((r.last for s in reversed(self.slices[:position]) for r in s.runs[-1:]), 0)
             for neighbours in survey.damages:
                 suspects += _suspects(neighbours, preceding, following)
-            if survey.damages:
-                indexed.append(survey.index.dangling)
+            indexed.append(survey.index.dangling)
         return Ranges.union([Ranges.of(suspects), *indexed]) - self.intact
 
     @cached_property
@@ -178,178 +128,84 @@ def _suspects(neighbours: Neighbours, preceding: int, following: int) -> Iterato
         yield guess, guess
 
 
-class _RunBuilder:
-    """Turns batches of good records into runs."""
+@dataclass(frozen=True)
+class Reading:
+    """How slices are read.
 
-    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer) -> None:
-        self._files = files
-        self._channel = channel
-        self._buffer = buffer
-        self._pieces: list[Ranges] = []
-        self._last = 0
-        self._run: Run | None = None
-        self.runs: list[Run] = []
+    Attributes:
+        crc: The store's CRC.
+        check_crc: False accepts records whose CRC is wrong.
+        progress: Told the number of bytes as they are done.
+        columns: Reused between the slices of one thread.
+    """
 
-    def add(self, columns: MessageColumns) -> None:
-        """Adds a batch that follows the one before without a gap."""
-        sequence = columns.sequence
-        cuts = np.flatnonzero(sequence[1:] <= sequence[:-1]) + 1
-        if (columns.flags & Flag.FOREIGN_SUBJECT).any():
-            self._add_mixed(columns, set(cuts.tolist()))
-            return
-        bounds = [0, *cuts.tolist(), len(sequence)]
-        for low, high in pairwise(bounds):
-            self._extend(columns, low, high, self._channel)
-
-    def _add_mixed(self, columns: MessageColumns, cuts: set[int]) -> None:
-        low, current = 0, self._subject(columns, 0, self._channel)
-        for row in range(1, len(columns.sequence)):
-            subject = self._subject(columns, row, current)
-            if subject != current or row in cuts:
-                self._extend(columns, low, row, current)
-                low, current = row, subject
-        self._extend(columns, low, len(columns.sequence), current)
-
-    def _subject(self, columns: MessageColumns, row: int, likely: bytes) -> bytes:
-        if not int(columns.flags[row]) & Flag.FOREIGN_SUBJECT:
-            return self._channel
-        start = int(columns.offset[row]) + RECORD_HEADER_SIZE
-        payload = self._buffer[start : start + int(columns.size[row])]
-        return bytes(gogo.decode(pb.MsgProto, payload).subject)
-
-    def _extend(self, columns: MessageColumns, low: int, high: int, subject: bytes) -> None:
-        sequence = columns.sequence[low:high]
-        piece = _contiguous(sequence)
-        sizes = columns.size[low:high]
-        total = int(sizes.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(sizes)
-        end = int(columns.offset[high - 1]) + RECORD_HEADER_SIZE + int(sizes[-1])
-        run = self._run
-        if run and run.subject == subject and run.end == int(columns.offset[low]) and int(sequence[0]) > self._last:
-            run.end = end
-            run.count += high - low
-            run.bytes += total
-            run.last_timestamp = int(columns.timestamp[high - 1])
-            self._pieces.append(piece)
-        else:
-            self.close()
-            self._pieces = [piece]
-            self._run = Run(
-                self._files,
-                subject,
-                int(columns.offset[low]),
-                end,
-                piece,
-                high - low,
-                total,
-                int(columns.timestamp[low]),
-                int(columns.timestamp[high - 1]),
-            )
-        self._last = int(sequence[-1])
-
-    def close(self) -> None:
-        """Ends the current run."""
-        if self._run is not None:
-            self._run.sequences = Ranges.union(self._pieces)
-            self.runs.append(self._run)
-            self._run = None
+    crc: Crc
+    check_crc: bool = True
+    progress: Progress | None = None
+    columns: MessageColumns = field(default_factory=lambda: MessageColumns(BATCH_ROWS))
 
 
-def _contiguous(sequence: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Ranges:
-    first, last = int(sequence[0]), int(sequence[-1])
-    return Ranges.of([(first, last)]) if last - first + 1 == len(sequence) else Ranges.from_sequences(sequence)
-
-
-def survey_slice(
-    files: SliceFiles,
-    channel: bytes,
-    crc: Crc,
-    *,
-    check_crc: bool = True,
-    columns: MessageColumns | None = None,
-    progress: Progress | None = None,
-) -> SliceSurvey:
+def survey_slice(files: SliceFiles, channel: bytes, reading: Reading) -> SliceSurvey:
     """Scans one slice and its index. Never raises for what is in the files.
 
     Args:
         files: The slice.
         channel: Channel name as stored in subjects.
-        crc: The store's CRC.
-        check_crc: False accepts records whose CRC is wrong.
-        columns: Reused between calls of one thread.
-        progress: Told the number of bytes as they are done.
+        reading: How to read it.
     """
     survey = SliceSurvey(files)
     if files.data is None:
-        _survey_lone_index(survey, crc, check_crc)
+        _survey_lone_index(survey, reading)
         return survey
     try:
         with mapped(files.data, sequential=True) as data:
             survey.size = len(data)
             survey.header_error = envelope.check_file_version(data)
-            _survey_with_index(survey, data, channel, crc, check_crc, columns, progress)
+            _survey_with_index(survey, data, channel, reading)
     except StoreUnreadableError as error:
         survey.error = error.message
     return survey
 
 
-def _survey_lone_index(survey: SliceSurvey, crc: Crc, check_crc: bool) -> None:
+def _survey_lone_index(survey: SliceSurvey, reading: Reading) -> None:
     assert survey.files.index is not None
     try:
         with mapped(survey.files.index) as entries:
-            view = _open_index(survey.index, entries, crc, check_crc)
-            if view is not None:
-                survey.index = IndexCheck(survey.index, view, entries).finish()
+            if check := _open_index(survey.index, entries, reading):
+                survey.index = check.finish()
     except StoreUnreadableError as error:
         survey.index_error = error.message
 
 
-def _open_index(report: IndexReport, entries: Buffer, crc: Crc, check_crc: bool) -> npt.NDArray[np.void] | None:
+def _open_index(report: IndexReport, entries: Buffer, reading: Reading) -> IndexCheck | None:
     report.present, report.size = True, len(entries)
     report.header_error = envelope.check_file_version(entries)
     if len(entries) > FILE_HEADER_SIZE:
-        report.count, report.stop = scan_index(entries, crc, check_crc=check_crc)
-    return index.view(entries, report.count) if report.count else None
+        report.count, report.stop = scan_index(entries, reading.crc, check_crc=reading.check_crc)
+    return IndexCheck(report, index.view(entries, report.count), entries) if report.count else None
 
 
-def _survey_with_index(
-    survey: SliceSurvey,
-    data: Buffer,
-    channel: bytes,
-    crc: Crc,
-    check_crc: bool,
-    columns: MessageColumns | None,
-    progress: Progress | None,
-) -> None:
+def _survey_with_index(survey: SliceSurvey, data: Buffer, channel: bytes, reading: Reading) -> None:
     path = survey.files.index
     if path is None:
-        _scan(survey, data, None, channel, crc, check_crc, columns, progress)
+        _scan(survey, data, None, channel, reading)
         return
     try:
         with mapped(path) as entries:
-            view = _open_index(survey.index, entries, crc, check_crc)
-            check = IndexCheck(survey.index, view, entries) if view is not None else None
-            _scan(survey, data, check, channel, crc, check_crc, columns, progress)
+            _scan(survey, data, _open_index(survey.index, entries, reading), channel, reading)
     except StoreUnreadableError as error:
         survey.index_error = error.message
-        _scan(survey, data, None, channel, crc, check_crc, columns, progress)
+        _scan(survey, data, None, channel, reading)
 
 
-def _scan(
-    survey: SliceSurvey,
-    data: Buffer,
-    check: IndexCheck | None,
-    channel: bytes,
-    crc: Crc,
-    check_crc: bool,
-    columns: MessageColumns | None,
-    progress: Progress | None,
-) -> None:
+def _scan(survey: SliceSurvey, data: Buffer, check: IndexCheck | None, channel: bytes, reading: Reading) -> None:
     records = check.records if check else None
-    builder = _RunBuilder(survey.files, channel, data)
+    builder = RunBuilder(survey.files, channel, data)
     pending: list[Damage] = []
     before, done = 0, FILE_HEADER_SIZE
-    columns = columns or MessageColumns(BATCH_ROWS)
-    for event in scan_slice(data, channel, crc, index=records, check_crc=check_crc, columns=columns):
+    for event in scan_slice(
+        data, channel, reading.crc, index=records, check_crc=reading.check_crc, columns=reading.columns
+    ):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)
@@ -363,8 +219,8 @@ def _scan(
             pending.clear()
             before = int(event.sequence[-1])
             end = int(event.offset[-1]) + RECORD_HEADER_SIZE + int(event.size[-1])
-        if progress:
-            progress(end - done)
+        if reading.progress:
+            reading.progress(end - done)
             done = end
     survey.damages += [Neighbours(damage, before, 0) for damage in pending]
     builder.close()
@@ -388,62 +244,3 @@ _STOPS = {
     Stop.BAD_CRC: "the payload does not match its CRC",
     Stop.BAD_DECODE: "the payload is not a message",
 }
-
-
-def survey_channels(
-    store: Datastore,
-    names: Sequence[str],
-    crc: Crc,
-    *,
-    check_crc: bool = True,
-    workers: int = 2,
-    archived: bool = False,
-    progress: Progress | None = None,
-) -> Iterator[ChannelSurvey]:
-    """Scans channels in order, slices in parallel, archived ones first where they are wanted.
-
-    Only a few slices are open at any time and only a few channels are listed ahead, however many there are. A channel
-    that cannot be listed comes as a survey with `error` set.
-    """
-    local = threading.local()
-
-    def work(files: SliceFiles, channel: bytes) -> SliceSurvey:
-        if not hasattr(local, "columns"):
-            local.columns = MessageColumns(BATCH_ROWS)
-        return survey_slice(files, channel, crc, check_crc=check_crc, columns=local.columns, progress=progress)
-
-    waiting: deque[tuple[ChannelFiles, str | None, list[Callable[[], SliceSurvey]]]] = deque()
-    upcoming = iter(names)
-    ahead = 0
-    with ThreadPoolExecutor(workers) as pool:
-        while True:
-            while ahead < _AHEAD * workers and (name := next(upcoming, None)) is not None:
-                files, error = _list(store, name)
-                if archived:
-                    files.slices = [*files.archived, *files.slices]
-                futures = [_start(pool, work, s, files.raw_name) for s in (*files.slices, *files.lone_indexes)]
-                waiting.append((files, error, futures))
-                ahead += len(futures) + 1
-            if not waiting:
-                return
-            files, error, futures = waiting.popleft()
-            ahead -= len(futures) + 1
-            surveys = [future() for future in futures]
-            count = len(files.slices)
-            yield ChannelSurvey(files, surveys[:count], surveys[count:], error)
-
-
-def _start(
-    pool: ThreadPoolExecutor, work: Callable[[SliceFiles, bytes], SliceSurvey], files: SliceFiles, channel: bytes
-) -> Callable[[], SliceSurvey]:
-    """Starts a scan, or puts it off until its result is wanted where handing it to a thread costs more than it."""
-    if files.data_size + files.index_size < _SMALL:
-        return partial(work, files, channel)
-    return pool.submit(work, files, channel).result
-
-
-def _list(store: Datastore, name: str) -> tuple[ChannelFiles, str | None]:
-    try:
-        return store.channel(name), None
-    except StoreUnreadableError as error:
-        return ChannelFiles(name, store.path / name), error.message

@@ -25,7 +25,8 @@ from stantools.inspection.slicefindings import (
     sequence_findings,
     slice_findings,
 )
-from stantools.inspection.survey import ChannelSurvey, survey_channels
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.surveyor import survey_channels
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import mapped

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +82,9 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         store.write_clients(plan.clients)
         moved: list[Moved] = []
         with Hasher(content, plan.options.workers) as hasher, ThreadPoolExecutor(plan.options.workers) as pool:
-            for part in pool.map(lambda channel: _write_channel(plan, channel, store, hasher, progress), plan.channels):
-                moved += part
+            with _stoppable(progress) as advance:
+                for part in pool.map(lambda c: _write_channel(plan, c, store, hasher, advance), plan.channels):
+                    moved += part
             write_manifest(content, plan, moved, hasher.all())
     files = list(out.glob("*/msgs.*.dat"))
     return SalvageResult(
@@ -93,8 +96,30 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
     )
 
 
+class _StoppedError(Exception):
+    """Raised in the threads when the work is given up."""
+
+
+@contextmanager
+def _stoppable(progress: Progress | None) -> Iterator[Progress]:
+    """Gives a progress function that ends the threads that call it once the block is left by an exception."""
+    stop = threading.Event()
+
+    def advance(count: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
+        if progress:
+            progress(count)
+
+    try:
+        yield advance
+    except BaseException:
+        stop.set()
+        raise
+
+
 def _write_channel(
-    plan: SalvagePlan, channel: ChannelPlan, store: StoreWriter, hasher: Hasher, progress: Progress | None
+    plan: SalvagePlan, channel: ChannelPlan, store: StoreWriter, hasher: Hasher, progress: Progress
 ) -> list[Moved]:
     store.write_subs(channel.name, ((s.state, sorted(s.pending)) for s in channel.subscriptions))
     writer = store.slices(channel.name, ONE_SLICE, fill_gaps=plan.options.fill_gaps)
@@ -115,12 +140,13 @@ def _write_channel(
 class _Copier:
     """Carries out the steps of one channel."""
 
-    def __init__(self, plan: SalvagePlan, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
+    def __init__(self, plan: SalvagePlan, channel: ChannelPlan, writer: SliceWriter, progress: Progress) -> None:
         self._plan = plan
         self._channel = channel
         self._writer = writer
         self._progress = progress
-        self._columns = MessageColumns(BATCH_ROWS)
+        rows = max((step.run.count for step in channel.steps if isinstance(step, Copy)), default=1)
+        self._columns = MessageColumns(min(rows, BATCH_ROWS))
         self._resume: dict[int, int] = {}
         self._last_step: dict[Path, int] = {}
         self._sources = [self._source(step) for step in channel.steps]
@@ -179,8 +205,7 @@ class _Copier:
                     self._relabel(data, chosen)
                 elif len(chosen.sequence):
                     self._writer.append_records(data, chosen)
-                if self._progress:
-                    self._progress(at - begin)
+                self._progress(at - begin)
                 if not whole and last >= wanted.last:
                     return
             if at < run.end:

@@ -40,8 +40,9 @@ class Hasher:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, path: Path) -> None:
-        """Begins with a file that is whole; may be called by any thread."""
-        self._begun[path] = self._pool.submit(_finish, path)
+        """Begins with a file that is whole, if it is big; may be called by any thread."""
+        if path.stat().st_size >= _BIG:
+            self._begun[path] = self._pool.submit(_finish, path)
 
     def all(self) -> dict[str, Digest]:
         """Hashes what was not added and returns size and hash of every file below the root, by relative path.
@@ -50,11 +51,12 @@ class Hasher:
             StoreUnwritableError: A file cannot be made durable.
             StoreUnreadableError: A file cannot be read.
         """
-        paths = [path for path in sorted(self._root.rglob("*")) if path.is_file()]
-        for path in paths:
-            if path not in self._begun:
-                self.add(path)
-        return {str(path.relative_to(self._root)): self._begun[path].result() for path in paths}
+        digests = {}
+        for path in sorted(self._root.rglob("*")):
+            if path.is_file():
+                begun = self._begun.get(path)
+                digests[str(path.relative_to(self._root))] = begun.result() if begun else _finish(path)
+        return digests
 
 
 def _finish(path: Path) -> Digest:

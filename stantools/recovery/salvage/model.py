@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.survey import Run
+from stantools.inspection.runs import Run
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage, Repair
 from stantools.store.sublog import Subscription

@@ -11,7 +11,9 @@ from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.generations import Generation, History, arrange
-from stantools.inspection.survey import ChannelSurvey, Neighbours, Run, SliceSurvey, stop_text, survey_channels
+from stantools.inspection.runs import Run
+from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
+from stantools.inspection.surveyor import survey_channels
 from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import (
     NEWEST,

@@ -1,0 +1,135 @@
+"""Runs: stretches of good records, which is what is remembered of a slice once it was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.format import gogo
+from stantools.format.columns import MessageColumns
+from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE, Flag
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.directory import SliceFiles
+from stantools.store.mapping import Buffer
+from stantools.store.ranges import Ranges
+
+
+@dataclass
+class Run:
+    """A stretch of good records of one slice with one subject and strictly increasing sequences.
+
+    Attributes:
+        slice: The slice it lies in.
+        subject: The subject that all its records carry.
+        start: Offset of its first record.
+        end: Offset behind its last record.
+        sequences: Which sequences it holds.
+        count: How many records.
+        bytes: Their size as the server accounts it (payload + 40 each, section 5.1).
+        first_timestamp: Of its first record, in nanoseconds.
+        last_timestamp: Of its last record.
+    """
+
+    slice: SliceFiles
+    subject: bytes
+    start: int
+    end: int
+    sequences: Ranges
+    count: int
+    bytes: int
+    first_timestamp: int
+    last_timestamp: int
+
+    @property
+    def first(self) -> int:
+        """Lowest sequence."""
+        return self.sequences.first
+
+    @property
+    def last(self) -> int:
+        """Highest sequence."""
+        return self.sequences.last
+
+
+class RunBuilder:
+    """Turns batches of good records into runs."""
+
+    def __init__(self, files: SliceFiles, channel: bytes, buffer: Buffer) -> None:
+        self._files = files
+        self._channel = channel
+        self._buffer = buffer
+        self._pieces: list[Ranges] = []
+        self._last = 0
+        self._run: Run | None = None
+        self.runs: list[Run] = []
+
+    def add(self, columns: MessageColumns) -> None:
+        """Adds a batch that follows the one before without a gap."""
+        sequence = columns.sequence
+        cuts = np.flatnonzero(sequence[1:] <= sequence[:-1]) + 1
+        if (columns.flags & Flag.FOREIGN_SUBJECT).any():
+            self._add_mixed(columns, set(cuts.tolist()))
+            return
+        bounds = [0, *cuts.tolist(), len(sequence)]
+        for low, high in pairwise(bounds):
+            self._extend(columns, low, high, self._channel)
+
+    def _add_mixed(self, columns: MessageColumns, cuts: set[int]) -> None:
+        low, current = 0, self._subject(columns, 0)
+        for row in range(1, len(columns.sequence)):
+            subject = self._subject(columns, row)
+            if subject != current or row in cuts:
+                self._extend(columns, low, row, current)
+                low, current = row, subject
+        self._extend(columns, low, len(columns.sequence), current)
+
+    def _subject(self, columns: MessageColumns, row: int) -> bytes:
+        if not int(columns.flags[row]) & Flag.FOREIGN_SUBJECT:
+            return self._channel
+        start = int(columns.offset[row]) + RECORD_HEADER_SIZE
+        payload = self._buffer[start : start + int(columns.size[row])]
+        return bytes(gogo.decode(pb.MsgProto, payload).subject)
+
+    def _extend(self, columns: MessageColumns, low: int, high: int, subject: bytes) -> None:
+        sequence = columns.sequence[low:high]
+        piece = _contiguous(sequence)
+        sizes = columns.size[low:high]
+        total = int(sizes.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(sizes)
+        end = int(columns.offset[high - 1]) + RECORD_HEADER_SIZE + int(sizes[-1])
+        run = self._run
+        if run and run.subject == subject and run.end == int(columns.offset[low]) and int(sequence[0]) > self._last:
+            run.end = end
+            run.count += high - low
+            run.bytes += total
+            run.last_timestamp = int(columns.timestamp[high - 1])
+            self._pieces.append(piece)
+        else:
+            self.close()
+            self._pieces = [piece]
+            self._run = Run(
+                self._files,
+                subject,
+                int(columns.offset[low]),
+                end,
+                piece,
+                high - low,
+                total,
+                int(columns.timestamp[low]),
+                int(columns.timestamp[high - 1]),
+            )
+        self._last = int(sequence[-1])
+
+    def close(self) -> None:
+        """Ends the current run."""
+        if self._run is not None:
+            self._run.sequences = Ranges.union(self._pieces)
+            self.runs.append(self._run)
+            self._run = None
+
+
+def _contiguous(sequence: npt.NDArray[np.uint64]) -> Ranges:
+    first, last = int(sequence[0]), int(sequence[-1])
+    return Ranges.of([(first, last)]) if last - first + 1 == len(sequence) else Ranges.from_sequences(sequence)
