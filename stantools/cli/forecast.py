@@ -65,7 +65,8 @@ def command(
 
     Limits that are not given are the server's defaults (1,000,000 messages and 1,024,000,000 bytes a channel).
 
-    Exit code 0: a normal start works, nothing is cut off, every message can be delivered. Otherwise 1.
+    Exit code 0: a normal start works, nothing is cut off, no durable queue member is deleted, every message can be
+    delivered. Otherwise 1.
     """
     from stantools.cli.opening import data_size, open_store
     from stantools.cli.progress import Progress
@@ -107,11 +108,15 @@ def losses(forecast: Forecast) -> list[str]:
 
 
 def _harmless(forecast: Forecast) -> bool:
+    from stantools.store.sublog import SubStatus
+
+    subscriptions = (each for channel in forecast.channels.values() for each in channel.subscriptions)
+    kept = all(each.status != SubStatus.GHOST for each in subscriptions)
     delivered = all(
         channel.stalls_at is None and not channel.lookups.failing and not channel.lookups.wrong
         for channel in forecast.channels.values()
     )
-    return forecast.starts and forecast.recovered and delivered and not losses(forecast)
+    return forecast.starts and forecast.recovered and delivered and kept and not losses(forecast)
 
 
 def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> None:

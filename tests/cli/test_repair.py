@@ -90,6 +90,7 @@ def test_forecast_exit_codes(run, golden: Path) -> None:
         ("dmg_payload_flip_idx_intact", 1),  # delivery stalls
         ("dmg_server_missing", 1),  # starts as if it were empty
         ("dmg_zero_tail_dat_noidx", 1),  # is cut
+        ("dmg_clients_missing", 1),  # deletes a durable queue member
         ("dmg_idx_missing_all", 0),  # indexes are rebuilt
     ):
         assert run("forecast", golden / case / "datastore").code == code, case
