@@ -62,7 +62,7 @@ samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
 bench: $(INSTALLED)
-	@$(BIN)/python benchmarks/run.py $(ARGS)
+	@$(BIN)/python benchmarks/offline.py $(ARGS)
 
 clean:
 	@rm -rf .venv build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+MB = 1_000_000
 _TICK = os.sysconf("SC_CLK_TCK")
-_MIB = 1 << 20
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for.
+
+    Attributes:
+        place: Where data is written.
+        small: Messages of 128 bytes.
+        large: Messages of 1 KiB.
+        rounds: Rounds of a race.
+        channels: The most channels in the table of growth.
+        large_bytes: Size of the store for which memory is measured.
+    """
+
+    place: Path
+    small: int
+    large: int
+    rounds: int
+    channels: int
+    large_bytes: int
+
+    @contextmanager
+    def directory(self, name: str) -> Iterator[Path]:
+        """Makes a new directory for the length of the `with` block."""
+        path = self.place / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass
@@ -88,7 +124,8 @@ def timed(work: Callable[[], object]) -> Sample:
 
 
 def _own() -> float:
-    return sum(os.times()[:4])
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _busy() -> float:
@@ -100,7 +137,7 @@ def _busy() -> float:
 
 def reread(files: Sequence[Path]) -> None:
     """Reads files, so that they are in the page cache."""
-    buffer = bytearray(_MIB)
+    buffer = bytearray(_CHUNK)
     for path in files:
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
@@ -119,6 +156,11 @@ class Memory:
 def python(*arguments: object) -> list[str]:
     """A command of this interpreter."""
     return [sys.executable, *map(str, arguments)]
+
+
+def stantools(*arguments: object) -> list[str]:
+    """A command of stantools."""
+    return python("-m", "stantools", *arguments)
 
 
 def run(command: Sequence[object], *, accept: Sequence[int] = (0,)) -> None:
@@ -168,6 +210,11 @@ def peak_memory(command: Sequence[object], *, accept: Sequence[int] = (0,)) -> t
     if process.returncode not in accept:
         raise RuntimeError(f"{command} ended with {process.returncode}: {errors.decode(errors='replace')}")
     return seconds, Memory(*(seen.get(name, 0) / 1024 for name in ("VmHWM", "RssAnon", "RssFile")))
+
+
+def verdict(target: str, met: bool) -> str:
+    """Says whether a target is met."""
+    return f"{target}: {'yes' if met else '**no**'}"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

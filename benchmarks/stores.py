@@ -12,12 +12,15 @@ import numpy as np
 
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ONE_SLICE, SliceLimits
+from stantools.inspection.forecast import ServerOptions
+from stantools.store.limits import ONE_SLICE, UNLIMITED, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter
 
 SLICE_BYTES = 64 << 20
 CLUSTER_ID = "bench-cluster"
+#: The server that would start with these stores.
+SERVER = ServerOptions(cluster_id=CLUSTER_ID, limits=StoreLimits(0, UNLIMITED))
 #: The time of the first message, in nanoseconds.
 TIME = 1795219649260503021
 _BATCH = 4096
@@ -51,7 +54,9 @@ def make_store(directory: Path, messages: int, size: int, *, channels: int = 1, 
     store = _begin(directory)
     texts = payloads(size)
     for number in range(channels):
-        _fill(store, b"orders.eu.%05d" % number, max(messages // channels, 1), texts, SliceLimits(max_bytes=slice_bytes))
+        _fill(
+            store, b"orders.eu.%05d" % number, max(messages // channels, 1), texts, SliceLimits(max_bytes=slice_bytes)
+        )
     return directory
 
 

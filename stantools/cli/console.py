@@ -35,6 +35,11 @@ def escape_lines(text: str) -> str:
     return "\n".join(line if line.isprintable() else escape(line) for line in text.split("\n"))
 
 
+def escape_line(text: str) -> str:
+    """Makes a text of one line safe to print, in which names may stand that hold line breaks."""
+    return escape_lines(text).replace("\n", "\\n")
+
+
 def _escape_character(character: str) -> str:
     if character == "\\":
         return "\\\\"

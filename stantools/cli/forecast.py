@@ -87,7 +87,7 @@ def command(
     with Progress(progress, "forecast") as shown:
         if shown.active:
             shown.total = data_size(opened, opened.channel_names)
-        normal, truncating = forecast_both(opened, options, progress=shown)
+        normal, truncating = forecast_both(opened, options, progress=shown.advance)
     if output == "json":
         both = {"normal": normal.as_json(), "truncate": truncating.as_json()}
         print_json({"server_version": server_version, **both})

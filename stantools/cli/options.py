@@ -38,8 +38,8 @@ def _each(*decorators: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
-store_argument = click.argument("store", type=click.Path(path_type=Path), metavar="STORE")
-file_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+store_argument = click.argument("store", type=click.Path(readable=False, path_type=Path), metavar="STORE")
+file_argument = click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="FILE")
 
 channel_option = click.option(
     "--channel",

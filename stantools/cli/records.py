@@ -13,7 +13,7 @@ from stantools.cli.options import common_options, file_argument, output_option, 
 from stantools.cli.output import hex_dump, plain, print_csv, print_ndjson
 from stantools.cli.values import format_time
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
     from stantools.inspection.records import FileRecord
@@ -49,6 +49,8 @@ def command(
     from stantools.store.mapping import mapped
 
     known = FileKind(kind) if kind else kind_of(file.name)
+    if known is None and not file.exists():
+        raise StoreUnreadableError(f"{file}: there is no such file", "name a file of a store")
     if known is None:
         raise UsageError(
             f"{console.escape(str(file))}: the name does not say what it holds", f"add --kind {'|'.join(_KINDS)}"

@@ -97,7 +97,8 @@ def command(
     if not dry_run and out is not None:
         with Progress(progress, "write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
-        check = _check(out, crc, workers, progress)
+        cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")
+        check = _check(out, crc, cluster_id, workers, progress)
     if output == "json":
         print_json(_as_json(plan, result, check))
     else:
@@ -113,7 +114,7 @@ def command(
     return ExitCode.FINDINGS if dry_run else ExitCode.LOSS
 
 
-def _check(out: Path, crc: Crc, workers: int, progress: str) -> dict[str, Any]:
+def _check(out: Path, crc: Crc, cluster_id: str, workers: int, progress: str) -> dict[str, Any]:
     """Verifies the new store and forecasts its start."""
     from stantools.cli.progress import Progress
     from stantools.inspection.forecast import ServerOptions, forecast
@@ -123,7 +124,8 @@ def _check(out: Path, crc: Crc, workers: int, progress: str) -> dict[str, Any]:
     opened = open_datastore(out)
     with Progress(progress, "verify") as shown:
         verdict = verify(opened, crc, workers=workers, progress=shown.advance)
-    start = forecast(opened, ServerOptions(polynomial=crc.polynomial, workers=workers), lookups=False)
+    options = ServerOptions(polynomial=crc.polynomial, cluster_id=cluster_id, workers=workers)
+    start = forecast(opened, options, lookups=False)
     problems = [f for f in verdict.findings if f.severity.value != "info"]
     return {
         "clean": verdict.clean,
@@ -171,14 +173,14 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any
     if plan.server_note:
         click.echo(f"server.dat: {console.escape_lines(plan.server_note)}")
     for change in plan.changes[:_MANY]:
-        click.echo(f"changed: {console.escape_lines(change)}")
+        click.echo(f"changed: {console.escape_line(change)}")
     if len(plan.changes) > _MANY:
         click.echo(f"… and {len(plan.changes) - _MANY} more changes")
     for dropped in plan.dropped[:_MANY]:
         place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
         what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
         place += f", {dropped.length} bytes" if dropped.length else ""
-        line = f"{what}: {place}: {console.escape_lines(dropped.reason)}"
+        line = f"{what}: {place}: {console.escape_line(dropped.reason)}"
         if dropped.sequences:
             line += f" (sequences {describe_ranges(dropped.sequences, 4)})"
         click.echo(line)
@@ -197,5 +199,5 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any
         click.echo(f"checked: {console.paint(says, 'green' if good else 'red', err=False)}")
         for finding in check["findings"][:_MANY]:
             click.echo(
-                f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_lines(finding['detail'])}"
+                f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_line(finding['detail'])}"
             )

@@ -116,7 +116,7 @@ def print_findings(findings: list[Finding]) -> None:
                 place += f" ({finding.length} bytes)"
         label = console.paint(finding.severity.value.ljust(7), _COLORS[finding.severity.value], err=False)
         click.echo(f"{label}  {finding.code}  {place}".rstrip())
-        click.echo(f"         {console.escape_lines(finding.detail)}")
+        click.echo(f"         {console.escape_line(finding.detail)}")
     if len(ranked) > _MANY:
         click.echo(f"… and {len(ranked) - _MANY} more: see -o json")
     remedies = dict.fromkeys(each.remedy for each in ranked if each.remedy and each.severity.value != "info")

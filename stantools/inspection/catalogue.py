@@ -135,7 +135,7 @@ _STORE = (
     ),
     Entry(
         "case-collision",
-        _W,
+        _I,
         "channel names that differ only in upper and lower case",
         "servers before 0.25 allowed that",
         "it recovers both",

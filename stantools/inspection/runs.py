@@ -70,7 +70,7 @@ class RunBuilder:
         """Adds a batch that follows the one before without a gap."""
         sequence = columns.sequence
         cuts = np.flatnonzero(sequence[1:] <= sequence[:-1]) + 1
-        if (columns.flags & Flag.FOREIGN_SUBJECT).any():
+        if int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
             self._add_mixed(columns, set(cuts.tolist()))
             return
         bounds = [0, *cuts.tolist(), len(sequence)]
@@ -131,5 +131,5 @@ class RunBuilder:
 
 
 def _contiguous(sequence: npt.NDArray[np.uint64]) -> Ranges:
-    first, last = int(sequence[0]), int(sequence[-1])
-    return Ranges.of([(first, last)]) if last - first + 1 == len(sequence) else Ranges.from_sequences(sequence)
+    whole = int(sequence[-1]) - int(sequence[0]) + 1 == len(sequence)
+    return Ranges(sequence[:1].copy(), sequence[-1:].copy()) if whole else Ranges.from_sequences(sequence)

@@ -6,7 +6,7 @@ index compares. Nothing in it is a verdict; `inspection.verify` makes findings o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,14 +21,13 @@ from stantools.format.layout import (
 )
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import Run, RunBuilder
+from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
 from stantools.store.scan import BATCH_ROWS, scan_slice
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from functools import partial
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.inspection.survey import ChannelSurvey, Progress, Reading, SliceSurvey, survey_slice
+from stantools.inspection.survey import ChannelSurvey, Reading, SliceSurvey, survey_slice
+from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
 
 #: Slices listed ahead for each worker.

@@ -27,14 +27,13 @@ from stantools.inspection.slicefindings import (
 )
 from stantools.inspection.survey import ChannelSurvey
 from stantools.inspection.surveyor import survey_channels
+from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
-
-Progress = Callable[[int], None]
 
 
 @dataclass

@@ -202,7 +202,7 @@ def _sort_root_entry(store: Datastore, entry: os.DirEntry[str]) -> None:
     path = store.path / entry.name
     if entry.is_dir(follow_symlinks=False):
         store.channel_names.append(entry.name)
-    elif entry.is_symlink() and entry.is_dir():
+    elif entry.is_symlink() and _leads_to_directory(entry):
         store.symlinks.append(path)
     elif entry.name == SERVER_FILE:
         store.server = path
@@ -250,7 +250,7 @@ def list_channel(path: Path) -> ChannelFiles:
         raise StoreUnreadableError(f"{path}: cannot be listed: {error.strerror}", "check the permissions") from error
     for entry in entries:
         entry_path = path / entry.name
-        if entry.is_dir():
+        if _leads_to_directory(entry):
             channel.directories.append(entry_path)
             channel.raft_logs += raft_logs_in(entry_path)
         elif entry.name == RAFT_LOG_FILE:
@@ -300,6 +300,14 @@ def slice_number(text: str) -> int | None:
         return None
     number = int(text)
     return number if -_INT64_MAX - 1 <= number <= _INT64_MAX else None
+
+
+def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+    """Tells whether an entry is a directory or a link to one; a link that goes round in circles is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _size(entry: os.DirEntry[str]) -> int:

@@ -73,7 +73,7 @@ def _open(path: Path) -> mmap.mmap | bytes:
 
 
 #: Bytes that are made ready at once: few enough that several workers and their indexes stay far below 300 MB.
-WINDOW = 8 << 20
+WINDOW = 16 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which Python 3.11 does not name
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from stantools.format.crc import IEEE, Crc
 from stantools.format.encryption import ChannelCipher, cipher_named
 from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
+from stantools.progress import Progress
 from stantools.store.atomic import new_directory
 from stantools.store.damage import Done, check_damages, inflict
 from stantools.store.limits import DEFAULT_SLICE_MAX_BYTES, SliceLimits, is_channel_name
@@ -40,8 +41,6 @@ _STEP = 1_000_000  # nanoseconds between two messages
 _SLICES = 4  # of a channel that is small
 _DELIVERED = 200  # messages that a subscription has been sent at most
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)

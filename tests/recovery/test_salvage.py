@@ -145,7 +145,7 @@ def test_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -
 
 
 @pytest.mark.slow
-@settings(max_examples=2500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_thousands_of_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)

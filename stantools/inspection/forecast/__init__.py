@@ -25,7 +25,6 @@ from stantools.inspection.forecast.model import (
     ChannelForecast,
     Forecast,
     Lookups,
-    Progress,
     ServerOptions,
     SubscriptionForecast,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "Forecast",
     "Lookups",
     "OtherUser",
-    "Progress",
     "RebuildIndex",
     "ServerOptions",
     "SubscriptionForecast",

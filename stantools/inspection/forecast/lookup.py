@@ -17,11 +17,12 @@ from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
-from stantools.inspection.forecast.model import MAX_TEXTS, Lookups, Progress
+from stantools.inspection.forecast.model import MAX_TEXTS, Lookups
 from stantools.inspection.forecast.readahead import ReadAhead, Source
 from stantools.inspection.forecast.rows import data_batches
 from stantools.inspection.forecast.slices import Recovery, Slice
 from stantools.inspection.forecast.windows import index_rows
+from stantools.progress import Progress
 from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 
@@ -132,7 +133,7 @@ def lookup_slice(
         # The index was made from records that are all good, and none is missing between them.
         whole = span(found.first, found.last)
         if progress is not None:
-            progress.advance(found.data_end)
+            progress(found.data_end)
         return Lookups(whole if wanted is None else whole & wanted), None
     options = recovery.options
     with mapped(found.data) as data:
@@ -310,7 +311,7 @@ class _SliceLookup:
 
     def _advance(self, count: int) -> None:
         if self._progress is not None:
-            self._progress.advance(count)
+            self._progress(count)
 
 
 def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:

@@ -17,7 +17,6 @@ from stantools.inspection.forecast.model import (
     ChannelForecast,
     Forecast,
     Lookups,
-    Progress,
     ServerOptions,
     SubscriptionForecast,
 )
@@ -25,6 +24,7 @@ from stantools.inspection.forecast.recover import Start, recover
 from stantools.inspection.forecast.slices import Recovery
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
 from stantools.inspection.forecast.tasks import Task, in_order
+from stantools.progress import Progress
 from stantools.store.directory import SUBS_FILE, Datastore
 from stantools.store.sublog import classify
 

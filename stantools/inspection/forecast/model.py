@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from stantools.errors import UsageError
 from stantools.format.crc import IEEE
@@ -75,13 +75,6 @@ class ServerOptions:
     def since_0_25(self) -> bool:
         """The server is 0.25.0 or later."""
         return self.version == "0.25.6"
-
-
-class Progress(Protocol):
-    """Who wants to know how far the work is."""
-
-    def advance(self, count: int) -> None:
-        """So many more bytes of the store were read."""
 
 
 @dataclass

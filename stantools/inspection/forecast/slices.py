@@ -125,6 +125,8 @@ class Recovery:
     def denied(self, file: str, path: Path | None) -> str:
         """Returns the text with which opening a file fails, or creating it if there is none; "" if it would not."""
         access = self.access
+        if path is None and (self.root / file).is_dir():
+            return f"open {self.full_name(file)}: is a directory"
         allowed = access.may_change((self.root / file).parent) if path is None else access.may_open(path)
         return "" if allowed else f"open {self.full_name(file)}: permission denied"
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from stantools.format.columns import DEFAULT_CAPACITY, MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
 from stantools.inspection.findings import Severity
 from stantools.inspection.verify import verify
+from stantools.progress import Progress
 from stantools.recovery.compact.plan import HARMLESS, ChannelPlan, CompactionPlan, stamp
 from stantools.recovery.place import check_outside, check_room
 from stantools.store.atomic import absolute, new_directory, replacement_directory
@@ -32,8 +33,6 @@ from stantools.store.mapping import mapped
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
-
-Progress = Callable[[int], None]
 
 #: Room that is asked for beyond the planned bytes: headers, what is carried over, blocks that are not full.
 _SPARE = 1.05

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,13 @@ from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.logicalview import apply_limits
 from stantools.inspection.slicesummary import SliceSummary, summarise
 from stantools.inspection.verify import ChannelVerdict, verify
+from stantools.progress import Progress
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import ChannelFiles, Datastore
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits, StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import Subscription, SubStatus, classify, read_subs
-
-Progress = Callable[[int], None]
 
 #: Findings that stand in no one's way: the data is whole, and the indexes are made anew anyway.
 HARMLESS = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ import numpy as np
 from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.hashing import Hasher
 from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
@@ -28,8 +29,6 @@ from stantools.store.resync import Damage
 from stantools.store.scan import BATCH_ROWS, scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
-
-Progress = Callable[[int], None]
 
 #: Room that is asked for beyond the planned bytes: logs, the manifest.
 _SPARE = 1.05

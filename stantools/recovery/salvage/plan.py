@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from stantools.inspection.generations import Generation, History, arrange
 from stantools.inspection.runs import Run
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
 from stantools.inspection.surveyor import survey_channels
+from stantools.progress import Progress
 from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import (
     NEWEST,
@@ -35,8 +36,6 @@ from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
 from stantools.store.sublog import SubsState, salvage_subs
-
-Progress = Callable[[int], None]
 
 #: Empty messages that may fill a channel's gaps without a question, however few messages it has.
 _FILLERS = 1_000_000
@@ -144,7 +143,9 @@ def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Sour
             source.runs.append(run)
         else:
             foreign.append(run)
-            plan.changes.append(f"{_where(store, run)}: {run.count} messages went to their channel {run.subject!r}")
+            plan.changes.append(
+                f"{_where(store, run)}: {run.count} messages went to their channel {os.fsdecode(run.subject)!r}"
+            )
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)
     _leave_lost_sequences(survey, plan)

@@ -1,0 +1,42 @@
+"""The most memory that whole commands take on a store of many gigabytes."""
+
+from __future__ import annotations
+
+import shutil
+
+import stores
+from measure import MB, Options, peak_memory, reread, stantools, table, verdict
+
+_MEMORY, _SECONDS = 300, 2
+_MIB = 1 << 20
+
+
+def section(options: Options) -> str:
+    """Measures every verb that goes through a store."""
+    with options.directory("memory") as place:
+        store = stores.make_large_store(place / "store", options.large_bytes)
+        out = place / "out"
+        files, indexes = stores.all_files(store), stores.index_files(store)
+        volume, biggest = stores.total_size(files), max(path.stat().st_size for path in indexes)
+        commands = {
+            "info": ("info", store),
+            "verify": ("verify", store),
+            "forecast": ("forecast", store, "--max-msgs", 0, "--max-bytes", 0),
+            "salvage": ("salvage", store, "--out", out),
+            "compact": ("compact", store, "--out", out),
+            "truncate-bad-eof": ("truncate-bad-eof", store, "--dry-run"),
+        }
+        rows = []
+        for name, arguments in commands.items():
+            reread(indexes if name == "info" else files)
+            seconds, most = peak_memory(stantools(*arguments))
+            shutil.rmtree(out, ignore_errors=True)
+            target, met = f"≤ {_MEMORY} MB", most.peak * _MIB <= _MEMORY * MB
+            if name == "info":
+                target, met = f"{target}, ≤ {_SECONDS} s", met and seconds <= _SECONDS
+            rows.append(
+                (name, seconds, *(f"{x:.0f}" for x in (most.peak, most.private, most.mapped)), verdict(target, met))
+            )
+    headers = ("whole command", "s", "most MiB", "private MiB", "mapped files MiB", "target")
+    title = f"{volume / 1e9:.1f} GB, half of it in one slice whose index has {biggest / MB:.0f} MB"
+    return f"**{title}**\n\n{table(headers, rows)}"

@@ -1,0 +1,85 @@
+"""How fast the offline verbs are and what memory they take, as ratios to the limits of the machine.
+
+    python benchmarks/offline.py [--only SECTION] [--large] [--update] [--data PLACE] ...
+
+Sections: reading (verify, forecast, info), writing (salvage, compact, truncate), growth (slices, channels), memory
+(a store of 10 GB; only with --large), starting. All ways of a table are run in turn, round after round, with the files
+read anew before each measurement; figures are medians. `others` says how many cores were busy with something else:
+where it is not near 0, look at the processor time. --update writes the tables into RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import growth
+import memory
+import reading
+import starting
+import writing
+from measure import Options
+
+from stantools.format import kernels
+
+_SECTIONS = {
+    "reading": reading.section,
+    "writing": writing.section,
+    "growth": growth.section,
+    "starting": starting.section,
+    "memory": memory.section,
+}
+_RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="speed and memory of the offline verbs")
+    parser.add_argument("--only", action="append", choices=_SECTIONS, help="only this section; may be repeated")
+    parser.add_argument("--large", action="store_true", help="also measure memory with a store of 10 GB")
+    parser.add_argument("--update", action="store_true", help="put the tables into RESULTS.md")
+    parser.add_argument("--data", type=Path, help="where to write the data; default: a temporary directory")
+    parser.add_argument("--small-messages", type=int, default=4_000_000, help="messages of 128 bytes")
+    parser.add_argument("--large-messages", type=int, default=700_000, help="messages of 1 KiB")
+    parser.add_argument("--channels", type=int, default=10_000, help="the most channels in the table of growth")
+    parser.add_argument("--large-bytes", type=int, default=10_000_000_000, help="size of the store of --large")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    wanted = given.only or [name for name in _SECTIONS if given.large or name != "memory"]
+    with tempfile.TemporaryDirectory(dir=given.data, prefix="bench-") as place:
+        options = Options(
+            Path(place), given.small_messages, given.large_messages, given.rounds, given.channels, given.large_bytes
+        )
+        for name in wanted:
+            text = _measure(name, options)
+            print(f"## {name}\n\n{text}\n", flush=True)
+            if given.update:
+                _update(name, text)
+
+
+def _measure(name: str, options: Options) -> str:
+    begin, before = time.perf_counter(), os.getloadavg()[0]
+    text = _SECTIONS[name](options)
+    load = f"load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    took = f"{time.perf_counter() - begin:.0f} s"
+    today = datetime.now(UTC).date().isoformat()
+    return f"{text}\n\n*{today}, {kernels.NAME} kernels, {options.rounds} rounds, {load}, {took} in all.*"
+
+
+def _update(name: str, text: str) -> None:
+    """Puts a section's tables between its marks."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    content = _RESULTS.read_text(encoding="utf-8")
+    if not pattern.search(content):
+        raise SystemExit(f"{_RESULTS}: has no place for {name}")
+    content = pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", content)
+    _RESULTS.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""How long work tells how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+#: Is told how many more bytes (or messages, where it says so) were dealt with; may be called from several threads.
+Progress = Callable[[int], None]
