@@ -67,9 +67,8 @@ def _compare(store: Path, title: str, limit: int, rounds: int) -> str:
         "info": _Way(lambda: overview(healthy, crc), "indexes"),
         "info, whole command": _Way(lambda: run(stantools("info", store)), "indexes"),
     }
-    results = race(
-        {name: way.work for name, way in ways.items()}, rounds, before=lambda: reread(files["data and indexes"])
-    )
+    works = {name: way.work for name, way in ways.items()}
+    results = race(works, rounds, before=lambda: reread(files["data and indexes"]), warm=works.values())
     rows = []
     for name, way in ways.items():
         took = results[name]

@@ -16,7 +16,8 @@ def section(options: Options) -> str:
         "stantools verify --help": stantools("verify", "--help"),
         "python -c 'import numpy'": python("-c", "import numpy"),
     }
-    results = race({name: (lambda c=command: run(c)) for name, command in commands.items()}, options.rounds * 4)
+    ways = {name: (lambda c=command: run(c)) for name, command in commands.items()}
+    results = race(ways, options.rounds * 4, warm=ways.values())
     unit = results["python -c pass"].seconds
     rows = []
     for name, took in results.items():

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -113,7 +114,10 @@ def main() -> None:
 
 
 def _let_output_take_anything() -> None:
-    """Keeps a name that the terminal's encoding cannot show from ending the program."""
+    """Keeps a name that the terminal's encoding cannot show, or a closed output, from ending the program."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

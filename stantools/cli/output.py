@@ -18,6 +18,8 @@ from stantools.cli.console import escape
 
 SCHEMA = 1
 
+_encode_line = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Prints one json document, with the version of its schema first."""
@@ -33,7 +35,7 @@ def print_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
 
 def ndjson_line(value: Mapping[str, Any]) -> str:
     """Returns one line of ndjson, with its line break."""
-    return json.dumps(plain(value), separators=(",", ":")) + "\n"
+    return _encode_line(plain(value)) + "\n"
 
 
 def plain(value: Any) -> Any:
@@ -42,6 +44,8 @@ def plain(value: Any) -> Any:
         return value if value.isascii() else _valid(value)
     if isinstance(value, bytes | memoryview):
         return base64.b64encode(value).decode("ascii")
+    if isinstance(value, int):  # before what takes longer to find out: most values of long outputs are numbers
+        return value
     if isinstance(value, Mapping):
         return {plain(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

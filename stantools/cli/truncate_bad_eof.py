@@ -171,7 +171,10 @@ def _print_result(result: TruncationResult) -> None:
     if result.backup:
         saved = sum(path.stat().st_size for path in (result.backup / "files").rglob("*") if path.is_file())
         click.echo(f"saved before: {format_size(saved)} in {console.escape(str(result.backup))}")
-    if result.after.starts:
+    if result.after.starts and not result.after.recovered:
+        says = "the server would start now, as if the store were empty: do not start it"
+        click.echo(console.paint(says, "red", err=False))
+    elif result.after.starts:
         says = "the server would start now; start it without the truncate option"
         click.echo(console.paint(says, "green", err=False))
     else:

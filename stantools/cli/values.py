@@ -134,7 +134,10 @@ def parse_range(text: str) -> tuple[int | None, int | None]:
         if first is None:
             raise ValueError(f"{text!r} is not a range of sequences such as 10:20")
         return int(first), int(first)
-    return (int(first) if first else None, int(last) if last else None)
+    begin, end = int(first) if first else None, int(last) if last else None
+    if begin is not None and end is not None and end < begin and (begin < 0) == (end < 0):
+        raise ValueError(f"{text!r} ends before it begins")
+    return begin, end
 
 
 def parse_polynomial(text: str) -> int | None:

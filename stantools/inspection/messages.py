@@ -312,6 +312,7 @@ class MessageReader:
     def _give(
         self, files: SliceFiles, data: Buffer, columns: MessageColumns, selection: Selection
     ) -> Iterator[StoredMessage]:
+        foreign = int(Flag.FOREIGN_SUBJECT)
         for row in zip(
             columns.offset.tolist(),
             columns.size.tolist(),
@@ -326,7 +327,7 @@ class MessageReader:
         ):
             offset, size, sequence, timestamp, reply_start, reply_size, data_start, data_size, flags = row
             subject = self._channel
-            if flags & Flag.FOREIGN_SUBJECT:
+            if flags & foreign:
                 begin = offset + RECORD_HEADER_SIZE
                 subject = gogo.decode(pb.MsgProto, data[begin : begin + size]).subject
             reply = bytes(data[reply_start : reply_start + reply_size])

@@ -98,6 +98,12 @@ def test_no_range(text: str) -> None:
         parse_range(text)
 
 
+@pytest.mark.parametrize("text", ["7:5", "-2:-5"])
+def test_a_range_that_ends_before_it_begins(text: str) -> None:
+    with pytest.raises(ValueError, match="ends before it begins"):
+        parse_range(text)
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("0", 0), ("4096", 4096), ("64k", 65536), ("1MB", 1 << 20), ("2GiB", 2 << 30)]
 )

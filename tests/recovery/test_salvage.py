@@ -341,6 +341,17 @@ def test_swapped_and_foreign_slices_go_home(golden_copy: Callable[[str], Path], 
     assert {c.name: c.intact.as_json() for c in verdict.channels} == {"alpha": [[1, 40]], "beta.two": [[1, 12]]}
 
 
+def test_a_renamed_channel_keeps_its_durables(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy("damage_base")
+    before = subs(root, "alpha").subscriptions
+    (root / "alpha").rename(root / "renamed")
+    salvage(root, tmp_path / "new")
+    check(tmp_path / "new")
+    assert sorted(open_datastore(tmp_path / "new").channel_names) == ["alpha", "beta.two"]
+    after = subs(tmp_path / "new", "alpha").subscriptions
+    assert {n: (s.state, s.pending) for n, s in after.items()} == {n: (s.state, s.pending) for n, s in before.items()}
+
+
 def test_slices_in_the_wrong_order(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = golden_copy("damage_base")
     alpha = root / "alpha"

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.format import kernels
 from stantools.format.columns import DEFAULT_CAPACITY, MessageColumns
-from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.inspection.findings import Severity
 from stantools.inspection.verify import verify
 from stantools.progress import Progress
@@ -30,6 +31,8 @@ from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, open
 from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
 from stantools.store.mapping import mapped
+from stantools.store.resync import Damage
+from stantools.store.scan import scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
@@ -166,19 +169,15 @@ def _copy_messages(plan: CompactionPlan, channel: ChannelPlan, writer: SliceWrit
             continue
         assert each.files.data is not None
         with mapped(each.files.data, sequential=True) as data:
-            at = FILE_HEADER_SIZE
-            while at < len(data):
-                begin = at
-                rows, at, stop = kernels.scan_messages(
-                    data, at, len(data), plan.crc, True, channel.files.raw_name, columns
-                )
-                if stop not in (Stop.END, Stop.FULL):
-                    raise _changed(f"{each.files.data}: at offset {at}")
+            for batch in scan_slice(data, channel.files.raw_name, plan.crc, columns=columns):
+                if isinstance(batch, Damage):
+                    raise _changed(f"{each.files.data}: at offset {batch.offset}")
+                rows = batch.capacity
                 if skip < rows:
-                    writer.append_records(data, _behind(columns, skip, rows))
+                    writer.append_records(data, _behind(batch, skip, rows))
                 skip = max(skip - rows, 0)
                 if progress:
-                    progress(at - begin)
+                    progress(int(batch.size.sum(dtype=np.int64)) + rows * RECORD_HEADER_SIZE)
 
 
 def _behind(columns: MessageColumns, first: int, rows: int) -> MessageColumns:

@@ -84,6 +84,7 @@ def plan_salvage(
     for survey in surveys:
         foreign += _collect(store, survey, sources, plan)
         _read_subs(survey, sources, crc, plan)
+    _rename_back(sources, foreign, plan)
     for run in foreign:
         sources.setdefault(run.subject, _Source()).runs.append(run)
     taken = set(sources)
@@ -91,6 +92,26 @@ def plan_salvage(
         _plan_channel(plan, name, source, set(clients.clients), taken)
     plan.channels.sort(key=lambda channel: channel.name)
     return plan
+
+
+def _rename_back(sources: dict[bytes, _Source], foreign: list[Run], plan: SalvagePlan) -> None:
+    """Takes the subscriptions along where a whole channel directory was renamed.
+
+    That is: all its messages are of one other channel, and that channel has no directory of its own.
+    """
+    subjects: dict[bytes, set[bytes]] = {}
+    for run in foreign:
+        assert run.slice.data is not None
+        subjects.setdefault(os.fsencode(run.slice.data.parent.name), set()).add(run.subject)
+    for directory, names in subjects.items():
+        source = sources[directory]
+        (subject, *others) = names
+        if source.runs or source.rewrites or others or subject in sources:
+            continue
+        sources[subject] = sources.pop(directory)
+        plan.changes.append(
+            f"{os.fsdecode(directory)}: its subscriptions went to channel {os.fsdecode(subject)!r} with its messages"
+        )
 
 
 def _clients(store: Datastore, crc: Crc, plan: SalvagePlan) -> ClientsState:

@@ -1,0 +1,99 @@
+"""Odd things in a store and odd ways to call: a clear answer and a documented exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Copy = Callable[[str], Path]
+
+
+def sample(run, path: Path, *options: object) -> Path:
+    assert run("sample", path, "--channels", 1, "--messages", 20, *options).code == 0
+    return path
+
+
+def test_salvage_of_a_store_with_its_own_cluster_id(run, tmp_path: Path) -> None:
+    store = sample(run, tmp_path / "store", "--cluster-id", "production")
+    outcome = run("salvage", store, "--out", tmp_path / "new")
+    assert outcome.code == 0, outcome.err
+    assert "verify is clean and the server would start" in outcome.out
+    (store / "server.dat").unlink()
+    outcome = run("salvage", store, "--out", tmp_path / "other", "--cluster-id", "another", "-o", "json")
+    assert outcome.json()["check"] == {"clean": True, "starts": True, "error": None, "findings": []}
+
+
+def test_links_in_circles(run, golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("damage_base")
+    (store / "circle").symlink_to("circle")
+    slice_file = store / "alpha" / "msgs.1.dat"
+    slice_file.unlink()
+    slice_file.symlink_to(slice_file.name)
+    verdict = run("verify", store, "-o", "json")
+    assert verdict.code == 1
+    assert ("file-unreadable", "alpha/msgs.1.dat") in {(f["code"], f["file"]) for f in verdict.json()["findings"]}
+    for verb in ("info", "forecast", "messages"):
+        assert run(verb, store, *(["alpha"] if verb == "messages" else [])).code == 1
+    assert run("salvage", store, "--out", tmp_path / "new").code == 5
+
+
+@pytest.mark.parametrize("name", ["server.dat", "clients.dat", "alpha/subs.dat"])
+def test_a_directory_in_place_of_a_file(run, golden_copy: Copy, name: str) -> None:
+    store = golden_copy("damage_base")
+    (store / name).unlink()
+    (store / name).mkdir()
+    start = run("forecast", store, "-o", "json").json()["normal"]
+    assert not start["starts"]
+    assert start["error"].endswith(f"open {store}/{name}: is a directory")
+
+
+def test_line_breaks_in_names_stay_in_their_line(run, golden_copy: Copy) -> None:
+    store = golden_copy("damage_base")
+    (store / "alpha").rename(store / "line\nlost: everything")
+    outcome = run("salvage", store, "--dry-run")
+    assert "line\\nlost: everything" in outcome.out
+    assert not any(line.startswith("lost: everything") for line in outcome.out.splitlines())
+    assert "went to their channel 'alpha'" in outcome.out
+
+
+def test_names_that_differ_by_case_are_no_damage(run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert run("sample", store, "--name", "orders", "--name", "Orders").code == 0
+    verdict = run("verify", store)
+    assert verdict.code == 0
+    assert "case-collision" in verdict.out
+    assert run("salvage", store, "--out", tmp_path / "new").code == 0
+
+
+def test_what_must_not_be_read_is_not_a_wrong_command_line(run, tmp_path: Path, monkeypatch) -> None:
+    store = sample(run, tmp_path / "store")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda *_, **__: False)
+        assert run("info", store).code == 0  # whoever may not read it is told so when it is opened
+    missing = run("records", tmp_path / "nowhere")
+    assert missing.code == 3
+    assert "there is no such file" in missing.err
+
+
+def test_a_closed_output(run, tmp_path: Path) -> None:
+    store = sample(run, tmp_path / "store")
+    command = f"{sys.executable} -m stantools info {store}"
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_repair_does_not_lead_to_an_empty_start(run, tmp_path: Path) -> None:
+    store = sample(run, tmp_path / "store", "--damage", "lost-server")
+    outcome = run("truncate-bad-eof", store, "--yes")
+    assert outcome.code == 4
+    assert "of 1 channels it would recover 0" in outcome.err
+    assert not (store / "server.dat").exists()
+    insisted = run("truncate-bad-eof", store, "--yes", "--force")
+    assert insisted.code == 0
+    assert "do not start it" in insisted.out
