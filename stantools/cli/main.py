@@ -110,6 +110,8 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point of the installed command."""
+    # Linear algebra is not used: the threads that numpy would start for it only cost time.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     cli.main()
 
 
