@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
@@ -30,10 +31,12 @@ from stantools.inspection.surveyor import survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
-from stantools.store.mapping import mapped
+from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
+
+_State = TypeVar("_State", ClientsState, SubsState)
 
 
 @dataclass
@@ -133,12 +136,12 @@ def verify(
 
     note(store_findings(store))
     note(_server_findings(store, crc, check_crc, verdict))
-    clients = _clients(store, crc, check_crc, verdict)
+    clients = _fold(store.clients, partial(salvage_clients, crc=crc, check_crc=check_crc), verdict)
     note(_clients_findings(store, clients))
     known = clients.clients if isinstance(clients, ClientsState) else {}
     names = store.matching(patterns)
     for survey in survey_channels(store, names, crc, check_crc=check_crc, workers=workers, progress=progress):
-        subs = _subs(survey, crc, check_crc, verdict)
+        subs = _fold(survey.files.subs, partial(salvage_subs, crc=crc, check_crc=check_crc), verdict)
         history = arrange(survey.own_runs(), crc)
         note(channel_findings(store, survey, history, subs, known))
         verdict.channels.append(_channel(survey))
@@ -196,14 +199,14 @@ def _server_findings(store: Datastore, crc: Crc, check_crc: bool, verdict: Verdi
         yield finding("server-missing", "server.dat holds no record", file=SERVER_FILE, offset=0, length=size)
 
 
-def _clients(store: Datastore, crc: Crc, check_crc: bool, verdict: Verdict) -> ClientsState | str | None:
-    """Folds clients.dat; a text says why it cannot be read, None that it is missing."""
-    if store.clients is None:
+def _fold(path: Path | None, fold: Callable[[Buffer], _State], verdict: Verdict) -> _State | str | None:
+    """Folds a log file; a text says why it cannot be read, None that it is missing."""
+    if path is None:
         return None
     try:
-        with mapped(store.clients) as buffer:
+        with mapped(path) as buffer:
             verdict.bytes_scanned += len(buffer)
-            return salvage_clients(buffer, crc, check_crc=check_crc)
+            return fold(buffer)
     except StoreUnreadableError as error:
         return error.message
 
@@ -215,18 +218,6 @@ def _clients_findings(store: Datastore, clients: ClientsState | str | None) -> I
         yield finding("file-unreadable", clients, file="clients.dat")
     else:
         yield from log_findings("clients.dat", clients)
-
-
-def _subs(survey: ChannelSurvey, crc: Crc, check_crc: bool, verdict: Verdict) -> SubsState | str | None:
-    path: Path | None = survey.files.subs
-    if path is None:
-        return None
-    try:
-        with mapped(path) as buffer:
-            verdict.bytes_scanned += len(buffer)
-            return salvage_subs(buffer, crc, check_crc=check_crc)
-    except StoreUnreadableError as error:
-        return error.message
 
 
 def channel_findings(

@@ -41,15 +41,16 @@ def scan_index(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> tuple[int
     return count, stop
 
 
-def index_parts(records: IndexView) -> Iterator[IndexView]:
+def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:
     """Gives the records of a mapped index in parts of `INDEX_ROWS`.
 
     Args:
         records: As `format.index.view` gives them.
+        start: The first record that is wanted.
     """
     base: object = records.base
     window = Window(base) if isinstance(base, memoryview) else None
-    for first in range(0, len(records), INDEX_ROWS):
+    for first in range(start, len(records), INDEX_ROWS):
         if window:
             window.reach(FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE)
         yield records[first : first + INDEX_ROWS]

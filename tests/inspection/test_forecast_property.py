@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from stantools.format import gogo
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast import ServerOptions, forecast, forecast_both, lookup, windows
+from stantools.inspection.forecast import ServerOptions, forecast, forecast_both, lookup
+from stantools.store import indexes
 from stantools.store.directory import open_datastore
 from tests.inspection import forecast_stores as s
 
@@ -24,7 +25,7 @@ MESSAGES = 40
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of a few messages, so that a small slice has many."""
     monkeypatch.setattr(lookup, "_ROWS", 5)
-    monkeypatch.setattr(windows, "INDEX_ROWS", 12)
+    monkeypatch.setattr(indexes, "INDEX_ROWS", 12)
 
 
 def _message(data: bytes, offset: int, size: int) -> int | None:

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, DecryptError
@@ -21,8 +22,8 @@ from stantools.inspection.forecast.model import MAX_TEXTS, Lookups
 from stantools.inspection.forecast.readahead import ReadAhead, Source
 from stantools.inspection.forecast.rows import data_batches
 from stantools.inspection.forecast.slices import Recovery, Slice
-from stantools.inspection.forecast.windows import index_rows
 from stantools.progress import Progress
+from stantools.store.indexes import index_parts
 from stantools.store.mapping import Buffer, Window, mapped
 from stantools.store.ranges import Ranges
 
@@ -145,7 +146,7 @@ def lookup_slice(
         else:
             with mapped(found.index) as index:
                 if found.ascending:
-                    for part in index_rows(index, found.rows, found.removed):
+                    for part in index_parts(index_format.view(index, found.rows), found.removed):
                         work.ascending(part["sequence"], part["offset"], part["size"])
                 else:
                     work.disordered(index, found)
@@ -279,7 +280,9 @@ class _SliceLookup:
 
     def disordered(self, index: Buffer, found: Slice) -> None:
         """Looks up messages by an index in which sequences do not rise; reading ahead is left out of account."""
-        records = np.concatenate([part.copy() for part in index_rows(index, found.rows, found.removed)])
+        records = np.concatenate(
+            [part.copy() for part in index_parts(index_format.view(index, found.rows), found.removed)]
+        )
         sequences, positions = _positions(records["sequence"], found)
         keep = self._selected(sequences)
         sequences, chosen = sequences[keep], records[positions[keep]]

@@ -8,12 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.forecast.slices import Slice
-from stantools.inspection.forecast.windows import index_rows
+from stantools.store.indexes import index_parts
 from stantools.store.mapping import Buffer, Window, mapped
 
 _ROWS = 16384
@@ -50,7 +51,7 @@ def slice_rows(found: Slice, crc: Crc, check_crc: bool, channel: bytes) -> Itera
                 yield Rows(batch.sequence, batch.offset, batch.size, batch.timestamp)
     else:
         with mapped(found.index) as index:
-            for part in index_rows(index, found.rows):
+            for part in index_parts(index_format.view(index, found.rows)):
                 yield Rows(part["sequence"], part["offset"], part["size"], part["timestamp"])
 
 

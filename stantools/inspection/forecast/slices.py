@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stantools.format import index as index_format
 from stantools.format.crc import Crc
 from stantools.format.envelope import EOF_TEXT, FILE_HEADER_BYTES, check_file_version, crc_error_text
 from stantools.format.layout import (
@@ -32,8 +33,8 @@ from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIn
 from stantools.inspection.forecast.datascan import DataScan, scan_data
 from stantools.inspection.forecast.model import ServerOptions
 from stantools.inspection.forecast.records import check_last_message
-from stantools.inspection.forecast.windows import count_index_records, index_rows
 from stantools.store.directory import SliceFiles
+from stantools.store.indexes import index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
 
 
@@ -178,7 +179,7 @@ class _Step:
     def read_index(self, index: Buffer) -> None:
         """Uses the index, or finds out why not."""
         found, options, crc = self.found, self.recovery.options, self.recovery.crc
-        count, stop = count_index_records(index, crc, options.check_crc)
+        count, stop = scan_index(index, crc, check_crc=options.check_crc)
         end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
         if stop is Stop.ZEROS:
             self.outcome.changes.append(Change(found.index_file, len(index), end, Cut()))
@@ -206,7 +207,7 @@ class _Step:
         found = self.found
         found.rows = count
         previous = None
-        for rows in index_rows(index, count):
+        for rows in index_parts(index_format.view(index, count)):
             sequences = rows["sequence"]
             if previous is None:
                 found.first = int(sequences[0])

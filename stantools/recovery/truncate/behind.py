@@ -14,9 +14,9 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast.windows import count_index_records
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
+from stantools.store.indexes import scan_index
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import Buffer, mapped
@@ -144,7 +144,7 @@ class CutFile:
         index_path = path.with_suffix(".idx")
         if index_path.is_file():
             entries = stack.enter_context(mapped(index_path))
-            count, _ = count_index_records(entries, self.crc, self.check_crc)
+            count, _ = scan_index(entries, self.crc, check_crc=self.check_crc)
             index = index_format.view(entries, count)
         yield from scan_slice(buffer, channel, self.crc, index=index, check_crc=self.check_crc, start=self.offset)
 
