@@ -6,8 +6,15 @@ Without a C compiler the extension is skipped and the plain kernels are used.
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+MODULES = [
+    "stantools.format._native",
+    "stantools.migration.archive._native",
+    "stantools.migration.publish._native",
+    "stantools.migration.wire._native",
+]
+
 extensions = cythonize(
-    [Extension("stantools.format._native", ["stantools/format/_native.pyx"], extra_compile_args=["-O3"])],
+    [Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"]) for name in MODULES],
     language_level=3,
     quiet=True,
 )

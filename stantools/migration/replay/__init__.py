@@ -1,0 +1,1 @@
+"""Replay: messages of a store published again, at their own pace or any other."""

@@ -1,0 +1,1 @@
+"""Many messages at once on a NATS connection: frames built and parsed in batches."""

