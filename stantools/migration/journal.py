@@ -1,0 +1,168 @@
+"""The journal of a migration: what was begun and what is finished, beside the plan file.
+
+One line of json for each step, appended and synced before the next step is begun, so that a run that was killed at any
+point is continued by the next one. The journal is a memory, not the truth: what a stream holds is asked of the server,
+the journal tells whether we made it.
+
+    {"event": "begin",  "plan": <digest of the streams of the plan>, "target": "...", "at": "..."}
+    {"event": "stream", "stream": "orders", "state": "started" | "loaded" | "proven", ...}
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.store.durable import fsync_directory, write_all, writing
+
+SUFFIX = ".journal"
+
+
+class StreamState(enum.StrEnum):
+    """How far a stream is."""
+
+    STARTED = "started"  #: loading has begun; what the target holds of it may be nothing, a part, or all
+    LOADED = "loaded"  #: the target holds what the plan says, by its own numbers
+    PROVEN = "proven"  #: every message and consumer was compared
+
+
+class Journal:
+    """An open journal; a context manager. Only one run may have it open.
+
+    Args:
+        plan: The plan file; the journal lies beside it.
+        digest: What identifies the content of the plan.
+        target: Where the plan is applied, without secrets.
+
+    Raises:
+        RefusedError: Another run has it open, or it was written for another plan or target.
+        StoreUnreadableError: It cannot be read, or is no journal.
+        StoreUnwritableError: It cannot be written.
+    """
+
+    def __init__(self, plan: Path, digest: str, target: str) -> None:
+        self.path = journal_path(plan)
+        self._streams: dict[str, dict[str, Any]] = {}
+        with writing(self.path):
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock()
+            self.resumed = self._read(digest, target)
+            if not self.resumed:
+                self._append({"event": "begin", "plan": digest, "target": target})
+                with writing(self.path):
+                    fsync_directory(self.path.parent)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def state(self, stream: str) -> StreamState | None:
+        """Tells how far a stream is; None if nothing was begun."""
+        entry = self._streams.get(stream)
+        return StreamState(entry["state"]) if entry else None
+
+    def facts(self, stream: str) -> dict[str, Any]:
+        """Returns what was noted with the last step of a stream."""
+        return self._streams.get(stream, {})
+
+    def note(self, stream: str, state: StreamState, **facts: Any) -> None:
+        """Remembers a step; it is durable when this returns."""
+        entry = {"event": "stream", "stream": stream, "state": state.value, **facts}
+        self._append(entry)
+        self._streams[stream] = entry
+
+    def forget(self, stream: str) -> None:
+        """Remembers that a stream was taken away again."""
+        self._append({"event": "forget", "stream": stream})
+        self._streams.pop(stream, None)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise RefusedError(
+                f"{self.path}: another migration with this plan is running", "wait for it, or stop it first"
+            ) from problem
+
+    def _read(self, digest: str, target: str) -> bool:
+        """Reads what earlier runs noted; True if there was anything."""
+        data = b""
+        while part := os.read(self._descriptor, 1 << 20):
+            data += part
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            # A killed run left half a line: the step that it was to remember is looked at again.
+            with writing(self.path):
+                os.ftruncate(self._descriptor, whole)
+        begun = False
+        for number, line in enumerate(data[:whole].splitlines(), 1):
+            entry = self._parse(line, number)
+            if entry["event"] == "begin":
+                self._check(entry, digest, target)
+                begun = True
+            elif not begun:
+                raise self._no_journal(number, "its first line must begin a migration")
+            elif entry["event"] == "forget":
+                self._streams.pop(entry["stream"], None)
+            else:
+                self._streams[entry["stream"]] = entry
+        return begun
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+            event = entry["event"]
+            if event == "stream":
+                StreamState(entry["state"])
+            if event not in ("begin", "stream", "forget") or (
+                event != "begin" and not isinstance(entry["stream"], str)
+            ):
+                raise ValueError(f"there is no event {event!r}")
+        except (ValueError, KeyError, TypeError) as problem:
+            raise self._no_journal(number, str(problem)) from problem
+        return dict(entry)
+
+    def _no_journal(self, number: int, reason: str) -> StoreUnreadableError:
+        return StoreUnreadableError(
+            f"{self.path}: line {number} is not of a migration's journal: {reason}",
+            "move the file away; streams that are complete are recognised without it",
+        )
+
+    def _check(self, entry: dict[str, Any], digest: str, target: str) -> None:
+        for name, now in (("plan", digest), ("target", target)):
+            if entry.get(name) != now:
+                what = "the plan was changed" if name == "plan" else f"it was for {entry.get(name)}, not for {now}"
+                raise RefusedError(
+                    f"{self.path}: belongs to another migration: {what}",
+                    "finish that one first, or move the journal away to begin anew",
+                )
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        entry["at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with writing(self.path):
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+            write_all(self._descriptor, json.dumps(entry).encode() + b"\n")
+            os.fsync(self._descriptor)
+
+
+def journal_path(plan: Path) -> Path:
+    """Returns where the journal of a plan lies."""
+    return plan.with_name(plan.name + SUFFIX)
