@@ -8,7 +8,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
   $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PROTO := stantools/format/proto/store
+SERVERS := .servers/.fetched
+PROTO := $(wildcard stantools/format/proto/*.proto)
 NUMBER_OF_TEST_PROCESSES ?= 2
 ARGS ?=
 
@@ -21,13 +22,18 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/format/*.pyx stantools/format/*.pxd)
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/*/*.p[yx][xd] stantools/*/*/*.p[yx][xd])
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up .venv with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
 	  || { echo "make: python3 -m venv failed; on Debian: apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -c 'from stantools.format import kernels; print(f"stantools is ready, with {kernels.NAME} kernels")'
+	@touch $@
+
+# Servers of several versions to test against; those that cannot be had are skipped, visibly.
+$(SERVERS): tests/servers.py | $(INSTALLED)
+	@$(BIN)/python tests/servers.py
 	@touch $@
 
 check: $(INSTALLED)
@@ -41,18 +47,18 @@ format: $(INSTALLED)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-test: $(INSTALLED)
+test: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m "not slow" $(ARGS)
 
-test-slow: $(INSTALLED)
+test-slow: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m slow $(ARGS)
 
 demo: $(INSTALLED)
 	@$(BIN)/python samples/demo.py
 
 proto: $(INSTALLED)
-	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTO).proto
-	@echo "wrote $(PROTO)_pb2.py and $(PROTO)_pb2.pyi"
+	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTO)
+	@echo "wrote _pb2.py and _pb2.pyi of $(PROTO)"
 
 docs: $(INSTALLED)
 	@$(BIN)/python docs/generate.py
@@ -65,6 +71,6 @@ bench: $(INSTALLED)
 	@$(BIN)/python benchmarks/offline.py $(ARGS)
 
 clean:
-	@rm -rf .venv build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	@rm -f stantools/format/_native.c stantools/format/_native*.so
+	@rm -rf .venv .servers build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find stantools -name "_native.c" -delete -o -name "_native*.so" -delete
 	@find stantools tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

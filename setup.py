@@ -9,6 +9,7 @@ from setuptools import Extension, setup
 MODULES = [
     "stantools.format._native",
     "stantools.migration.archive._native",
+    "stantools.migration.proof._native",
     "stantools.migration.publish._native",
     "stantools.migration.wire._native",
 ]

@@ -6,9 +6,11 @@ binary, and Debian's package of the oldest version we promise. What cannot be ha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import random
 import shutil
 import signal
 import socket
@@ -89,10 +91,12 @@ def _debian(folder: Path) -> Path | None:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, not one of those that outgoing connections get."""
+    while True:
+        port = random.randrange(10000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class NatsServer:
@@ -216,6 +220,14 @@ class Cluster:
         return [server.url for server in self.servers]
 
     def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except RuntimeError:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         for server in self.servers:
             server.start(ready=False)
         for server in self.servers:
@@ -225,7 +237,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise RuntimeError("the cluster has found no leader")
             time.sleep(0.05)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for server in self.servers:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -31,6 +32,8 @@ class Run:
         bytes: Their size as the server accounts it (payload + 40 each, section 5.1).
         first_timestamp: Of its first record, in nanoseconds.
         last_timestamp: Of its last record.
+        payload: Bytes of the messages' data, as they are stored.
+        marks: Sequence and offset of a record here and there, rising, so that a part can be read by itself.
     """
 
     slice: SliceFiles
@@ -42,6 +45,8 @@ class Run:
     bytes: int
     first_timestamp: int
     last_timestamp: int
+    payload: int = 0
+    marks: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def first(self) -> int:
@@ -52,6 +57,11 @@ class Run:
     def last(self) -> int:
         """Highest sequence."""
         return self.sequences.last
+
+    def place(self, sequence: int) -> int:
+        """Returns the offset of a record, not far before the one with this sequence."""
+        before = bisect_right(self.marks, sequence, key=lambda mark: mark[0])
+        return self.marks[before - 1][1] if before else self.start
 
 
 class RunBuilder:
@@ -98,12 +108,15 @@ class RunBuilder:
         piece = _contiguous(sequence)
         sizes = columns.size[low:high]
         total = int(sizes.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(sizes)
+        payload = int(columns.data_size[low:high].sum(dtype=np.uint64))
         end = int(columns.offset[high - 1]) + RECORD_HEADER_SIZE + int(sizes[-1])
         run = self._run
         if run and run.subject == subject and run.end == int(columns.offset[low]) and int(sequence[0]) > self._last:
             run.end = end
             run.count += high - low
             run.bytes += total
+            run.payload += payload
+            run.marks.append((int(sequence[0]), int(columns.offset[low])))
             run.last_timestamp = int(columns.timestamp[high - 1])
             self._pieces.append(piece)
         else:
@@ -119,6 +132,7 @@ class RunBuilder:
                 total,
                 int(columns.timestamp[low]),
                 int(columns.timestamp[high - 1]),
+                payload,
             )
         self._last = int(sequence[-1])
 

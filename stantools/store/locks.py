@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ def find_uses(store: Path, *, quiet: float = QUIET_SECONDS, sleep: Callable[[flo
     if pid is not None:
         who = f"process {pid}" if pid > 0 else "a process on another machine or of ours"
         uses.append(Use("lock", f"{who} holds the lock {FT_LOCK_FILE}", pid if pid > 0 else None))
-    uses += _open_handles(store)
+    uses += open_handles(store, _identities(store))
     if not uses and quiet > 0:
         uses += _recent_writes(store, quiet, sleep)
     return uses
@@ -178,14 +178,21 @@ def _unlockable(path: Path, error: OSError) -> StoreUnwritableError:
     return unwritable(error, path, "nothing was changed")
 
 
-def _open_handles(store: Path) -> Iterator[Use]:
-    """Finds processes that have files of the store open for writing, as far as the system shows them."""
+def open_handles(store: Path, known: Set[tuple[int, int]] = frozenset()) -> Iterator[Use]:
+    """Finds processes that have files of a directory open for writing, as far as the system shows them (Linux).
+
+    Args:
+        store: The directory.
+        known: Device and inode of files in it, to recognise them under another name (container, bind mount).
+
+    Yields:
+        One sign a process.
+    """
     processes = Path("/proc")
     if not sys.platform.startswith("linux") or not processes.is_dir():
         return
     root = os.fspath(store.resolve())
     own = os.getpid()
-    known = _identities(store)
     for entry in os.scandir(processes):
         if not entry.name.isdigit() or int(entry.name) == own:
             continue
@@ -195,7 +202,7 @@ def _open_handles(store: Path) -> Iterator[Use]:
 
 
 def _identities(store: Path) -> set[tuple[int, int]]:
-    """Device and inode of the root's files, to recognise them under another name (container, bind mount)."""
+    """Device and inode of the root's files."""
     found = set()
     for name in (SERVER_FILE, CLIENTS_FILE):
         try:
@@ -206,7 +213,7 @@ def _identities(store: Path) -> set[tuple[int, int]]:
     return found
 
 
-def _written_by(process: Path, root: str, known: set[tuple[int, int]]) -> Iterator[str]:
+def _written_by(process: Path, root: str, known: Set[tuple[int, int]]) -> Iterator[str]:
     try:
         handles = list(os.scandir(process / "fd"))
     except OSError:

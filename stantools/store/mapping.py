@@ -82,24 +82,29 @@ class Window:
 
     The pages ahead are mapped in one call instead of one fault each; those behind are let go, so that a file of any
     size takes no more than a few windows.
+
+    Args:
+        buffer: The file, as `mapped` gives it.
+        size: Bytes of a window; less where many files are gone through at once.
     """
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: Buffer, size: int = WINDOW) -> None:
         mapping = buffer.obj
         self._mapping = mapping if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise") else None
+        self._size = size
         self._ready = 0
         self._kept = 0
 
     def reach(self, at: int) -> None:
         """Makes the bytes from `at` on ready, and lets go what lies more than a window before it."""
-        if self._mapping is None or at + WINDOW // 2 <= self._ready:
+        if self._mapping is None or at + self._size // 2 <= self._ready:
             return
-        behind = (at - WINDOW) // mmap.PAGESIZE * mmap.PAGESIZE
+        behind = (at - self._size) // mmap.PAGESIZE * mmap.PAGESIZE
         if behind > self._kept:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, behind - self._kept)
             self._kept = behind
         start = max(self._ready, at) // mmap.PAGESIZE * mmap.PAGESIZE
-        length = min(WINDOW, len(self._mapping) - start)
+        length = min(self._size, len(self._mapping) - start)
         if length > 0:
             # Older systems do not know the advice; then every page is mapped when it is touched.
             with suppress(OSError):

@@ -22,6 +22,8 @@ from stantools.store.resync import Damage, Resync
 BATCH_ROWS = 16384
 #: Bytes of a batch, about: what is touched at once of a mapped file. The first batch only finds out the sizes.
 _BATCH_BYTES = WINDOW // 2
+#: Bytes that a batch never goes beyond, unless it is one message: long messages may follow short ones.
+_MOST_BYTES = WINDOW
 _FIRST_ROWS = 64
 
 
@@ -61,7 +63,13 @@ def scan_slice(
         window.reach(at)
         begin = at
         part = columns if wanted >= columns.capacity else columns.take(wanted)
-        rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, part)
+        most = min(at + _MOST_BYTES, limit)
+        rows, at, stop = kernels.scan_messages(buffer, at, most, crc, check_crc, channel, part)
+        if most < limit and stop not in (Stop.END, Stop.FULL):
+            # Either the record goes on behind `most`, or it is bad, which shows when it is looked at by itself.
+            stop = Stop.END
+            if not rows:
+                rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, columns.take(1))
         if rows:
             wanted = max(1, min(columns.capacity, _BATCH_BYTES * rows // (at - begin)))
             yield columns.take(rows)

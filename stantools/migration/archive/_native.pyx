@@ -1,4 +1,402 @@
-# cython: language_level=3
-"""Placeholder until the kernels are written."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The kernels of stream archives, compiled. What each does is documented in `stantools.migration.archive.plain`.
+
+Every call releases the interpreter lock while it works. The hash of a record is made from the copy in the block: the
+source is a mapped file that a running server may write to, and a hash that does not fit its record would cut the stream
+short in the target.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from stantools.format._bytes cimport (
+    crc_by_multiplication, crc_by_tables, has_multiplication, load32, load64, store32, store64
+)
+from stantools.migration._headers cimport header_size, write_header
+from stantools.migration.archive._highway cimport HashPart, has_avx2, highway_avx2, highway_portable
+
+import numpy as np
+
+from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.migration.archive import layout
 
 NAME = "native"
+
+cdef enum:
+    # Members of layout.Stop.
+    DONE = 0
+    NO_ROOM = 1
+    GAP = 2
+    TOO_LARGE = 3
+    BAD_SEQUENCE = 4
+    # Members of layout.Flaw.
+    FINE = 0
+    COLUMNS_FULL = 1
+    CUT = 2
+    BAD_LENGTH = 3
+    BAD_HASH = 4
+
+    HEAD_SIZE = 22
+    LENGTH_SIZE = 4
+    HASH_SIZE = 8
+    EMPTY_SIZE = 30
+    KEY_SIZE = 32
+    CHUNK_SIZE = 65536
+    CHUNK_HEAD_SIZE = 8
+    STORED = 1
+    #: Below this size tables are as fast as multiplication.
+    MULTIPLY_FROM = 32
+
+cdef uint32_t HAS_HEADERS = layout.HAS_HEADERS
+cdef uint64_t SKIPPED = layout.SKIPPED
+cdef uint64_t MAX_SEQUENCE = layout.MAX_SEQUENCE
+cdef uint64_t MAX_RECORD_SIZE = layout.MAX_RECORD_SIZE
+cdef uint64_t MAX_SKIPS = layout.MAX_SKIPS
+
+cdef tuple STOPS = tuple(layout.Stop)
+cdef tuple FLAWS = tuple(layout.Flaw)
+
+ctypedef uint64_t (*Hash)(const uint8_t* key, const HashPart* parts, size_t count) noexcept nogil
+cdef Hash hash_of = highway_avx2 if has_avx2() else highway_portable
+
+CASTAGNOLI_CRC = Crc(CASTAGNOLI)
+cdef const uint32_t[:, ::1] TABLES = CASTAGNOLI_CRC.tables
+cdef const uint64_t[::1] FOLDING = CASTAGNOLI_CRC.folding
+cdef size_t multiply_from = MULTIPLY_FROM if has_multiplication() else <size_t>-1
+
+
+cdef inline uint32_t crc_of(const uint8_t* p, size_t size) noexcept nogil:
+    if size >= multiply_from:
+        return crc_by_multiplication(p, size, &FOLDING[0])
+    return crc_by_tables(p, size, &TABLES[0, 0])
+
+
+cdef class Bytes:
+    """A buffer to read from, held for the length of a call."""
+
+    cdef Py_buffer buffer
+    cdef bint held
+    cdef const uint8_t* base
+    cdef uint64_t size
+
+    def __cinit__(self, buffer):
+        PyObject_GetBuffer(buffer, &self.buffer, PyBUF_SIMPLE)
+        self.held = True
+        self.base = <const uint8_t*>self.buffer.buf
+        self.size = <uint64_t>self.buffer.len
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+
+cdef uint8_t[::1] writable(out):
+    """A buffer to write to."""
+    return np.frombuffer(out, np.uint8)
+
+
+cdef Bytes checked(key):
+    cdef Bytes held = Bytes(key)
+    if held.size != KEY_SIZE:
+        raise ValueError(f"a key of {held.size} bytes")
+    return held
+
+
+cdef inline uint64_t hash_record(
+    Hash function, const uint8_t* key, const uint8_t* record, uint64_t size, uint64_t subject_size, bint headers
+) noexcept nogil:
+    """The hash over a whole record, which leaves its sizes out."""
+    cdef HashPart parts[3]
+    cdef size_t count = 2
+    parts[0].start = record + 4
+    parts[0].size = 16
+    parts[1].start = record + HEAD_SIZE
+    parts[1].size = size - HEAD_SIZE - HASH_SIZE
+    if headers:
+        parts[1].size = subject_size
+        parts[2].start = record + HEAD_SIZE + subject_size + LENGTH_SIZE
+        parts[2].size = size - HEAD_SIZE - subject_size - LENGTH_SIZE - HASH_SIZE
+        count = 3
+    return function(key, parts, count)
+
+
+def hash64(data, key, bint portable=False):
+    """See `stantools.migration.archive.plain.hash64`; `portable`: as on a processor without AVX2."""
+    cdef Bytes text = Bytes(data)
+    cdef Bytes keys = checked(key)
+    cdef HashPart part
+    cdef Hash function = highway_portable if portable else hash_of
+    cdef uint64_t value
+    part.start = text.base
+    part.size = text.size
+    with nogil:
+        value = function(keys.base, &part, 1)
+    return value
+
+
+def hash_parts(parts, key, bint portable=False):
+    """The hash of up to 16 parts as one text: for the tests of how it goes on from part to part."""
+    cdef list held = [Bytes(part) for part in parts]
+    cdef Bytes keys = checked(key)
+    cdef HashPart places[16]
+    cdef size_t count = len(held), index
+    if count > 16:
+        raise ValueError(f"{count} parts")
+    for index in range(count):
+        places[index].start = (<Bytes>held[index]).base
+        places[index].size = (<Bytes>held[index]).size
+    return (highway_portable if portable else hash_of)(keys.base, places, count)
+
+
+def crc32c(data):
+    """See `stantools.migration.archive.plain.crc32c`."""
+    cdef Bytes view = Bytes(data)
+    cdef uint32_t value
+    with nogil:
+        value = crc_of(view.base, view.size)
+    return value
+
+
+def frame(data, out, int64_t position):
+    """See `stantools.migration.archive.plain.frame`."""
+    cdef Bytes view = Bytes(data)
+    cdef uint8_t[::1] target = writable(out)
+    cdef uint64_t chunks = (view.size + CHUNK_SIZE - 1) // CHUNK_SIZE
+    cdef uint64_t room = <uint64_t>target.shape[0]
+    cdef const uint8_t* p = view.base
+    cdef uint8_t* q
+    cdef uint64_t left = view.size
+    cdef uint32_t size, crc
+    if position < 0 or <uint64_t>position > room or view.size + chunks * CHUNK_HEAD_SIZE > room - <uint64_t>position:
+        raise ValueError(f"the frame of {view.size} bytes does not fit into {room} bytes")
+    if left == 0:
+        return position
+    q = &target[0] + position
+    with nogil:
+        while left:
+            size = <uint32_t>min(left, <uint64_t>CHUNK_SIZE)
+            memcpy(q + CHUNK_HEAD_SIZE, p, size)
+            crc = crc_of(q + CHUNK_HEAD_SIZE, size)
+            store32(q, STORED | (size + 4) << 8)
+            store32(q + 4, (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8)
+            q += CHUNK_HEAD_SIZE + size
+            p += size
+            left -= size
+    return position + <int64_t>(view.size + chunks * CHUNK_HEAD_SIZE)
+
+
+cdef inline uint8_t* write_skip(
+    uint8_t* p, uint64_t sequence, int64_t timestamp, Hash function, const uint8_t* key
+) noexcept nogil:
+    store32(p, EMPTY_SIZE)
+    store64(p + 4, sequence | SKIPPED)
+    store64(p + 12, <uint64_t>timestamp)
+    p[20] = p[21] = 0
+    store64(p + HEAD_SIZE, hash_record(function, key, p, EMPTY_SIZE, 0, False))
+    return p + EMPTY_SIZE
+
+
+def encode_skips(uint64_t sequence, uint64_t count, int64_t timestamp, key, out, int64_t position):
+    """See `stantools.migration.archive.plain.encode_skips`."""
+    cdef uint8_t[::1] target = writable(out)
+    cdef Bytes keys = checked(key)
+    cdef uint64_t room = <uint64_t>target.shape[0], number
+    cdef uint8_t* p
+    if position < 0 or <uint64_t>position > room or count > (room - <uint64_t>position) // EMPTY_SIZE:
+        raise ValueError(f"{count} skip records do not fit into the block at {position}")
+    if count == 0:
+        return position
+    p = &target[0] + position
+    with nogil:
+        for number in range(count):
+            p = write_skip(p, sequence + number, timestamp, hash_of, keys.base)
+    return position + <int64_t>(count * EMPTY_SIZE)
+
+
+cdef inline bint within(int64_t start, uint32_t size, uint64_t end) noexcept nogil:
+    return start >= 0 and size <= end and <uint64_t>start <= end - size
+
+
+cdef enum Wrong:
+    NOTHING
+    OUTSIDE
+    BLOCK_TOO_SMALL
+
+
+def encode_records(
+    buffer, columns, sequence, Py_ssize_t first, bytes channel not None, bytes subject not None, bint origin, key,
+    uint64_t previous, int64_t previous_time, int64_t room, out, int64_t position
+):
+    """See `stantools.migration.archive.plain.encode_records`."""
+    cdef Bytes source = Bytes(buffer)
+    cdef Bytes keys = checked(key)
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(sequence, np.uint64)
+    cdef const uint64_t[::1] origins = np.ascontiguousarray(columns.sequence, np.uint64)
+    cdef const int64_t[::1] times = np.ascontiguousarray(columns.timestamp, np.int64)
+    cdef const int64_t[::1] starts = np.ascontiguousarray(columns.data_start, np.int64)
+    cdef const uint32_t[::1] sizes = np.ascontiguousarray(columns.data_size, np.uint32)
+    cdef const int64_t[::1] reply_starts = np.ascontiguousarray(columns.reply_start, np.int64)
+    cdef const uint32_t[::1] reply_sizes = np.ascontiguousarray(columns.reply_size, np.uint32)
+    cdef uint8_t[::1] target = writable(out)
+    cdef const uint8_t* channel_bytes = channel
+    cdef const uint8_t* subject_bytes = subject
+    cdef size_t channel_size = len(channel), subject_size = len(subject)
+    cdef Py_ssize_t count = numbers.shape[0], row = first
+    cdef uint64_t capacity = <uint64_t>target.shape[0], at = <uint64_t>position
+    cdef uint64_t number, gap, size, header, live = 0
+    cdef uint32_t length
+    cdef uint8_t* p
+    cdef uint8_t* q
+    cdef int stop = DONE
+    cdef Wrong wrong = NOTHING
+    if count > min(
+        origins.shape[0], times.shape[0], starts.shape[0], sizes.shape[0], reply_starts.shape[0], reply_sizes.shape[0]
+    ):
+        raise ValueError("a column is shorter than the sequences")
+    if not 0 <= first <= count or position < 0 or at > capacity or room < 0:
+        raise ValueError(f"row {first} of {count} at {position} of {capacity}")
+    if subject_size > 0xFFFF:
+        raise ValueError(f"a subject of {subject_size} bytes")
+    if capacity == 0 and count:
+        raise ValueError("a block without room")
+    with nogil:
+        while row < count:
+            number = numbers[row]
+            if number <= previous or number > MAX_SEQUENCE:
+                stop = BAD_SEQUENCE
+                break
+            gap = number - previous - 1 if at else 0
+            if gap > MAX_SKIPS:
+                stop = GAP
+                break
+            header = header_size(channel_size, origins[row], times[row], reply_sizes[row], origin)
+            size = EMPTY_SIZE + subject_size + sizes[row] + header
+            if header:
+                size += LENGTH_SIZE
+            if size > MAX_RECORD_SIZE:
+                stop = TOO_LARGE
+                break
+            if gap:
+                if gap * EMPTY_SIZE > capacity - at:
+                    wrong = BLOCK_TOO_SMALL
+                    break
+                p = &target[0] + at
+                for number in range(previous + 1, numbers[row]):
+                    p = write_skip(p, number, previous_time, hash_of, keys.base)
+                at += gap * EMPTY_SIZE
+                number = numbers[row]
+            if at and at + size > <uint64_t>room:
+                stop = NO_ROOM
+                break
+            if size > capacity - at:
+                wrong = BLOCK_TOO_SMALL
+                break
+            if not within(starts[row], sizes[row], source.size):
+                wrong = OUTSIDE
+                break
+            if reply_sizes[row] and not within(reply_starts[row], reply_sizes[row], source.size):
+                wrong = OUTSIDE
+                break
+            p = &target[0] + at
+            length = <uint32_t>size
+            store32(p, length | HAS_HEADERS if header else length)
+            store64(p + 4, number)
+            store64(p + 12, <uint64_t>times[row])
+            p[20] = <uint8_t>subject_size
+            p[21] = <uint8_t>(subject_size >> 8)
+            memcpy(p + HEAD_SIZE, subject_bytes, subject_size)
+            q = p + HEAD_SIZE + subject_size
+            if header:
+                store32(q, <uint32_t>header)
+                q = write_header(
+                    q + LENGTH_SIZE, channel_bytes, channel_size, origins[row], times[row],
+                    source.base + reply_starts[row], reply_sizes[row], origin
+                )
+            memcpy(q, source.base + starts[row], sizes[row])
+            store64(q + sizes[row], hash_record(hash_of, keys.base, p, size, subject_size, header != 0))
+            at += size
+            live += size
+            previous = number
+            previous_time = times[row]
+            row += 1
+    if wrong == OUTSIDE:
+        raise ValueError("a message reaches beyond its buffer")
+    if wrong == BLOCK_TOO_SMALL:
+        raise ValueError(f"the records do not fit into the block of {capacity} bytes at {at}")
+    return row, at, live, STOPS[stop]
+
+
+def scan_records(block, int64_t position, key, columns):
+    """See `stantools.migration.archive.plain.scan_records`."""
+    cdef Bytes view = Bytes(block)
+    cdef Bytes keys = checked(key)
+    cdef uint64_t[::1] numbers = columns.sequence
+    cdef uint8_t[::1] flags = columns.flags
+    cdef int64_t[::1] times = columns.timestamp
+    cdef uint32_t[::1] lengths = columns.length
+    cdef int64_t[::1] subject_starts = columns.subject_start
+    cdef uint32_t[::1] subject_sizes = columns.subject_size
+    cdef int64_t[::1] header_starts = columns.header_start
+    cdef uint32_t[::1] header_sizes = columns.header_size
+    cdef int64_t[::1] data_starts = columns.data_start
+    cdef uint32_t[::1] data_sizes = columns.data_size
+    cdef Py_ssize_t capacity = columns.capacity, row = 0
+    cdef uint64_t at = <uint64_t>position, left, size, needed, subject, header, place
+    cdef uint32_t word
+    cdef const uint8_t* p
+    cdef int flaw = FINE
+    if position < 0 or at > view.size:
+        raise ValueError(f"position {position} of {view.size}")
+    if capacity > min(
+        numbers.shape[0], flags.shape[0], times.shape[0], lengths.shape[0], subject_starts.shape[0],
+        subject_sizes.shape[0], header_starts.shape[0], header_sizes.shape[0], data_starts.shape[0], data_sizes.shape[0]
+    ):
+        raise ValueError("a column is shorter than the capacity")
+    with nogil:
+        while at < view.size:
+            if row == capacity:
+                flaw = COLUMNS_FULL
+                break
+            left = view.size - at
+            if left < EMPTY_SIZE:
+                flaw = CUT
+                break
+            p = view.base + at
+            word = load32(p)
+            size = word & ~HAS_HEADERS
+            subject = p[20] | <uint64_t>p[21] << 8
+            needed = EMPTY_SIZE + subject
+            if size < needed or size > MAX_RECORD_SIZE:
+                flaw = BAD_LENGTH
+                break
+            if size > left:
+                flaw = CUT
+                break
+            header = 0
+            place = HEAD_SIZE + subject
+            if word & HAS_HEADERS:
+                if needed + LENGTH_SIZE > size:
+                    flaw = BAD_LENGTH
+                    break
+                header = load32(p + place)
+                place += LENGTH_SIZE
+                if needed + LENGTH_SIZE + header > size:
+                    flaw = BAD_LENGTH
+                    break
+            if hash_record(hash_of, keys.base, p, size, subject, word & HAS_HEADERS) != load64(p + size - HASH_SIZE):
+                flaw = BAD_HASH
+                break
+            numbers[row] = load64(p + 4) & MAX_SEQUENCE
+            flags[row] = <uint8_t>(load64(p + 4) >> 62)
+            times[row] = <int64_t>load64(p + 12)
+            lengths[row] = <uint32_t>size
+            subject_starts[row] = <int64_t>(at + HEAD_SIZE)
+            subject_sizes[row] = <uint32_t>subject
+            header_starts[row] = <int64_t>(at + place) if word & HAS_HEADERS else 0
+            header_sizes[row] = <uint32_t>header
+            data_starts[row] = <int64_t>(at + place + header)
+            data_sizes[row] = <uint32_t>(size - HASH_SIZE - place - header)
+            row += 1
+            at += size
+    return row, at, FLAWS[flaw]

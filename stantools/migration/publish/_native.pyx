@@ -1,4 +1,213 @@
-# cython: language_level=3
-"""Placeholder until the kernels are written."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The publishing kernels, compiled. What each does is documented in `stantools.migration.publish.plain`, its twin.
+
+Every call releases the interpreter lock while it works. What a row points to is checked against the buffer, and what a
+frame takes against the room there is, before a byte moves.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from stantools.migration._headers cimport header_size, unsigned_decimal_size, write_header, write_unsigned_decimal
 
 NAME = "native"
+
+cdef bytes VERSION = b"NATS/1.0\r\n"
+cdef bytes ID = b"Nats-Msg-Id: "
+cdef bytes EXPECTED = b"\r\nNats-Expected-Last-Sequence: "
+cdef bytes END = b"\r\n\r\n"
+cdef bytes GOOD_START = b'{"stream":"'
+cdef bytes SEQUENCE = b'"seq":'
+
+cdef struct Text:
+    const uint8_t* start
+    size_t size
+
+
+cdef inline Text text_of(bytes value) noexcept:
+    cdef Text text
+    text.start = value
+    text.size = len(value)
+    return text
+
+
+cdef inline uint8_t* put(uint8_t* p, Text text) noexcept nogil:
+    memcpy(p, text.start, text.size)
+    return p + text.size
+
+
+cdef class Held:
+    """A buffer, held for the length of a call."""
+
+    cdef Py_buffer buffer
+    cdef bint held
+
+    def __cinit__(self, thing, bint writable):
+        PyObject_GetBuffer(thing, &self.buffer, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+
+def encode_publishes(batch, int64_t row, int64_t rows, bytes reply, bytes identity, bint origin, uint64_t largest, out):
+    """See the twin."""
+    columns = batch.columns
+    cdef const uint64_t[:] sequences = batch.sequence
+    cdef const uint64_t[:] own = columns.sequence
+    cdef const int64_t[:] times = columns.timestamp
+    cdef const int64_t[:] starts = columns.data_start
+    cdef const uint32_t[:] sizes = columns.data_size
+    cdef const int64_t[:] reply_starts = columns.reply_start
+    cdef const uint32_t[:] reply_sizes = columns.reply_size
+    cdef int64_t length = sequences.shape[0]
+    if row < 0 or rows < 0 or rows > length or row > length - rows:
+        raise ValueError(f"rows {row} to {row + rows} of {length}")
+    if not (own.shape[0] == times.shape[0] == starts.shape[0] == sizes.shape[0] == length) or not (
+        reply_starts.shape[0] == reply_sizes.shape[0] == length
+    ):
+        raise ValueError("the columns are not of the same length")
+    cdef Held source = Held(batch.buffer, False), target = Held(out, True)
+    cdef const uint8_t* base = <const uint8_t*>source.buffer.buf
+    cdef uint64_t extent = <uint64_t>source.buffer.len
+    cdef uint8_t* begin = <uint8_t*>target.buffer.buf
+    cdef uint8_t* p = begin
+    cdef uint64_t room = <uint64_t>target.buffer.len
+    cdef Text channel = text_of(batch.channel), subject = text_of(batch.subject)
+    cdef Text answer = text_of(reply), ident = text_of(identity)
+    cdef Text version = text_of(VERSION), id_name = text_of(ID), expected = text_of(EXPECTED), end = text_of(END)
+    cdef uint64_t fixed = ident.size + id_name.size + expected.size
+    cdef int64_t at = row, bad = -1
+    cdef uint64_t sequence, block, own_block, total, frame, size, reply_size
+    with nogil:
+        while at < row + rows:
+            sequence = sequences[at]
+            if at > row and sequence != sequences[at - 1] + 1:
+                break
+            size = sizes[at]
+            reply_size = reply_sizes[at]
+            if (
+                starts[at] < 0 or size > extent or <uint64_t>starts[at] > extent - size
+                or reply_starts[at] < 0 or reply_size > extent or <uint64_t>reply_starts[at] > extent - reply_size
+            ):
+                bad = at
+                break
+            own_block = header_size(channel.size, own[at], times[at], reply_size, origin)
+            # A message's own block ends with an empty line, which moves behind the lines added.
+            block = (own_block - 2 if own_block else version.size) + fixed
+            block += unsigned_decimal_size(own[at]) + unsigned_decimal_size(sequence - 1) + end.size
+            total = block + size
+            frame = 5 + subject.size + 1 + answer.size + unsigned_decimal_size(sequence) + 1
+            frame += unsigned_decimal_size(block) + 1 + unsigned_decimal_size(total) + 2 + total + 2
+            if total > largest or frame > room:
+                break
+            p = put_frame_line(p, subject, answer, sequence, block, total)
+            if own_block:
+                p = write_header(
+                    p, channel.start, channel.size, own[at], times[at], base + reply_starts[at], reply_size, origin
+                ) - 2
+            else:
+                p = put(p, version)
+            p = put(p, id_name)
+            p = put(p, ident)
+            p = write_unsigned_decimal(p, own[at])
+            p = put(p, expected)
+            p = write_unsigned_decimal(p, sequence - 1)
+            p = put(p, end)
+            memcpy(p, base + starts[at], size)
+            p += size
+            p[0] = b"\r"
+            p[1] = b"\n"
+            p += 2
+            room -= frame
+            at += 1
+    if bad >= 0:
+        raise ValueError(f"row {bad} points out of the buffer")
+    return at - row, p - begin
+
+
+cdef inline uint8_t* put_frame_line(
+    uint8_t* p, Text subject, Text answer, uint64_t sequence, uint64_t block, uint64_t total
+) noexcept nogil:
+    memcpy(p, b"HPUB ", 5)
+    p = put(p + 5, subject)
+    p[0] = b" "
+    p = put(p + 1, answer)
+    p = write_unsigned_decimal(p, sequence)
+    p[0] = b" "
+    p = write_unsigned_decimal(p + 1, block)
+    p[0] = b" "
+    p = write_unsigned_decimal(p + 1, total)
+    p[0] = b"\r"
+    p[1] = b"\n"
+    return p + 2
+
+
+def check_answers(buffer, frames, int64_t row, bytes reply, uint64_t expected):
+    """See the twin."""
+    cdef const int64_t[:] starts = frames.subject_start
+    cdef const uint32_t[:] sizes = frames.subject_size
+    cdef const uint32_t[:] header_sizes = frames.header_size
+    cdef const int64_t[:] data_starts = frames.data_start
+    cdef const uint32_t[:] data_sizes = frames.data_size
+    cdef int64_t length = starts.shape[0]
+    if row < 0 or row > length:
+        raise ValueError(f"row {row} of {length}")
+    if not (sizes.shape[0] == header_sizes.shape[0] == data_starts.shape[0] == data_sizes.shape[0] == length):
+        raise ValueError("the columns are not of the same length")
+    cdef Held source = Held(buffer, False)
+    cdef const uint8_t* base = <const uint8_t*>source.buffer.buf
+    cdef uint64_t extent = <uint64_t>source.buffer.len
+    cdef Text prefix = text_of(reply), good = text_of(GOOD_START), name = text_of(SEQUENCE)
+    cdef bint outside = False
+    cdef const uint8_t* subject
+    with nogil:
+        while row < length:
+            if (
+                starts[row] < 0 or sizes[row] > extent or <uint64_t>starts[row] > extent - sizes[row]
+                or data_starts[row] < 0 or data_sizes[row] > extent or <uint64_t>data_starts[row] > extent - data_sizes[row]
+            ):
+                outside = True
+                break
+            subject = base + starts[row]
+            if sizes[row] >= prefix.size and memcmp(subject, prefix.start, prefix.size) == 0:
+                if header_sizes[row] or not is_number(subject + prefix.size, sizes[row] - prefix.size, expected):
+                    break
+                if not is_stored(base + data_starts[row], data_sizes[row], good, name, expected):
+                    break
+                expected += 1
+            row += 1
+    if outside:
+        raise ValueError(f"row {row} points out of the buffer")
+    return row, expected
+
+
+cdef inline bint is_number(const uint8_t* p, size_t size, uint64_t number) noexcept nogil:
+    """Whether these bytes are the number as `%d` writes it."""
+    cdef uint8_t text[20]
+    cdef size_t digits = unsigned_decimal_size(number)
+    if size != digits:
+        return False
+    write_unsigned_decimal(text, number)
+    return memcmp(p, text, digits) == 0
+
+
+cdef inline bint is_stored(const uint8_t* p, size_t size, Text good, Text name, uint64_t expected) noexcept nogil:
+    cdef const uint8_t* end = p + size
+    cdef size_t digits = unsigned_decimal_size(expected)
+    if size < good.size or memcmp(p, good.start, good.size) != 0:
+        return False
+    p += good.size
+    while <size_t>(end - p) >= name.size and memcmp(p, name.start, name.size) != 0:
+        p += 1
+    if <size_t>(end - p) < name.size:
+        return False
+    p += name.size
+    while p < end and p[0] == b" ":
+        p += 1
+    if <size_t>(end - p) < digits or not is_number(p, digits, expected):
+        return False
+    p += digits
+    return p == end or not (b"0" <= p[0] <= b"9")

@@ -27,6 +27,8 @@ class SalvageOptions:
         archived: Also take messages from `.bak` slices.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Slices that are scanned, and channels that are written, at the same time.
+        keep_positions: Leave the positions of subscriptions as they are up to the last sequence that was ever known.
+            A store does not hold a last sequence without its message, other targets do.
     """
 
     cluster_id: str | None = None
@@ -35,6 +37,7 @@ class SalvageOptions:
     archived: bool = False
     patterns: tuple[str, ...] = ()
     workers: int = 2
+    keep_positions: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,9 @@ class ChannelPlan:
         filled: Which sequences become empty messages.
         origin: What it is, if it is not simply the channel of that name.
         subscriptions: Its subscriptions, changed where they must be.
+        stored_name: The name that its records carry; another one for an older generation.
+        lost: Sequences whose messages are damaged or gone, as far as that is known (of any generation).
+        last_known: Its last sequence, also where only the index of a slice still names it.
     """
 
     name: bytes
@@ -102,6 +108,9 @@ class ChannelPlan:
     filled: Ranges = field(default_factory=Ranges)
     origin: str = ""
     subscriptions: list[Subscription] = field(default_factory=list)
+    stored_name: bytes = b""
+    lost: Ranges = field(default_factory=Ranges)
+    last_known: int = 0
 
 
 @dataclass

@@ -49,11 +49,15 @@ class _Source:
         runs: Good records, those of the channel's own directory first.
         rewrites: Messages whose record header must be made anew.
         subs: The fold of its subs.dat.
+        lost: Sequences whose messages are damaged beyond proof, or of which only an index tells.
+        named: What only the index of a slice names, by the number of the slice.
     """
 
     runs: list[Run] = field(default_factory=list)
     rewrites: list[Rewrite] = field(default_factory=list)
     subs: SubsState | None = None
+    lost: Ranges = field(default_factory=Ranges)
+    named: list[tuple[int, Ranges]] = field(default_factory=list)
 
 
 def plan_salvage(
@@ -169,7 +173,7 @@ def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Sour
             )
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)
-    _leave_lost_sequences(survey, plan)
+    _leave_lost_sequences(survey, source, plan)
     for path in (*files.misnamed, *files.foreign, *files.directories):
         loss = path in files.misnamed
         reason = "its slice number cannot be read" if loss else "not part of the store"
@@ -203,11 +207,14 @@ def _damaged(file: str, neighbours: Neighbours) -> Dropped:
     return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", loss=False)
 
 
-def _leave_lost_sequences(survey: ChannelSurvey, plan: SalvagePlan) -> None:
+def _leave_lost_sequences(survey: ChannelSurvey, source: _Source, plan: SalvagePlan) -> None:
     """Notes the messages that are lost: damaged beyond proof, or named by an index whose data is gone."""
     lost = survey.damaged - survey.repairable
-    named = Ranges.union(s.index.dangling for s in (*survey.slices, *survey.lone_indexes))
+    slices = (*survey.slices, *survey.lone_indexes)
+    source.named = [(s.files.number, s.index.dangling) for s in slices if s.index.dangling]
+    named = Ranges.union(ranges for _, ranges in source.named)
     lost |= named - survey.intact - survey.repairable
+    source.lost = lost
     if lost:
         plan.dropped.append(Dropped(survey.files.name, -1, 0, "the messages are damaged or gone", lost))
     elif any(_held_something(s, n) for s in survey.slices for n in s.damages):
@@ -251,7 +258,7 @@ def _plan_channel(
     kept = _choose(plan, text, history)
     subs = source.subs or SubsState()
     for generation, is_main in kept:
-        target = ChannelPlan(name)
+        target = ChannelPlan(name, stored_name=name)
         if not is_main:
             target.name = _beside(name, taken)
             target.origin = f"an older generation of {text!r}"
@@ -262,16 +269,28 @@ def _plan_channel(
         rewrites = source.rewrites if is_main else []
         target.steps = _steps(plan, text, generation, rewrites)
         target.sequences = _sequences(target.steps)
+        target.last_known = target.sequences.last
         if plan.options.fill_gaps:
             target.filled = target.sequences.holes()
             _check_filling(target)
         if is_main:
-            decided = plan_subscriptions(subs, known_clients, target.sequences.last)
+            target.lost = source.lost - target.sequences
+            target.last_known = max(target.last_known, _last_named(source, history, generation))
+            last = target.last_known if plan.options.keep_positions else target.sequences.last
+            decided = plan_subscriptions(subs, known_clients, last)
             target.subscriptions = decided.subscriptions
             plan.changes += [f"{text}: {change}" for change in decided.changes]
             plan.dropped += [Dropped(f"{text}/subs.dat", -1, 0, reason, loss=False) for reason in decided.dropped]
         plan.channels.append(target)
         plan.bytes += sum(_bytes(step) for step in target.steps)
+
+
+def _last_named(source: _Source, history: History, generation: Generation) -> int:
+    """Returns the last sequence of a generation that only an index still names, 0 if there is none."""
+    # Of several generations, only what lies in the newest slice or behind it can belong to the newest.
+    several = len(history.generations) > 1
+    newest = max((p.run.slice.number for p in generation.pieces), default=0) if several else 0
+    return max((ranges.last for number, ranges in source.named if number >= newest), default=0)
 
 
 def _check_filling(target: ChannelPlan) -> None:

@@ -1,0 +1,350 @@
+"""Carrying out a plan on a running server: every stream loaded, proven, and only then given its limits.
+
+For each stream, with what the journal remembers (see `journal`):
+
+    nothing there          load it                                       STARTED, then LOADED
+    there, as it must be   recognised, not loaded again                  LOADED
+    there, half published  publishing goes on behind its last sequence   LOADED
+    there, and different   refused; or deleted first; or what is missing is appended, if the user says so
+    loaded                 every message and consumer is compared; then the plan's limits are set    PROVEN
+
+A stream is loaded without its limits of age, number and size: they would remove messages before these can be
+compared. Streams are worked on a few at a time; one that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stantools.errors import RefusedError, StantoolsError
+from stantools.inspection.findings import Finding
+from stantools.migration.archive.writer import ArchiveState
+from stantools.migration.journal import Journal, StreamState
+from stantools.migration.plan.model import Way
+from stantools.migration.prepared import PreparedStream
+from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.publish.stream import publish_stream
+from stantools.migration.target.errors import ConnectionLostError, NoAnswerError
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.restore import RestoreError, restore
+from stantools.migration.target.state import state_differences
+from stantools.migration.watch import Stage, Unwatched, Watch, counted
+
+#: Seconds before something is tried again because the connection broke.
+_PAUSE = 1.0
+
+
+class Existing(enum.StrEnum):
+    """What to do with a stream that is there and is not what the plan makes."""
+
+    REFUSE = "refuse"
+    REPLACE = "replace"  #: delete it and load it anew
+    APPEND = "append"  #: publish what it lacks at its end, if all it has is equal
+
+
+class Outcome(enum.StrEnum):
+    """What became of a stream."""
+
+    MIGRATED = "migrated"
+    REPLACED = "replaced"
+    CONTINUED = "continued"  #: a killed run had published a part of it
+    APPENDED = "appended"
+    COMPLETE = "complete before"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class ApplyOptions:
+    """How to carry out a plan.
+
+    Attributes:
+        way: Archive or publish.
+        existing: What to do with streams that are there and different.
+        parallel: Streams that are worked on at the same time.
+        prove: Compare every message; else only the numbers that the server tells.
+        compression: Of the archive on its way: `stored` or `snappy`.
+        attempts: How often a stream is tried when the connection breaks.
+        chunk_timeout: Seconds in which a piece of an archive must be taken.
+        final_timeout: Seconds in which the server must have unpacked it.
+    """
+
+    way: Way = Way.ARCHIVE
+    existing: Existing = Existing.REFUSE
+    parallel: int = 2
+    prove: bool = True
+    compression: str = "stored"
+    attempts: int = 3
+    chunk_timeout: float = 30.0
+    final_timeout: float = 3600.0
+
+
+@dataclass
+class StreamResult:
+    """What became of one stream.
+
+    Attributes:
+        stream: Its name.
+        outcome: What was done.
+        messages: Messages that it holds.
+        bytes: Their size as the server counts.
+        seconds: How long loading took, 0 if nothing was loaded.
+        proven: Messages that were compared one by one.
+        prove_seconds: How long that took.
+        findings: Differences that were found.
+        error: Why it failed.
+    """
+
+    stream: str
+    outcome: Outcome = Outcome.FAILED
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    proven: int = 0
+    prove_seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    error: StantoolsError | None = None
+
+    @property
+    def good(self) -> bool:
+        """It is what it should be."""
+        return self.error is None and not self.findings
+
+
+async def apply_streams(
+    js: JetStream,
+    streams: Sequence[PreparedStream],
+    journal: Journal,
+    options: ApplyOptions,
+    watch: Watch | None = None,
+) -> list[StreamResult]:
+    """Makes every stream on the server what the plan says. Results are in the order of the streams.
+
+    Args:
+        js: The server.
+        streams: From `prepare`.
+        journal: Of this plan and target.
+        options: How.
+        watch: Told what is going on.
+    """
+    slots = asyncio.Semaphore(options.parallel)
+    watch = watch or Unwatched()
+
+    async def one(stream: PreparedStream) -> StreamResult:
+        async with slots:
+            job = _Job(js, stream, journal, options, watch)
+            try:
+                await job.run()
+            except StantoolsError as problem:
+                job.result.outcome, job.result.error = Outcome.FAILED, problem
+            return job.result
+
+    return await asyncio.gather(*(one(stream) for stream in streams))
+
+
+class _Job:
+    """One stream on its way."""
+
+    def __init__(
+        self, js: JetStream, stream: PreparedStream, journal: Journal, options: ApplyOptions, watch: Watch
+    ) -> None:
+        self._js = js
+        self._stream = stream
+        self._plan = stream.plan
+        self._journal = journal
+        self._options = options
+        self._watch = watch
+        self.result = StreamResult(stream.name)
+
+    async def run(self) -> None:
+        """Loads, proves, sets limits: as much of it as is not done yet."""
+        name = self._plan.name
+        info = await self._js.stream_info(name)
+        state = self._journal.state(name)
+        if info is not None and state is StreamState.PROVEN:
+            self._keep(info)
+            return
+        if info is not None and self._journal.facts(name).get("limiting"):
+            # Everything was compared; a killed run may have set the limits already, and they may have removed some.
+            await self._limit(info)
+            self._keep(await self._info())
+            return
+        expected = await asyncio.to_thread(self._stream.measure)
+        await self._load(info, expected)
+        found = await self._info()
+        self.result.messages, self.result.bytes = found["state"]["messages"], found["state"]["bytes"]
+        if self._options.prove:
+            await self._prove()
+        if not self.result.findings:
+            await self._limit(found)
+
+    def _keep(self, info: Mapping[str, Any]) -> None:
+        self.result.outcome = Outcome.COMPLETE
+        self.result.messages, self.result.bytes = info["state"]["messages"], info["state"]["bytes"]
+
+    async def _info(self) -> dict[str, Any]:
+        info = await self._js.stream_info(self._plan.name)
+        if info is None:
+            raise StantoolsError(f"stream {self._plan.name} has vanished", "find out who deleted it, and run again")
+        return info
+
+    async def _load(self, info: Mapping[str, Any] | None, expected: ArchiveState) -> None:
+        outcome = Outcome.MIGRATED
+        if info is not None:
+            outcome = await self._judge(info, expected)
+            if outcome is Outcome.COMPLETE:
+                self.result.outcome = outcome
+                self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
+                return
+        publish = self._options.way is Way.PUBLISH or outcome is Outcome.APPENDED
+        self._journal.note(self._plan.name, StreamState.STARTED, way=Way.PUBLISH if publish else Way.ARCHIVE)
+        started = time.monotonic()
+        if publish:
+            await self._publish(resume=outcome in (Outcome.CONTINUED, Outcome.APPENDED))
+        else:
+            await self._restore(expected)
+        self.result.seconds = time.monotonic() - started
+        self.result.outcome = outcome
+        self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
+
+    async def _judge(self, info: Mapping[str, Any], expected: ArchiveState) -> Outcome:
+        """Decides what to do with a stream that is there. Deletes it if it is to be replaced."""
+        name = self._plan.name
+        begun = self._journal.state(name) is not None
+        ours = begun or info["config"].get("description") == self._plan.config.get("description")
+        differences = state_differences(self._comparable(expected), info["state"])
+        if ours and not differences:
+            return Outcome.COMPLETE
+        if begun and self._journal.facts(name).get("way") == Way.PUBLISH:
+            return Outcome.CONTINUED
+        if self._options.existing is Existing.APPEND:
+            return Outcome.APPENDED
+        if self._options.existing is Existing.REPLACE:
+            await self._js.delete_stream(name)
+            self._journal.forget(name)
+            return Outcome.REPLACED
+        what = f"its {differences[0]}" if differences else "and it is not clear that a migration made it"
+        raise RefusedError(
+            f"stream {name} is there already, {what}",
+            "--replace deletes it first; --append-missing publishes what it lacks at its end; or choose another name",
+        )
+
+    def _comparable(self, expected: ArchiveState) -> dict[str, Any]:
+        """Returns what can be compared: published messages have other times, and more headers."""
+        state = expected.as_json()
+        if self._options.way is Way.ARCHIVE:
+            return state
+        return {name: state[name] for name in ("messages", "first_seq", "last_seq")}
+
+    async def _restore(self, expected: ArchiveState) -> None:
+        plan, state = self._plan, expected.as_json() | {"consumer_count": len(self._plan.consumers)}
+        for attempt in range(1, self._options.attempts + 1):
+            archive = self._stream.archive(plan.loading_config, self._options.compression)
+            self._watch.begin(plan.name, Stage.LOAD, expected.messages)
+            counter = _Counter(self._watch)
+            try:
+                await restore(
+                    self._js,
+                    plan.name,
+                    plan.loading_config,
+                    state,
+                    self._stream.pieces(archive, counter),
+                    chunk_timeout=self._options.chunk_timeout,
+                    final_timeout=self._options.final_timeout,
+                )
+                return
+            except RestoreError as problem:
+                if not problem.again or problem.left != "nothing" or attempt == self._options.attempts:
+                    raise
+                self._watch.advance(plan.name, -counter.messages)
+                await asyncio.sleep(_PAUSE * attempt)
+            finally:
+                self._watch.end(plan.name)
+
+    async def _publish(self, *, resume: bool) -> None:
+        plan = self._plan
+        for attempt in range(1, self._options.attempts + 1):
+            self._watch.begin(plan.name, Stage.LOAD, self._stream.source.count)
+            counter = _Counter(self._watch)
+            try:
+                await publish_stream(
+                    self._js,
+                    plan.name,
+                    plan.loading_config,
+                    self._stream.source,
+                    self._stream.positions(),
+                    origin=plan.origin_headers,
+                    progress=lambda count, counter=counter: counter.advance(plan.name, count),
+                    resume=resume or attempt > 1,
+                )
+                return
+            except (ConnectionLostError, NoAnswerError):
+                if attempt == self._options.attempts:
+                    raise
+                self._watch.advance(plan.name, -counter.messages)
+                await asyncio.sleep(_PAUSE * attempt)
+            finally:
+                self._watch.end(plan.name)
+
+    async def _prove(self) -> None:
+        self._watch.begin(self._plan.name, Stage.PROVE, self._stream.source.count)
+        try:
+            proof = await prove(self._js, self._stream, self._options.way, self._watch)
+        finally:
+            self._watch.end(self._plan.name)
+        self.result.findings = proof.findings
+        self.result.proven, self.result.prove_seconds = proof.messages, proof.seconds
+
+    async def _limit(self, info: Mapping[str, Any]) -> None:
+        """Sets the limits that the plan wants, now that everything was compared."""
+        name = self._plan.name
+        if self._plan.limited:
+            self._journal.note(name, StreamState.LOADED, limiting=True)
+            await self._js.update_stream({**info["config"], **self._plan.config})
+        self._journal.note(name, StreamState.PROVEN if self._options.prove else StreamState.LOADED)
+
+
+class _Counter:
+    """Passes progress on and remembers it, so that it can be taken back."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.messages = 0
+
+    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+        """Passes it on."""
+        self._watch.begin(stream, stage, messages)
+
+    def advance(self, stream: str, messages: int) -> None:
+        """Passes it on and adds it up."""
+        self.messages += messages
+        self._watch.advance(stream, messages)
+
+    def end(self, stream: str) -> None:
+        """Passes it on."""
+        self._watch.end(stream)
+
+
+async def prove(js: JetStream, stream: PreparedStream, way: Way, watch: Watch | None = None) -> Proof:
+    """Compares a stream on a server with the store: every message, every consumer.
+
+    Args:
+        js: The server.
+        stream: What it must be.
+        way: How it was loaded: published messages have their times in headers.
+        watch: Told how many messages were compared.
+    """
+    watch = watch or Unwatched()
+    return await prove_stream(
+        js,
+        stream.name,
+        stream.source,
+        origin=stream.plan.origin_headers,
+        via_publish=way is Way.PUBLISH,
+        consumers=stream.positions(),
+        progress=lambda count: watch.advance(stream.name, count),
+    )

@@ -1,0 +1,130 @@
+"""The layout of message blocks in a stream archive (migration spec, section 5.2) and what is read out of them.
+
+A block is records one after the other, little endian:
+
+    u32 length (of the whole record; bit 31: there are headers) | u64 sequence (bit 63: erased or skipped) | i64 time in ns
+    u16 size of the subject | subject | u32 size of the headers and headers, if bit 31 says so | payload | 8 bytes hash
+
+The hash is HighwayHash-64 over sequence, time, subject, headers and payload, without the sizes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Length, sequence, time and size of the subject.
+RECORD_HEAD_SIZE: Final = 22
+#: The size of the headers, where there are any.
+HEADER_LENGTH_SIZE: Final = 4
+HASH_SIZE: Final = 8
+#: A record without subject, headers and payload, which is what a skip record is.
+EMPTY_RECORD_SIZE: Final = RECORD_HEAD_SIZE + HASH_SIZE
+#: The server takes a longer record for damage.
+MAX_RECORD_SIZE: Final = 32 << 20
+#: Bit 31 of the length.
+HAS_HEADERS: Final = 1 << 31
+#: Bit 63 of the sequence: nothing is stored under it.
+SKIPPED: Final = 1 << 63
+#: Bit 62 of the sequence: it was deleted later than it was stored. Never written (section 5.3).
+TOMBSTONE: Final = 1 << 62
+#: The greatest sequence that is not mistaken for a flag.
+MAX_SEQUENCE: Final = TOMBSTONE - 1
+MAX_SUBJECT_SIZE: Final = 0xFFFF
+
+#: A gap up to this is filled with skip records; a wider one starts a new block, since a server keeps a table over the
+#: whole span of a block (section 5.3).
+MAX_SKIPS: Final = 65536
+
+
+class Stop(enum.IntEnum):
+    """Why the writing of records ended."""
+
+    #: Every row is written.
+    DONE = 0
+    #: The next record does not fit into the block.
+    FULL = 1
+    #: Before the next one are more missing sequences than a block should span.
+    GAP = 2
+    #: The next record would be over `MAX_RECORD_SIZE`.
+    TOO_LARGE = 3
+    #: The next sequence is not greater than the one before, or over `MAX_SEQUENCE`.
+    BAD_SEQUENCE = 4
+
+
+class Flaw(enum.IntEnum):
+    """Why the reading of records ended."""
+
+    #: All is read.
+    NONE = 0
+    #: The columns are full.
+    FULL = 1
+    #: The block ends within a record.
+    CUT = 2
+    #: The sizes in a record contradict each other.
+    BAD_LENGTH = 3
+    #: The hash of a record is another one.
+    BAD_HASH = 4
+
+
+class RecordColumns:
+    """What is known of the records of a block, one row a record. Positions are counted from where the block begins.
+
+    Attributes:
+        capacity: Number of rows.
+        sequence: Sequence in the stream, without flags.
+        flags: The flags of the sequence, as bits: 2 skipped, 1 tombstone.
+        timestamp: Nanoseconds since 1970.
+        length: Size of the record in bytes.
+        subject_start: Where the subject begins.
+        subject_size: Its size in bytes.
+        header_start: Where the header block begins.
+        header_size: Its size in bytes, 0 without headers.
+        data_start: Where the payload begins.
+        data_size: Its size in bytes.
+    """
+
+    __slots__ = (
+        "capacity",
+        "data_size",
+        "data_start",
+        "flags",
+        "header_size",
+        "header_start",
+        "length",
+        "sequence",
+        "subject_size",
+        "subject_start",
+        "timestamp",
+    )
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.sequence: NDArray[np.uint64] = np.zeros(capacity, np.uint64)
+        self.flags: NDArray[np.uint8] = np.zeros(capacity, np.uint8)
+        self.timestamp: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.length: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
+        self.subject_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.subject_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
+        self.header_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.header_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
+        self.data_start: NDArray[np.int64] = np.zeros(capacity, np.int64)
+        self.data_size: NDArray[np.uint32] = np.zeros(capacity, np.uint32)
+
+    def __len__(self) -> int:
+        return self.capacity
+
+    def take(self, rows: int | slice | NDArray[np.bool_]) -> Self:
+        """Some of the rows: the first `rows` or a slice as views, or those that a mask selects as copies."""
+        part = object.__new__(type(self))
+        chosen = slice(rows) if isinstance(rows, int) else rows
+        for name in self.__slots__:
+            if name != "capacity":
+                setattr(part, name, getattr(self, name)[chosen])
+        part.capacity = len(part.sequence)
+        return part

@@ -1,0 +1,407 @@
+"""The kernels of stream archives in Python and numpy: always there, and the reference for the compiled ones.
+
+Use them through `stantools.migration.archive.kernels`. All work on whole batches or blocks. `ValueError` only tells of
+wrong use; what the bytes of an archive are is never a reason to raise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.migration.archive import highway
+from stantools.migration.archive.layout import (
+    EMPTY_RECORD_SIZE,
+    HAS_HEADERS,
+    HASH_SIZE,
+    HEADER_LENGTH_SIZE,
+    MAX_RECORD_SIZE,
+    MAX_SEQUENCE,
+    MAX_SKIPS,
+    RECORD_HEAD_SIZE,
+    SKIPPED,
+    Flaw,
+    RecordColumns,
+    Stop,
+)
+from stantools.migration.archive.ragged import copy_pieces, counts_within
+from stantools.migration.archive.sizes import record_sizes
+from stantools.migration.headers import header_block
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+    from numpy.typing import NDArray
+
+    from stantools.format.columns import MessageColumns
+
+NAME: Final = "plain"
+
+#: Uncompressed bytes in a chunk of a frame; the snappy format allows no more.
+CHUNK_SIZE: Final = 65536
+_CHUNK_HEAD_SIZE: Final = 8
+_STORED: Final = 1
+
+_HEAD: Final = np.dtype([("length", "<u4"), ("sequence", "<u8"), ("timestamp", "<i8"), ("subject", "<u2")])
+_SKIP: Final = np.dtype([*_HEAD.descr, ("hash", "<u8")])
+#: Texts to hash that are put together at once.
+_HASH_GROUP: Final = 8 << 20
+
+_crc32c: Final = Crc(CASTAGNOLI).function
+
+
+def hash64(data: ReadableBuffer, key: bytes) -> int:
+    """HighwayHash-64 of one text; `key` is 32 bytes."""
+    text = np.frombuffer(data, np.uint8)
+    padded = np.zeros(-(-max(len(text), 1) // highway.PACKET_SIZE) * highway.PACKET_SIZE, np.uint8)
+    padded[: len(text)] = text
+    sizes = np.array([len(text)], np.int64)
+    return int(highway.hash_padded(padded.view("<u8").reshape(-1, 4), np.zeros(1, np.int64), sizes, _checked(key))[0])
+
+
+def crc32c(data: ReadableBuffer) -> int:
+    """CRC-32C as the frames use it (section 7), not masked."""
+    return _crc32c(data)
+
+
+def frame(data: ReadableBuffer, out: WriteableBuffer, position: int) -> int:
+    """Writes data as stored chunks of the snappy framing format (section 7).
+
+    Args:
+        data: Anything.
+        out: Where to write; needs 8 bytes more than the data for each 65536 bytes or part of them.
+        position: Where in `out` to begin.
+
+    Returns:
+        The position in `out` behind the chunks.
+    """
+    view, target = memoryview(data).cast("B"), memoryview(out).cast("B")
+    for begin in range(0, len(view), CHUNK_SIZE):
+        chunk = view[begin : begin + CHUNK_SIZE]
+        end = position + _CHUNK_HEAD_SIZE + len(chunk)
+        if not 0 <= position <= end <= len(target):
+            raise ValueError(f"the frame of {len(view)} bytes does not fit into {len(target)} bytes")
+        crc = _crc32c(chunk)
+        masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        head = _STORED | len(chunk) + 4 << 8 | masked << 32
+        target[position : position + _CHUNK_HEAD_SIZE] = head.to_bytes(_CHUNK_HEAD_SIZE, "little")
+        target[position + _CHUNK_HEAD_SIZE : end] = chunk
+        position = end
+    return position
+
+
+def encode_records(
+    buffer: ReadableBuffer,
+    columns: MessageColumns,
+    sequence: NDArray[np.uint64],
+    first: int,
+    channel: bytes,
+    subject: bytes,
+    origin: bool,
+    key: bytes,
+    previous: int,
+    previous_time: int,
+    room: int,
+    out: WriteableBuffer,
+    position: int,
+) -> tuple[int, int, int, Stop]:
+    """Writes messages as records of a block, with a skip record for each sequence missing between two of them.
+
+    Nothing is skipped at the beginning of a block, and the first record may be larger than `room`.
+
+    Args:
+        buffer: What the columns point into.
+        columns: The messages; `sequence`, `timestamp` and the places of payload and reply are used.
+        sequence: The sequence of each row in the stream.
+        first: The first row to write.
+        channel: For the header.
+        subject: The subject in the stream.
+        origin: Write headers with channel, sequence and time.
+        key: Of the block, 32 bytes.
+        previous: The last sequence of the stream so far, 0 at its beginning.
+        previous_time: The time that goes with it.
+        room: The position behind which no record should end.
+        out: The block; needs `MAX_SKIPS` empty records more than `room` (or the only record).
+        position: Where the block ends so far.
+
+    Returns:
+        The row to go on with, the position to go on at, the size of the records of messages (what a server counts as
+        bytes of the stream), and why it ended.
+    """
+    target = np.frombuffer(out, np.uint8)
+    if not target.flags.writeable:
+        raise ValueError("the block cannot be written to")
+    if not 0 <= first <= len(sequence) or not 0 <= position <= len(target):
+        raise ValueError(f"row {first} of {len(sequence)} at {position} of {len(target)}")
+    numbers, times = sequence[first:], columns.timestamp[first:]
+    before = np.concatenate((np.array([previous], np.uint64), numbers))[:-1]
+    sizes, header_sizes = record_sizes(columns, len(channel), len(subject), origin)
+    sizes, header_sizes = sizes[first:], header_sizes[first:]
+    rising = (numbers > before) & (numbers <= np.uint64(MAX_SEQUENCE))
+    gaps = np.minimum(numbers - before - np.uint64(1), np.uint64(MAX_SKIPS + 1)).astype(np.int64)
+    if position == 0:
+        gaps[:1] = 0
+    stop, count = _first_stop(rising, gaps, sizes)
+    gaps, sizes = gaps[:count], sizes[:count]
+    ends = position + np.cumsum(gaps * EMPTY_RECORD_SIZE + sizes)
+    too_far = ends > room
+    if position == 0:
+        too_far[:1] = False
+    if too_far.any():
+        count, stop = int(too_far.argmax()), Stop.FULL
+    filled = count + (stop is Stop.FULL)
+    places = ends[:filled] - sizes[:filled]
+    end = int(places[-1] if stop is Stop.FULL else ends[count - 1] if count else position)
+    if end > len(target):
+        raise ValueError(f"{end - position} bytes of records do not fit into the block at {position}")
+    checked = _checked(key)
+    if gaps[:filled].any():
+        times_before = np.concatenate((np.array([previous_time], np.int64), times))[:filled]
+        _put_skips(target, places - gaps[:filled] * EMPTY_RECORD_SIZE, before, times_before, gaps[:filled], checked)
+    rows = slice(first, first + count)
+    source = np.frombuffer(buffer, np.uint8)
+    starts, data_sizes = columns.data_start[rows], columns.data_size[rows].astype(np.int64)
+    _check_places(source, starts, data_sizes)
+    replying = np.flatnonzero(columns.reply_size[rows]) + first
+    _check_places(source, columns.reply_start[replying], columns.reply_size[replying].astype(np.int64))
+    places, sizes, header_sizes = places[:count], sizes[:count], header_sizes[:count]
+    _put_heads(target, places, sizes | np.where(header_sizes > 0, HAS_HEADERS, 0), numbers, times, len(subject))
+    behind = places + RECORD_HEAD_SIZE
+    subject_sizes = np.full(count, len(subject), np.int64)
+    copy_pieces(np.frombuffer(subject, np.uint8), np.zeros(count, np.int64), subject_sizes, target, behind)
+    behind = behind + len(subject)
+    with_headers = np.flatnonzero(header_sizes)
+    if len(with_headers):
+        _put_headers(target, behind, buffer, columns, with_headers + first, with_headers, channel, origin)
+        behind = behind + np.where(header_sizes > 0, header_sizes + HEADER_LENGTH_SIZE, 0)
+    copy_pieces(source, starts, data_sizes, target, behind)
+    _put_hashes(target, places, sizes, subject_sizes, header_sizes > 0, checked)
+    return first + count, end, int(sizes.sum()), stop
+
+
+def _first_stop(
+    rising: NDArray[np.bool_], gaps: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[Stop, int]:
+    """The first row that cannot be written whatever the room is, and why."""
+    reasons = ((Stop.BAD_SEQUENCE, ~rising), (Stop.GAP, gaps > MAX_SKIPS), (Stop.TOO_LARGE, sizes > MAX_RECORD_SIZE))
+    stop, count = Stop.DONE, len(sizes)
+    for reason, rows in reasons:
+        if rows[:count].any():
+            stop, count = reason, int(rows.argmax())
+    return stop, count
+
+
+def _put_heads(
+    target: NDArray[np.uint8],
+    places: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    numbers: NDArray[np.uint64],
+    times: NDArray[np.int64],
+    subject_size: int,
+) -> None:
+    heads = np.empty(len(places), _HEAD)
+    heads["length"], heads["subject"] = lengths, subject_size
+    heads["sequence"], heads["timestamp"] = numbers[: len(places)], times[: len(places)]
+    target[places[:, None] + np.arange(RECORD_HEAD_SIZE)] = heads.view(np.uint8).reshape(-1, RECORD_HEAD_SIZE)
+
+
+def _put_headers(
+    target: NDArray[np.uint8],
+    places: NDArray[np.int64],
+    buffer: ReadableBuffer,
+    columns: MessageColumns,
+    rows: NDArray[np.int64],
+    records: NDArray[np.int64],
+    channel: bytes,
+    origin: bool,
+) -> None:
+    """Header blocks, each after its size; `rows` are those of the columns, `records` those of the places."""
+    view = memoryview(buffer).cast("B")
+    replies = zip(columns.reply_start[rows].tolist(), columns.reply_size[rows].tolist(), strict=True)
+    facts = zip(columns.sequence[rows].tolist(), columns.timestamp[rows].tolist(), replies, strict=True)
+    blocks = [
+        header_block(channel, number, time, bytes(view[start : start + size]), origin=origin)
+        for number, time, (start, size) in facts
+    ]
+    pieces = [len(block).to_bytes(HEADER_LENGTH_SIZE, "little") + block for block in blocks]
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    copy_pieces(np.frombuffer(b"".join(pieces), np.uint8), np.cumsum(sizes) - sizes, sizes, target, places[records])
+
+
+def encode_skips(
+    sequence: int, count: int, timestamp: int, key: bytes, out: WriteableBuffer, position: int
+) -> int:
+    """Writes `count` skip records from `sequence` on at a position of a block; returns the position behind them."""
+    target = np.frombuffer(out, np.uint8)
+    end = position + count * EMPTY_RECORD_SIZE
+    if not target.flags.writeable or not 0 <= position <= end <= len(target):
+        raise ValueError(f"{count} skip records do not fit into the block at {position}")
+    one = np.ones(1, np.int64)
+    before = np.array([sequence - 1], np.uint64)
+    _put_skips(target, one * position, before, one * timestamp, one * count, _checked(key))
+    return end
+
+
+def _put_skips(
+    target: NDArray[np.uint8],
+    places: NDArray[np.int64],
+    before: NDArray[np.uint64],
+    times: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    key: bytes,
+) -> None:
+    """At each place `counts` skip records of the sequences after `before`."""
+    within = counts_within(counts)
+    skips = np.zeros(len(within), _SKIP)
+    skips["length"] = EMPTY_RECORD_SIZE
+    number = np.repeat(before[: len(counts)], counts) + within.astype(np.uint64) + np.uint64(1)
+    skips["sequence"] = number | np.uint64(SKIPPED)
+    skips["timestamp"] = np.repeat(times, counts)
+    packets = np.zeros((len(skips), 4), "<u8")
+    packets[:, 0] = skips["sequence"]
+    packets[:, 1] = skips["timestamp"].view("<u8")
+    texts = np.full(len(skips), 16, np.int64)
+    skips["hash"] = highway.hash_padded(packets, np.arange(len(skips)), texts, key)
+    place = np.repeat(places, counts) + within * EMPTY_RECORD_SIZE
+    target[place[:, None] + np.arange(EMPTY_RECORD_SIZE)] = skips.view(np.uint8).reshape(-1, EMPTY_RECORD_SIZE)
+
+
+def _put_hashes(
+    target: NDArray[np.uint8],
+    places: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    subjects: NDArray[np.int64],
+    headers: NDArray[np.bool_],
+    key: bytes,
+) -> None:
+    hashes = _record_hashes(target, places, sizes, subjects, headers, key).astype("<u8")
+    behind = (places + sizes - HASH_SIZE)[:, None] + np.arange(HASH_SIZE)
+    target[behind] = hashes.view(np.uint8).reshape(-1, HASH_SIZE)
+
+
+def _record_hashes(
+    block: NDArray[np.uint8],
+    places: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    subjects: NDArray[np.int64],
+    headers: NDArray[np.bool_],
+    key: bytes,
+) -> NDArray[np.uint64]:
+    """The hashes of records, from what the block holds."""
+    hashes = np.zeros(len(places), np.uint64)
+    texts = sizes - (4 + 2 + HASH_SIZE) - np.where(headers, HEADER_LENGTH_SIZE, 0)
+    packets = -(-texts // highway.PACKET_SIZE)
+    totals = np.cumsum(packets) * highway.PACKET_SIZE
+    begin = 0
+    while begin < len(places):
+        done = int(totals[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(totals, done + _HASH_GROUP, "right")))
+        rows = slice(begin, end)
+        scratch = np.zeros(int(totals[end - 1]) - done, np.uint8)
+        start = totals[rows] - packets[rows] * highway.PACKET_SIZE - done
+        place, subject, header = places[rows], subjects[rows], headers[rows]
+        scratch[start[:, None] + np.arange(16)] = block[place[:, None] + np.arange(4, 20)]
+        # Without headers the payload follows the subject.
+        second = np.where(header, subject, texts[rows] - 16)
+        copy_pieces(block, place + RECORD_HEAD_SIZE, second, scratch, start + 16)
+        if header.any():
+            third = place + RECORD_HEAD_SIZE + subject + HEADER_LENGTH_SIZE
+            left = np.where(header, texts[rows] - 16 - subject, 0)
+            copy_pieces(block, third, left, scratch, start + 16 + subject)
+        words = scratch.view("<u8").reshape(-1, 4)
+        hashes[rows] = highway.hash_padded(words, start // highway.PACKET_SIZE, texts[rows], key)
+        begin = end
+    return hashes
+
+
+def scan_records(
+    block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
+) -> tuple[int, int, Flaw]:
+    """Reads the records of a block as a server does, up to the first that is not good.
+
+    Args:
+        block: The whole block.
+        position: Where to begin.
+        key: Of the block, 32 bytes.
+        columns: Filled from row 0 on.
+
+    Returns:
+        The number of rows, the position where it ended and why.
+    """
+    view = np.frombuffer(block, np.uint8)
+    if not 0 <= position <= len(view):
+        raise ValueError(f"position {position} of {len(view)}")
+    places: list[int] = []
+    flaw = Flaw.NONE
+    while position < len(view):
+        if len(places) == columns.capacity:
+            flaw = Flaw.FULL
+            break
+        flaw, size = _record_size(view, position)
+        if flaw is not Flaw.NONE:
+            break
+        places.append(position)
+        position += size
+    found = np.array(places, np.int64)
+    heads = view[found[:, None] + np.arange(RECORD_HEAD_SIZE)].reshape(-1).view(_HEAD)
+    headers = (heads["length"] & np.uint32(HAS_HEADERS)) != 0
+    sizes = (heads["length"] & np.uint32(HAS_HEADERS - 1)).astype(np.int64)
+    subjects = heads["subject"].astype(np.int64)
+    stored = view[(found + sizes)[:, None] - HASH_SIZE + np.arange(HASH_SIZE)].reshape(-1).view("<u8")
+    good = _record_hashes(view, found, sizes, subjects, headers, _checked(key)) == stored
+    rows = len(found)
+    if not good.all():
+        rows, flaw = int(good.argmin()), Flaw.BAD_HASH
+        position = places[rows]
+    part = slice(rows)
+    behind = found + RECORD_HEAD_SIZE + subjects
+    header_sizes = np.zeros(len(found), np.int64)
+    which = np.flatnonzero(headers)
+    words = view[behind[which][:, None] + np.arange(HEADER_LENGTH_SIZE)].reshape(-1)
+    header_sizes[which] = words.view("<u4")
+    data = behind + np.where(headers, header_sizes + HEADER_LENGTH_SIZE, 0)
+    columns.sequence[part] = heads["sequence"][part] & np.uint64(MAX_SEQUENCE)
+    columns.flags[part] = (heads["sequence"][part] >> np.uint64(62)).astype(np.uint8)
+    columns.timestamp[part] = heads["timestamp"][part]
+    columns.length[part] = sizes[part]
+    columns.subject_start[part] = found[part] + RECORD_HEAD_SIZE
+    columns.subject_size[part] = subjects[part]
+    columns.header_start[part] = np.where(headers, behind + HEADER_LENGTH_SIZE, 0)[part]
+    columns.header_size[part] = header_sizes[part]
+    columns.data_start[part] = data[part]
+    columns.data_size[part] = (found + sizes - HASH_SIZE - data)[part]
+    return rows, position, flaw
+
+
+def _record_size(view: NDArray[np.uint8], position: int) -> tuple[Flaw, int]:
+    left = len(view) - position
+    if left < EMPTY_RECORD_SIZE:
+        return Flaw.CUT, 0
+    word = int.from_bytes(view[position : position + 4].tobytes(), "little")
+    size = word & HAS_HEADERS - 1
+    needed = EMPTY_RECORD_SIZE + int.from_bytes(view[position + 20 : position + 22].tobytes(), "little")
+    if not needed <= size <= MAX_RECORD_SIZE:
+        return Flaw.BAD_LENGTH, 0
+    if size > left:
+        return Flaw.CUT, 0
+    if word & HAS_HEADERS:
+        needed += HEADER_LENGTH_SIZE
+        if needed > size:
+            return Flaw.BAD_LENGTH, 0
+        place = position + needed - HASH_SIZE
+        needed += int.from_bytes(view[place - HEADER_LENGTH_SIZE : place].tobytes(), "little")
+        if needed > size:
+            return Flaw.BAD_LENGTH, 0
+    return Flaw.NONE, size
+
+
+def _check_places(source: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+    if len(starts) and (int(starts.min()) < 0 or bool((starts > len(source) - sizes).any())):
+        raise ValueError("a message reaches beyond its buffer")
+
+
+def _checked(key: bytes) -> bytes:
+    if len(key) != highway.KEY_SIZE:
+        raise ValueError(f"a key of {len(key)} bytes")
+    return key

@@ -1,0 +1,252 @@
+"""From subscriptions to consumers: which become one, how far it is, how it is configured.
+
+    streaming                                        JetStream
+    durable (client, durable name)                   a durable consumer
+    durable queue group: its members and its shadow  one durable consumer that all workers share
+    not durable, queue group that is not durable     nothing: it lives and dies with its client's connection
+
+Facts: migration facts, sections 9 and 11; filestore specification, sections 3.4, 4.2 and 4.3; streaming protocol,
+durable queue groups.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, Level, Note, Position
+from stantools.migration.plan.names import choose, digits, safe_name
+from stantools.store.ranges import Ranges
+from stantools.store.sublog import Subscription
+
+#: What every migrated consumer has, and what the plan file shows only where it is otherwise.
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    "deliver_policy": "all",
+    "ack_policy": "explicit",
+    "replay_policy": "instant",
+    "max_deliver": -1,
+}
+
+_SECOND = 1_000_000_000
+_ACK_WAIT = 30  # seconds, where the store has none
+
+
+@dataclass(frozen=True)
+class Durable:
+    """A durable or durable queue group of a channel, merged from its subscriptions.
+
+    Attributes:
+        channel: The channel.
+        name: Name of the durable.
+        client: The client that it belongs to, "" for a queue group.
+        group: The queue group, "" for a plain durable.
+        max_in_flight: Messages that it takes without acknowledging; of a group all members together.
+        ack_wait_ns: After how long a message is sent again.
+        position: How far it is.
+        members: How many subscriptions were merged.
+    """
+
+    channel: str
+    name: str
+    client: str
+    group: str
+    max_in_flight: int
+    ack_wait_ns: int
+    position: Position
+    members: int = 1
+
+    def __str__(self) -> str:
+        if self.group:
+            return f"durable {self.name!r} of queue group {self.group!r} on {self.channel!r}"
+        return f"durable {self.name!r} of client {self.client!r} on {self.channel!r}"
+
+
+@dataclass
+class ChannelDurables:
+    """The subscriptions of one channel, sorted into what becomes a consumer and what does not."""
+
+    durables: list[Durable] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+def sort_subscriptions(
+    channel: str, subscriptions: Iterable[Subscription], sequences: Ranges, last: int
+) -> ChannelDurables:
+    """Sorts the subscriptions of a channel and merges those that belong together.
+
+    Args:
+        channel: Its name.
+        subscriptions: As a salvage plans them: ghosts are already merged into their group.
+        sequences: The messages that there are.
+        last: The channel's last sequence.
+    """
+    result = ChannelDurables()
+    plain: dict[tuple[bytes, bytes], list[Subscription]] = defaultdict(list)
+    queues: dict[bytes, list[Subscription]] = defaultdict(list)
+    others: list[Subscription] = []
+    for subscription in subscriptions:
+        state = subscription.state
+        if state.durable_name:
+            plain[state.client_id, state.durable_name].append(subscription)
+        elif state.q_group and state.is_durable:
+            queues[state.q_group].append(subscription)
+        else:
+            others.append(subscription)
+    for subscription in others:
+        # A subscription that is not durable but names `durable:group` as its group is a member of that group.
+        if subscription.state.q_group in queues:
+            queues[subscription.state.q_group].append(subscription)
+    _leave_out(channel, [s for s in others if s.state.q_group not in queues], result)
+    merger = _Merger(channel, sequences, last, result)
+    for same in plain.values():
+        merger.add_plain(same)
+    for members in queues.values():
+        merger.add_group(members)
+    result.durables.sort(key=lambda durable: (durable.group, durable.name, durable.client))
+    return result
+
+
+def _leave_out(channel: str, others: list[Subscription], result: ChannelDurables) -> None:
+    groups: dict[bytes, list[Subscription]] = defaultdict(list)
+    for subscription in others:
+        state = subscription.state
+        if state.q_group:
+            groups[state.q_group].append(subscription)
+            continue
+        detail = (
+            f"subscription {state.id} of client {os.fsdecode(state.client_id)!r} is not durable: it ends with its "
+            f"connection (last sent {state.last_sent}, {len(subscription.pending)} not acknowledged)"
+        )
+        result.left_out.append(LeftOut("subscription", channel, detail))
+    for group, members in groups.items():
+        waiting = len(set[int]().union(*(member.pending for member in members)))
+        detail = (
+            f"queue group {os.fsdecode(group)!r} is not durable: it ends with the connections of its members "
+            f"({len(members)} there, last sent {max(m.state.last_sent for m in members)}, {waiting} not acknowledged)"
+        )
+        result.left_out.append(LeftOut("queue group", channel, detail, len(members)))
+
+
+class _Merger:
+    """Makes one durable of the subscriptions that are the same one."""
+
+    def __init__(self, channel: str, sequences: Ranges, last: int, result: ChannelDurables) -> None:
+        self._channel = channel
+        self._sequences = sequences
+        self._last = last
+        self._result = result
+
+    def add_plain(self, same: list[Subscription]) -> None:
+        # Two stored under one name are an accident; the server takes either. The one behind loses no message.
+        sent = min(s.state.last_sent for s in same)
+        state = same[0].state
+        name, client = os.fsdecode(state.durable_name), os.fsdecode(state.client_id)
+        durable = self._merge(same, sent, name, client, "", max(s.state.max_in_flight for s in same))
+        if len(same) > 1:
+            text = f"{durable} is stored {len(same)} times: it goes on behind {sent}, the lowest of their positions"
+            self._note(Level.WARNING, text)
+
+    def add_group(self, members: list[Subscription]) -> None:
+        name, _, group = os.fsdecode(members[0].state.q_group).partition(":")
+        if not group:
+            # No server writes this; the text is then the group, and all there is for a name.
+            group = name
+        # A shadow only keeps the position of a group without members.
+        present = [m for m in members if m.state.client_id] or members
+        flight = sum(max(m.state.max_in_flight, 0) for m in present)
+        self._merge(members, max(m.state.last_sent for m in members), name, "", group, flight)
+
+    def _merge(
+        self, parts: list[Subscription], sent: int, name: str, client: str, group: str, max_in_flight: int
+    ) -> Durable:
+        delivered = min(sent, self._last)
+        pending = set[int]().union(*(part.pending for part in parts))
+        waiting = np.fromiter((p for p in pending if p <= delivered), dtype=np.uint64)
+        there = self._sequences.select(waiting)
+        position = Position.of(delivered, waiting[there].tolist())
+        longest = max(part.state.ack_wait_in_secs for part in parts)
+        ack_wait = longest if longest > 0 else _ACK_WAIT
+        durable = Durable(self._channel, name, client, group, max_in_flight, ack_wait * _SECOND, position, len(parts))
+        self._result.durables.append(durable)
+        if sent > self._last:
+            text = f"{durable} was sent messages up to {sent}, the channel's last is {self._last}: it goes on there"
+            self._note(Level.WARNING, text)
+        if gone := len(waiting) - int(np.count_nonzero(there)):
+            text = f"{durable}: {gone} messages that were not acknowledged are no longer in the channel"
+            self._note(Level.INFO, text)
+        return durable
+
+    def _note(self, level: Level, text: str) -> None:
+        self._result.notes.append(Note(level, self._channel, text))
+
+
+def plan_consumers(
+    durables: Sequence[tuple[Durable, ConsumerKind]], stream: str, filters: Sequence[str], push_prefix: str
+) -> list[ConsumerPlan]:
+    """Makes the consumers of one stream.
+
+    Args:
+        durables: The durables of all its channels, each with the kind of consumer that it becomes.
+        stream: The stream's name.
+        filters: For each durable the subject that it takes messages of, "" for all of the stream.
+        push_prefix: What deliver subjects of push consumers begin with; then come stream and consumer.
+
+    Returns:
+        The consumers, sorted by name.
+    """
+    names = choose([_candidates(durable) for durable, _ in durables])
+    consumers = []
+    for (durable, kind), name, subject in zip(durables, names, filters, strict=True):
+        settings = {
+            **CONSUMER_DEFAULTS,
+            "description": _description(durable),
+            "ack_wait": durable.ack_wait_ns,
+            "max_ack_pending": max(durable.max_in_flight, len(durable.position.pending), 1),
+        }
+        if subject:
+            settings["filter_subject"] = subject
+        if kind is ConsumerKind.PUSH:
+            settings["deliver_subject"] = f"{push_prefix}.{stream}.{name}"
+            if durable.group:
+                # Some clients take the name of the queue group for the name of the consumer, so both are the same.
+                settings["deliver_group"] = name
+        consumers.append(
+            ConsumerPlan(
+                name,
+                kind,
+                durable.channel,
+                durable.name,
+                durable.client,
+                durable.group,
+                settings,
+                durable.position,
+                durable.members,
+            )
+        )
+    return sorted(consumers, key=lambda consumer: consumer.name)
+
+
+def _candidates(durable: Durable) -> list[str]:
+    """Returns the names that a consumer could have, the best first."""
+    if durable.group:
+        wanted = [durable.group, f"{durable.name}_{durable.group}", f"{durable.channel}_{durable.name}_{durable.group}"]
+    else:
+        wanted = [
+            durable.name,
+            f"{durable.client}_{durable.name}",
+            f"{durable.channel}_{durable.client}_{durable.name}",
+        ]
+    key = "\0".join((durable.channel, durable.client, durable.name, durable.group))
+    names = [safe_name(text) for text in wanted]
+    return [*names, f"{safe_name(names[0][:180])}-{digits(key, 16)}"]
+
+
+def _description(durable: Durable) -> str:
+    text = f"NATS Streaming {durable}"
+    return text.encode("utf-8", "replace").decode()[:1000]

@@ -1,0 +1,348 @@
+"""What a migration is going to do: plain data between planning, the plan file, applying and proving.
+
+Units are those of JetStream everywhere: bytes, nanoseconds, sequences; -1 is "no limit" (for an age it is 0). The plan
+file shows them as people write them.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+#: A stream's limits by age, number and size, and what they are while it is loaded.
+UNLIMITED: Mapping[str, int] = {"max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msgs_per_subject": -1}
+
+
+class Way(enum.StrEnum):
+    """How messages get into a stream."""
+
+    ARCHIVE = "archive"  #: a stream archive that a server restores: everything exact
+    PUBLISH = "publish"  #: published one after the other: new timestamps, the old ones in headers
+
+
+class TargetKind(enum.StrEnum):
+    """What a plan is applied to."""
+
+    SERVER = "server"  #: a running server
+    BACKUP = "backup"  #: a directory of backups that the official CLI restores
+    STORE = "store"  #: the store directory of a stopped server
+
+
+class ConsumerKind(enum.StrEnum):
+    """How a consumer gives its messages away."""
+
+    PULL = "pull"
+    PUSH = "push"
+
+
+class Level(enum.StrEnum):
+    """How much a note matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    PROBLEM = "problem"  #: applying is refused until it is settled
+
+
+@dataclass(frozen=True)
+class SourceRef:
+    """The store that is migrated, and how it is read.
+
+    Attributes:
+        path: Its directory.
+        crc_poly: Its CRC polynomial, None to find out.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        generation: As in `SalvageOptions.generation`.
+        archived: Take messages from `.bak` slices too.
+        decrypted: It is read with the encryption key. The key itself is never part of a plan.
+    """
+
+    path: str
+    crc_poly: int | None = None
+    patterns: tuple[str, ...] = ()
+    generation: str = "split"
+    archived: bool = False
+    decrypted: bool = False
+
+
+@dataclass(frozen=True)
+class TargetRef:
+    """Where the streams go.
+
+    Attributes:
+        kind: What it is.
+        places: URLs of the servers without user, password or token, or the one directory.
+        version: The server's version when the plan was made, None if it is not known.
+    """
+
+    kind: TargetKind = TargetKind.SERVER
+    places: tuple[str, ...] = ()
+    version: tuple[int, int, int] | None = None
+
+    def __str__(self) -> str:
+        return ",".join(self.places) or str(self.kind)
+
+
+@dataclass(frozen=True)
+class ChannelPart:
+    """A channel, or a split off generation of one, that goes into a stream.
+
+    Attributes:
+        channel: Its name; bytes that are not UTF-8 are surrogate escapes, as in file names.
+        subject: What its messages have as subject in the stream.
+        messages: How many there are.
+        first: Sequence of the first, 0 if there is none.
+        last: The channel's last sequence ever known; there may be no message with it.
+        bytes: Sum of their payloads.
+        lost: How many messages are known to be lost in the store.
+        first_timestamp: Time of the first message in nanoseconds since 1970, 0 if there is none.
+        last_timestamp: Time of the last one.
+        fingerprint: What identifies the messages and subscriptions, to notice a store that has changed.
+    """
+
+    channel: str
+    subject: str
+    messages: int = 0
+    first: int = 0
+    last: int = 0
+    bytes: int = 0
+    lost: int = 0
+    first_timestamp: int = 0
+    last_timestamp: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a consumer is, in sequences of its channel.
+
+    Attributes:
+        delivered: The last sequence that was sent to it.
+        ack_floor: Everything up to here is done with.
+        pending: What was sent and not acknowledged, rising, in (ack_floor, delivered].
+    """
+
+    delivered: int = 0
+    ack_floor: int = 0
+    pending: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, delivered: int, pending: Iterable[int]) -> Position:
+        """Makes a position from what was delivered and what is pending of it (migration facts, section 11)."""
+        waiting = tuple(sorted(set(pending)))
+        return cls(delivered, waiting[0] - 1 if waiting else delivered, waiting)
+
+    def translated(self, position: Callable[[Sequence[int]], Sequence[int]]) -> Position:
+        """Returns it in sequences of a stream that numbers its messages anew.
+
+        Args:
+            position: Gives for rising sequences of the channel those in the stream, for one that is not there the
+                one of the message before it; 0 where there is none.
+        """
+        delivered, *pending = position([self.delivered, *self.pending])
+        return Position.of(delivered, pending)
+
+
+@dataclass(frozen=True)
+class ConsumerPlan:
+    """A durable or a durable queue group that becomes a consumer.
+
+    Attributes:
+        name: The consumer's name.
+        kind: Pull or push.
+        channel: The channel that it was subscribed to.
+        durable: Name of the durable.
+        client: The client that it belongs to, "" for a queue group.
+        group: Its queue group, "" for a plain durable.
+        settings: Fields of the consumer configuration but its name.
+        position: Where it stands, in sequences of its channel. In a stream that is numbered anew it has to be
+            translated when the numbers are known.
+        members: Subscriptions that were merged into it.
+    """
+
+    name: str
+    kind: ConsumerKind = ConsumerKind.PULL
+    channel: str = ""
+    durable: str = ""
+    client: str = ""
+    group: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    position: Position = Position()
+    members: int = 1
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The whole consumer configuration as the JetStream API takes it."""
+        return {"durable_name": self.name, **self.settings}
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """A stream that will be made.
+
+    Attributes:
+        name: Its name.
+        subjects: The subjects that it listens on.
+        parts: The channels that go into it, sorted by name.
+        settings: Fields of the stream configuration but name and subjects.
+        renumbered: Several channels go in: ordered by time and numbered from 1.
+        origin_headers: Messages carry channel, sequence and time of their origin as headers.
+        consumers: Its consumers, sorted by name.
+        created_ns: The time that it says it was created at.
+    """
+
+    name: str
+    subjects: tuple[str, ...]
+    parts: tuple[ChannelPart, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    renumbered: bool = False
+    origin_headers: bool = False
+    consumers: tuple[ConsumerPlan, ...] = ()
+    created_ns: int = 0
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The whole stream configuration as the JetStream API takes it."""
+        return {"name": self.name, "subjects": list(self.subjects), **self.settings}
+
+    @property
+    def loading_config(self) -> dict[str, Any]:
+        """The configuration without limits, so that all messages are there to be compared before the limits apply."""
+        return {**self.config, **{name: none for name, none in UNLIMITED.items() if name in self.settings}}
+
+    @property
+    def limited(self) -> bool:
+        """Whether `config` has limits that `loading_config` has not."""
+        return self.loading_config != self.config
+
+    @property
+    def messages(self) -> int:
+        """How many messages it gets."""
+        return sum(part.messages for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Sum of their payloads."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def lost(self) -> int:
+        """How many messages are known to be lost in its channels."""
+        return sum(part.lost for part in self.parts)
+
+    @property
+    def first(self) -> int:
+        """First sequence that it will have, 0 if there will be no message."""
+        if self.renumbered:
+            return 1 if self.messages else 0
+        return self.parts[0].first if self.parts else 0
+
+    @property
+    def last(self) -> int:
+        """Last sequence that it will have."""
+        if self.renumbered:
+            return self.messages
+        return self.parts[0].last if self.parts else 0
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something of the store that does not go along.
+
+    Attributes:
+        what: Kind of thing: subscription, queue group, clients, channel, messages, limit, file…
+        channel: The channel that it belongs to, "" for the store as a whole.
+        detail: Which one, and why it stays behind.
+        count: How many of that kind.
+        loss: Data is lost by it: the store was damaged.
+    """
+
+    what: str
+    channel: str
+    detail: str
+    count: int = 1
+    loss: bool = False
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that whoever reviews a plan must know.
+
+    Attributes:
+        level: How much it matters.
+        about: The stream, channel or consumer concerned; "" for the plan as a whole.
+        text: What is the matter.
+        remedy: What can be done about it.
+    """
+
+    level: Level
+    about: str
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole migration.
+
+    Attributes:
+        source: The store.
+        target: Where it goes.
+        way: How.
+        streams: What will be made there, sorted by name.
+        left_out: What does not go along.
+        notes: What was noticed when it was planned; problems are not here, they are found anew from the plan
+            itself (see `checks.find_problems`).
+        made_at: When it was made, in nanoseconds since 1970.
+    """
+
+    source: SourceRef
+    target: TargetRef = TargetRef()
+    way: Way = Way.ARCHIVE
+    streams: tuple[StreamPlan, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[Note, ...] = ()
+    made_at: int = 0
+
+    @property
+    def messages(self) -> int:
+        """How many messages go along."""
+        return sum(stream.messages for stream in self.streams)
+
+    @property
+    def bytes(self) -> int:
+        """Sum of their payloads."""
+        return sum(stream.bytes for stream in self.streams)
+
+    @property
+    def lost(self) -> int:
+        """How many messages are known to be lost in the store."""
+        return sum(stream.lost for stream in self.streams)
+
+    @property
+    def lossy(self) -> bool:
+        """Something of the store was damaged and does not go along."""
+        return bool(self.lost) or any(each.loss for each in self.left_out)
+
+    @property
+    def consumers(self) -> int:
+        """How many consumers will be made."""
+        return sum(len(stream.consumers) for stream in self.streams)
+
+    @property
+    def digest(self) -> str:
+        """What identifies the work: equal for plans that make the same of the same store."""
+        work = {"way": self.way, "source": asdict(self.source), "streams": [asdict(each) for each in self.streams]}
+        text = json.dumps(work, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def at(self, target: TargetRef) -> Plan:
+        """Returns the plan for another target."""
+        return replace(self, target=target)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the plan with stable names for programs."""
+        return {"schema": 1, **asdict(self), "messages": self.messages, "bytes": self.bytes, "digest": self.digest}

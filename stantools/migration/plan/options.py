@@ -1,0 +1,212 @@
+"""What can be asked for when a migration is planned: for all channels, and for some of them by overrides.
+
+An override file:
+
+    channels:
+      orders.>:                 # NATS wildcards; of several that match the narrowest wins, setting by setting
+        stream: ORDERS          # several channels into one stream: they are numbered anew
+        max_age: 72h
+        replicas: 3
+      orders.internal:
+        skip: yes
+      legacy:
+        subject: legacy.events
+        consumers: push         # pull, push or none
+        origin_headers: yes
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import UsageError
+from stantools.migration.plan.document import Section, load
+from stantools.migration.plan.fields import STREAM_FIELDS, read_settings
+from stantools.migration.plan.model import ConsumerKind, TargetRef, Way
+from stantools.migration.plan.names import name_problem, subject_problem
+from stantools.store.directory import subject_matches
+from stantools.store.limits import StoreLimits, is_channel_name
+
+
+class OriginHeaders(enum.StrEnum):
+    """Whether messages carry channel, sequence and time of their origin as headers."""
+
+    AUTO = "auto"  #: where the stream cannot say it: published, or numbered anew
+    ON = "on"
+    OFF = "off"
+
+
+class Consumers(enum.StrEnum):
+    """What becomes of durables."""
+
+    PULL = ConsumerKind.PULL.value
+    PUSH = ConsumerKind.PUSH.value
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Override:
+    """What is otherwise for the channels that a pattern matches; None is as for all.
+
+    Attributes:
+        pattern: A channel's name, or with NATS wildcards.
+        skip: Leave the channels out.
+        stream: Name of the stream that they go into, together.
+        subject: Subject of the messages; only for a single channel.
+        consumers: What becomes of their durables.
+        origin_headers: Headers with the origin.
+        settings: Fields of the stream configuration.
+    """
+
+    pattern: str
+    skip: bool | None = None
+    stream: str | None = None
+    subject: str | None = None
+    consumers: Consumers | None = None
+    origin_headers: OriginHeaders | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not is_channel_name(self.pattern, wildcards=True):
+            raise UsageError(
+                f"{self.pattern!r} is neither a channel nor a pattern of channels",
+                "use * for one token, > for the rest",
+            )
+        if self.stream is not None and (problem := name_problem(self.stream)):
+            raise UsageError(f"{self.stream!r} cannot be the name of a stream: {problem}", "choose another name")
+        if self.subject is None:
+            return
+        if problem := subject_problem(self.subject):
+            raise UsageError(problem, "choose another subject")
+        if not is_channel_name(self.pattern):
+            raise UsageError(
+                f"the subject {self.subject!r} is given for all channels that match {self.pattern!r}",
+                "give subjects channel by channel, or a prefix for all of them",
+            )
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a migration is planned.
+
+    Attributes:
+        target: Where it goes.
+        way: How.
+        stream_prefix: What names of streams begin with, where no override gives one.
+        subject_prefix: What subjects begin with, such as `stan.`.
+        consumers: What becomes of durables.
+        push_prefix: What deliver subjects of push consumers begin with.
+        storage: `file` or `memory`.
+        replicas: Replicas of each stream, 1 to 5.
+        limits: The limits that the streaming server had. They are not in the store; None is "not known".
+        origin_headers: Headers with the origin.
+        decrypted: The source is read with its encryption key.
+        overrides: What is otherwise for some channels.
+
+    Raises:
+        UsageError: A prefix makes no sense.
+    """
+
+    target: TargetRef = TargetRef()
+    way: Way = Way.ARCHIVE
+    stream_prefix: str = ""
+    subject_prefix: str = ""
+    consumers: Consumers = Consumers.PULL
+    push_prefix: str = "deliver"
+    storage: str = "file"
+    replicas: int = 1
+    limits: StoreLimits | None = None
+    origin_headers: OriginHeaders = OriginHeaders.AUTO
+    decrypted: bool = False
+    overrides: tuple[Override, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.stream_prefix and (problem := name_problem(self.stream_prefix)):
+            raise UsageError(f"the prefix of streams {self.stream_prefix!r}: {problem}", "choose another prefix")
+        if len(self.stream_prefix.encode()) > 100:
+            raise UsageError("the prefix of streams is longer than 100 bytes", "choose a shorter one")
+        if self.subject_prefix and (problem := subject_problem(f"{self.subject_prefix}x")):
+            raise UsageError(f"the prefix of subjects: {problem}", "choose another prefix, such as `stan.`")
+        if problem := subject_problem(self.push_prefix):
+            raise UsageError(f"the prefix of deliver subjects: {problem}", "choose another one, such as `deliver`")
+
+    def override_for(self, channel: str) -> tuple[Override, str]:
+        """Returns what holds for a channel, and the pattern that its stream comes from ("" if none gives one)."""
+        if not self.overrides:
+            return Override(">"), ""
+        matching = [each for each in self.overrides if subject_matches(each.pattern, channel)]
+        values: dict[str, Any] = {"pattern": channel if is_channel_name(channel) else ">"}
+        settings: dict[str, Any] = {}
+        origin = ""
+        # Widest first; of two that are as wide the later one counts.
+        for each in sorted(matching, key=lambda override: _narrowness(override.pattern)):
+            settings |= each.settings
+            for member in fields(each):
+                value = getattr(each, member.name)
+                if member.name not in ("pattern", "settings") and value is not None:
+                    values[member.name] = value
+            if each.stream is not None:
+                origin = each.pattern
+        return Override(**values, settings=settings), origin
+
+    def unused(self, channels: Iterable[str]) -> list[str]:
+        """Returns the patterns of overrides that match none of the channels."""
+        names = list(channels)
+        return [o.pattern for o in self.overrides if not any(subject_matches(o.pattern, name) for name in names)]
+
+
+def mapping_override(text: str) -> Override:
+    """Reads `PATTERN=STREAM`: the channels that go into a stream together.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    pattern, sign, stream = text.partition("=")
+    if not sign or not pattern:
+        raise UsageError(f"{text!r} does not say which channels go into which stream", "write it as PATTERN=STREAM")
+    return Override(pattern, stream=stream)
+
+
+def read_overrides(path: Path) -> tuple[Override, ...]:
+    """Reads a file of overrides.
+
+    Raises:
+        StoreUnreadableError: It cannot be read.
+        UsageError: It is wrong; says in which line, and what was expected.
+    """
+    document = load(path, "a file of overrides")
+    channels = document.take("channels").section()
+    document.finish()
+    return tuple(_override(pattern, value.section()) for pattern, value in channels.rest())
+
+
+def _override(pattern: str, section: Section) -> Override:
+    skip = section.get("skip")
+    stream = section.get("stream")
+    subject = section.get("subject")
+    consumers = section.get("consumers")
+    headers = section.get("origin_headers")
+    settings = read_settings(section, STREAM_FIELDS)
+    section.finish()
+    try:
+        return Override(
+            pattern,
+            skip.flag() if skip else None,
+            stream.text() if stream else None,
+            subject.text() if subject else None,
+            Consumers(consumers.choice(*Consumers)) if consumers else None,
+            (OriginHeaders.ON if headers.flag() else OriginHeaders.OFF) if headers else None,
+            settings,
+        )
+    except UsageError as error:
+        if error.message.startswith(f"{section.file}, line"):
+            raise
+        raise section.fail(error.message, error.remedy) from error
+
+
+def _narrowness(pattern: str) -> tuple[int, ...]:
+    return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))

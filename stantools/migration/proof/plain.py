@@ -1,0 +1,111 @@
+"""Comparing messages of a store with messages that a server delivered, in Python.
+
+Always there, and the reference for the compiled kernel. Use it through `stantools.migration.proof.kernels`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from stantools.migration.headers import END_LINE, VERSION_LINE, header_block
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from numpy.typing import NDArray
+
+    from stantools.migration.batches import Batch
+    from stantools.migration.wire.columns import FrameColumns
+
+NAME: Final = "plain"
+
+
+class Mark(enum.IntFlag):
+    """What is wrong with a message."""
+
+    ABSENT = 1  #: the other side has no message with this sequence
+    TIME = 2
+    SUBJECT = 4
+    HEADER = 8
+    DATA = 16
+
+
+#: What publishing adds behind the lines of `header_block`.
+ADDED_LINES: Final = re.compile(rb"(?:Nats-(?:Msg-Id|Expected-[^\r\n:]*): [^\r\n]*\r\n)+\r\n")
+
+
+def compare_messages(
+    batch: Batch,
+    row: int,
+    received: ReadableBuffer,
+    columns: FrameColumns,
+    other_row: int,
+    *,
+    origin: bool,
+    published: bool,
+    marks: NDArray[np.uint8],
+    other_marks: NDArray[np.uint8],
+) -> tuple[int, int]:
+    """Compares messages by sequence until one side is used up; both sides must rise.
+
+    Args:
+        batch: What should be there.
+        row: Where to begin in it.
+        received: The buffer that `columns` point into.
+        columns: What is there; sequence 0 may not occur.
+        other_row: Where to begin in it.
+        origin: Headers with channel, sequence and timestamp are expected.
+        published: Messages may have come by publishing: then the header block has the lines `Nats-Msg-Id` or
+            `Nats-Expected-…` behind ours, and the timestamp is the stream's own.
+        marks: Gets `Mark` for each row of the batch that was dealt with.
+        other_marks: Gets `Mark.ABSENT` for each received row that has no counterpart, else 0.
+
+    Returns:
+        The rows where it stopped; at least one is behind the last row of its side.
+    """
+    store, view = memoryview(batch.buffer).cast("B"), memoryview(received).cast("B")
+    one = batch.columns
+    while row < len(batch) and other_row < len(columns):
+        wanted, have = int(batch.sequence[row]), int(columns.sequence[other_row])
+        if wanted < have:
+            marks[row] = Mark.ABSENT
+            row += 1
+            continue
+        if have < wanted:
+            other_marks[other_row] = Mark.ABSENT
+            other_row += 1
+            continue
+        mark = Mark(0)
+        if _part(view, columns.subject_start, columns.subject_size, other_row) != batch.subject:
+            mark |= Mark.SUBJECT
+        header = _part(view, columns.header_start, columns.header_size, other_row)
+        reply = _part(store, one.reply_start, one.reply_size, row)
+        expected = header_block(batch.channel, int(one.sequence[row]), int(one.timestamp[row]), reply, origin=origin)
+        was_published = published and is_extended(expected, header)
+        if header != expected and not was_published:
+            mark |= Mark.HEADER
+        if one.timestamp[row] != columns.timestamp[other_row] and not was_published:
+            mark |= Mark.TIME
+        if _part(store, one.data_start, one.data_size, row) != _part(
+            view, columns.data_start, columns.data_size, other_row
+        ):
+            mark |= Mark.DATA
+        marks[row], other_marks[other_row] = mark, 0
+        row, other_row = row + 1, other_row + 1
+    return row, other_row
+
+
+def is_extended(expected: bytes, header: bytes) -> bool:
+    """Tells whether a header block is the expected one with the lines behind it that publishing adds."""
+    begin = expected.removesuffix(END_LINE) or VERSION_LINE
+    return header.startswith(begin) and ADDED_LINES.fullmatch(header, len(begin)) is not None
+
+
+def _part(view: memoryview, starts: NDArray[np.int64], sizes: NDArray[np.uint32], row: int) -> bytes:
+    start, size = int(starts[row]), int(sizes[row])
+    if start < 0 or start + size > len(view):
+        raise ValueError(f"bytes {start} to {start + size} lie outside of a buffer of {len(view)}")
+    return bytes(view[start : start + size])

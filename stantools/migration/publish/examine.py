@@ -1,0 +1,149 @@
+"""Is what a stream holds already the beginning of the source? Asked before anything is added to it.
+
+Every message was acknowledged before the ones a window later were sent, and stored only directly behind the one before
+it. So only the last window can hold something else: it is compared message by message, the rest follows.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.errors import RefusedError
+from stantools.migration import headers
+from stantools.migration.publish import guards
+from stantools.migration.publish.asking import ask_many
+from stantools.migration.target.jetstream import MESSAGE_NOT_FOUND
+
+if TYPE_CHECKING:
+    from stantools.migration.publish.source import Source
+    from stantools.migration.target.jetstream import JetStream
+
+#: Messages, and bytes of payloads, that are asked for at once: the server must get rid of them, and both are in memory.
+_ROWS: Final = 512
+_BYTES: Final = 8 << 20
+
+
+class NotOursError(RefusedError):
+    """A stream holds something that is not in the source."""
+
+
+async def compare(js: JetStream, name: str, source: Source, after: int, until: int, generation: int) -> list[int]:
+    """Compares what a stream holds with the source.
+
+    Args:
+        js: JetStream.
+        name: The stream.
+        source: What it should hold.
+        after: Only higher sequences are compared.
+        until: Only sequences up to this one.
+        generation: Part of the ids that messages have.
+
+    Returns:
+        Sequences at which there still are fillers.
+
+    Raises:
+        NotOursError: There is a message that is another one than in the source, or none where it has one.
+        TargetError: The server does not answer as it should.
+    """
+    fillers: list[int] = []
+    for part in _parts(_wanted(source, after, until)):
+        answers = await ask_many(
+            js,
+            f"STREAM.MSG.GET.{name}",
+            [{"seq": wanted.sequence} for wanted in part],
+            ignore=frozenset({MESSAGE_NOT_FOUND}),
+        )
+        for wanted, answer in zip(part, answers, strict=True):
+            stored = None if answer is None else _stored(answer)
+            if wanted.subject is None and stored and guards.is_filler(*stored[1:]):
+                fillers.append(wanted.sequence)
+            elif not wanted.is_met(stored, generation):
+                raise NotOursError(
+                    f"stream {name}: {_describe(stored)} at sequence {wanted.sequence}, where the source has "
+                    f"{'no message' if wanted.subject is None else 'another one'}",
+                    "something else writes to the stream, or it was made from something else: stop what publishes to "
+                    "it, then remove the stream and migrate again",
+                )
+    return fillers
+
+
+Stored = tuple[bytes, bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What should be at a sequence of the stream; without a subject nothing should."""
+
+    sequence: int
+    subject: bytes | None = None
+    channel: bytes = b""
+    own: int = 0
+    timestamp: int = 0
+    reply: bytes = b""
+    data: bytes = b""
+
+    def is_met(self, stored: Stored | None, generation: int) -> bool:
+        """Whether it is there; it may have been published, or restored, with origin headers or without."""
+        if stored is None or self.subject is None:
+            return stored is None and self.subject is None
+        subject, block, data = stored
+        number = b"\r\n%b: %b%d\r\n" % (guards.MESSAGE_ID, guards.identity(self.channel, generation), self.own)
+        if guards.MESSAGE_ID in block and number not in block:
+            return False
+        about = (self.channel, self.own, self.timestamp, self.reply)
+        blocks = [headers.header_block(*about, origin=origin) for origin in (True, False)]
+        return subject == self.subject and data == self.data and guards.own_block(block) in blocks
+
+
+def _wanted(source: Source, after: int, until: int) -> Iterator[_Wanted]:
+    """What should be at each sequence of the range."""
+    if not source.count:
+        return
+    at = max(after + 1, source.first)
+    for batch in source.read(after=at - 1):
+        columns = batch.columns
+        for row, sequence in enumerate(batch.sequence.tolist()):
+            for lacking in range(at, min(sequence, until + 1)):
+                yield _Wanted(lacking)
+            if sequence > until:
+                return
+            own, time = int(columns.sequence[row]), int(columns.timestamp[row])
+            yield _Wanted(sequence, batch.subject, batch.channel, own, time, batch.reply(row), batch.data(row))
+            at = sequence + 1
+    for lacking in range(at, until + 1):
+        yield _Wanted(lacking)
+
+
+def _parts(listed: Iterator[_Wanted]) -> Iterator[list[_Wanted]]:
+    """Puts together what is asked for at once."""
+    part: list[_Wanted] = []
+    size = 0
+    for wanted in listed:
+        if part and (len(part) == _ROWS or size + len(wanted.data) > _BYTES):
+            yield part
+            part, size = [], 0
+        part.append(wanted)
+        size += len(wanted.data)
+    if part:
+        yield part
+
+
+def _stored(answer: dict[str, Any]) -> Stored:
+    message = answer.get("message") or {}
+    try:
+        block, data = (base64.b64decode(message.get(name) or "") for name in ("hdrs", "data"))
+    except (binascii.Error, TypeError, ValueError):
+        block, data = b"", b""
+    return str(message.get("subject")).encode(), block, data
+
+
+def _describe(stored: Stored | None) -> str:
+    if stored is None:
+        return "there is no message"
+    subject, block, data = stored
+    kind = "a filler" if guards.is_filler(block, data) else f"a message of {len(data)} bytes on {subject.decode()}"
+    return f"there is {kind}"

@@ -1,0 +1,63 @@
+"""Waiting for answers, and which failures pass by themselves: a server that restarts, a cluster that elects a leader."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from stantools.errors import StantoolsError
+from stantools.migration.publish.acks import OutOfStepError
+from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError
+from stantools.migration.wire.receive import InterruptedConnectionError
+
+if TYPE_CHECKING:
+    from stantools.migration.target.connection import Connection
+
+_PASSING: Final = (ConnectionLostError, InterruptedConnectionError, NoAnswerError, OutOfStepError)
+#: No leader; wrong last sequence (another one is asked for then); stream offline; too many requests.
+_PASSING_CODES: Final = frozenset({10008, 10071, 10118, 10167})
+_NOBODY: Final = 503
+_PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
+
+
+class Patience:
+    """How long failures that may pass are borne without anything getting better.
+
+    Args:
+        connection: The connection.
+        seconds: So long.
+    """
+
+    def __init__(self, connection: Connection, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        """Something got better."""
+        self._since = time.monotonic()
+        self._failures = 0
+
+    async def bear(self, problem: StantoolsError) -> None:
+        """Waits a little, and until there is a connection.
+
+        Args:
+            problem: What happened.
+
+        Raises:
+            StantoolsError: The problem itself, if it will not pass, or has not for too long.
+        """
+        left = self._since + self._seconds - time.monotonic()
+        if not passes(problem) or left <= 0:
+            raise problem
+        await asyncio.sleep(min(left, _PAUSES[min(self._failures, len(_PAUSES) - 1)]))
+        self._failures += 1
+        await self._connection.wait_connected(max(left, 0.1))
+
+
+def passes(problem: StantoolsError) -> bool:
+    """Tells whether a failure may pass by itself."""
+    if isinstance(problem, ApiError):
+        return problem.err_code in _PASSING_CODES or (problem.code == _NOBODY and not problem.err_code)
+    return isinstance(problem, _PASSING)

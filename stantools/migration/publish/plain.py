@@ -1,0 +1,147 @@
+"""The publishing kernels in Python: always there, and the reference for the compiled ones.
+
+Use them through `stantools.migration.publish.kernels`. `ValueError` only tells of wrong use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stantools.migration import headers
+from stantools.migration.publish import guards
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+    from stantools.migration.batches import Batch
+    from stantools.migration.wire.columns import FrameColumns
+
+NAME: Final = "plain"
+
+_GOOD_START: Final = b'{"stream":"'
+_SEQUENCE: Final = b'"seq":'
+
+
+def encode_publishes(
+    batch: Batch, row: int, rows: int, reply: bytes, identity: bytes, origin: bool, largest: int, out: WriteableBuffer
+) -> tuple[int, int]:
+    """Writes messages as the client protocol publishes them, one `HPUB` frame a row, with the lines of `guards`.
+
+    The reply subject of each is `reply` and its sequence in the stream.
+
+    Args:
+        batch: The messages.
+        row: The first one.
+        rows: How many at most.
+        reply: What their reply subjects begin with.
+        identity: What their ids begin with, from `guards.identity`.
+        origin: Write channel, sequence and time as headers.
+        largest: Bytes of header block and payload together that the server takes.
+        out: Where to.
+
+    Returns:
+        How many messages were written, and the bytes they take. It ends early before a message that does not follow
+        the one before it without a gap, that does not fit into what is left of `out`, or that is larger than `largest`.
+
+    Raises:
+        ValueError: A row, or what it points to, is outside of the batch.
+    """
+    columns = batch.columns
+    if row < 0 or rows < 0 or row + rows > len(batch):
+        raise ValueError(f"rows {row} to {row + rows} of {len(batch)}")
+    view, target = memoryview(batch.buffer).cast("B"), memoryview(out).cast("B")
+    part = slice(row, row + rows)
+    lists = (batch.sequence, columns.sequence, columns.timestamp, columns.data_start, columns.data_size)
+    replies = (columns.reply_start, columns.reply_size)
+    at = done = 0
+    before = None
+    for sequence, own, time, start, size, reply_start, reply_size in zip(
+        *(column[part].tolist() for column in lists + replies), strict=True
+    ):
+        if before is not None and sequence != before + 1:
+            break
+        if min(start, reply_start) < 0 or max(start + size, reply_start + reply_size) > len(view):
+            raise ValueError(f"row {row + done} points out of the buffer")
+        answer = bytes(view[reply_start : reply_start + reply_size])
+        block = headers.header_block(batch.channel, own, time, answer, origin=origin)
+        block = guards.guarded(block, identity, own, sequence)
+        total = len(block) + size
+        frame = b"HPUB %b %b%d %d %d\r\n%b%b\r\n" % (
+            batch.subject,
+            reply,
+            sequence,
+            len(block),
+            total,
+            block,
+            view[start : start + size],
+        )
+        if total > largest or at + len(frame) > len(target):
+            break
+        target[at : at + len(frame)] = frame
+        at += len(frame)
+        done += 1
+        before = sequence
+    return done, at
+
+
+def encode_fillers(subject: bytes, reply: bytes, first: int, count: int) -> bytes:
+    """Returns the frames of fillers at `count` sequences of the stream from `first` on; arguments as above."""
+    frames = []
+    for sequence in range(first, first + count):
+        block = guards.filler(sequence)
+        frames.append(b"HPUB %b %b%d %d %d\r\n%b\r\n" % (subject, reply, sequence, len(block), len(block), block))
+    return b"".join(frames)
+
+
+def check_answers(buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int) -> tuple[int, int]:
+    """Reads answers to published messages, as long as they say that all is well.
+
+    Args:
+        buffer: What the frames point into.
+        frames: The answers. Those to other reply subjects than ours are passed over.
+        row: The first one to look at.
+        reply: What our reply subjects begin with, from `encode_publishes`.
+        expected: The sequence that is to be answered next.
+
+    Returns:
+        The row that is not an answer that the message expected next is stored where it should be, the number of rows if
+        there is none; and the sequence that is to be answered next by then.
+
+    Raises:
+        ValueError: A row, or what it points to, is outside.
+    """
+    if not 0 <= row <= len(frames):
+        raise ValueError(f"row {row} of {len(frames)}")
+    view = memoryview(buffer).cast("B")
+    names = ("subject_start", "subject_size", "header_size", "data_start", "data_size")
+    for start, size, header_size, data_start, data_size in zip(
+        *(getattr(frames, name)[row:].tolist() for name in names), strict=True
+    ):
+        if min(start, data_start) < 0 or max(start + size, data_start + data_size) > len(view):
+            raise ValueError(f"row {row} points out of the buffer")
+        subject = bytes(view[start : start + size])
+        if subject.startswith(reply):
+            data = bytes(view[data_start : data_start + data_size])
+            if header_size or not is_stored(subject[len(reply) :], data, expected):
+                return row, expected
+            expected += 1
+        row += 1
+    return row, expected
+
+
+def is_stored(token: bytes, answer: bytes, expected: int) -> bool:
+    """Tells whether an answer says that a message is stored at the sequence expected.
+
+    Args:
+        token: What the reply subject ends with: the sequence that it was meant for.
+        answer: The payload of the answer.
+        expected: The sequence that is to be answered next.
+    """
+    number = b"%d" % expected
+    if token != number or not answer.startswith(_GOOD_START):
+        return False
+    found = answer.find(_SEQUENCE, len(_GOOD_START))
+    if found < 0:
+        return False
+    rest = answer[found + len(_SEQUENCE) :].lstrip(b" ")
+    return rest.startswith(number) and not rest[len(number) : len(number) + 1].isdigit()

@@ -1,0 +1,103 @@
+"""The configuration that a stream has while it is filled, and the one that it gets in the end.
+
+Limits would see fillers as messages and throw real ones away for them; `deny_delete` would keep the fillers; without
+acknowledgements nothing is known to be stored. The server remembers the id of every message for `duplicate_window`,
+which at hundreds of thousands a second is gigabytes, and the guards do not need it (see `guards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stantools.errors import RefusedError, UsageError
+
+#: What stands in the way -> what it is meanwhile.
+_LIFTED: Final[Mapping[str, Any]] = {
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "discard_new_per_subject": False,
+    "no_ack": False,
+    "sealed": False,
+    "deny_delete": False,
+    "deny_purge": False,
+}
+#: Left out meanwhile: they would send migrated messages on, or store them under other subjects.
+_REMOVED: Final = ("republish", "subject_transform")
+#: Where messages come from elsewhere, or are gone when they are read.
+_UNFIT: Final = ("mirror", "sources")
+
+#: From this number of messages on, their ids are not kept for the whole window while they are published.
+MANY_IDS: Final = 200_000
+_SHORT_WINDOW: Final = 1_000_000_000
+_DEFAULT_WINDOW: Final = 120_000_000_000
+
+#: The account demands `max_bytes`.
+MAX_BYTES_REQUIRED: Final = 10113
+
+
+def loading_config(config: Mapping[str, Any], messages: int) -> dict[str, Any]:
+    """Returns the configuration to fill a stream with.
+
+    Args:
+        config: The one that it gets in the end.
+        messages: How many messages will be published.
+
+    Raises:
+        UsageError: Publishing into such a stream cannot be exact.
+    """
+    name = config.get("name")
+    for field in _UNFIT:
+        if config.get(field):
+            raise UsageError(f"stream {name}: it cannot be filled, it takes its messages from elsewhere ({field})")
+    if config.get("retention", "limits") != "limits":
+        raise UsageError(
+            f"stream {name}: with the retention {config['retention']} messages would be gone before it is complete",
+            "migrate with the retention limits, and change it afterwards",
+        )
+    loading = {key: value for key, value in config.items() if key not in _REMOVED}
+    loading.update({key: value for key, value in _LIFTED.items() if key in config})
+    if messages > MANY_IDS:
+        loading["duplicate_window"] = _SHORT_WINDOW
+    return loading
+
+
+def with_max_bytes(loading: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the loading configuration for an account that demands `max_bytes`: full is an error, nothing is dropped."""
+    if config.get("max_bytes", -1) <= 0:
+        raise RefusedError(
+            f"stream {config.get('name')}: the account demands that streams have max_bytes",
+            "give the stream max_bytes in the plan",
+        )
+    return {**loading, "max_bytes": config["max_bytes"], "discard": "new"}
+
+
+def final_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration that a stream gets in the end, with the duplicate window written out."""
+    age = config.get("max_age") or _DEFAULT_WINDOW
+    return {"duplicate_window": min(_DEFAULT_WINDOW, age), **config}
+
+
+def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tells whether a stream's configuration is another one in what is changed for filling it.
+
+    Args:
+        there: As the server has it.
+        wanted: As it should be.
+    """
+    fields = [*_LIFTED, "duplicate_window"]
+    changed = any(_plain(field, there) != _plain(field, wanted) for field in fields if field in wanted)
+    return changed or any(bool(there.get(field)) != bool(wanted.get(field)) for field in _REMOVED)
+
+
+def _plain(field: str, config: Mapping[str, Any]) -> Any:
+    """The value, as the server writes what is not set."""
+    none = _LIFTED.get(field)
+    value = config.get(field)
+    if field == "max_age":
+        return value or 0
+    return none if value is None or value == 0 and none == -1 else value

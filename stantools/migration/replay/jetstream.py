@@ -1,0 +1,228 @@
+"""Publishing to streams: a message counts as confirmed when its stream has acknowledged it.
+
+Promise: every message is stored exactly once, in order, also when the process is killed and the replay resumed, or the
+connection breaks. Each message carries an id (`Nats-Msg-Id`) made of the run, the channel and the sequence. Before
+anything is sent a second time, the streams are asked what they have got behind the last confirmed message; where that
+is not permitted, or messages leave the stream as soon as they are consumed, a repeated message is recognised only
+within the stream's duplicate window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stantools.migration.batches import Batch
+from stantools.migration.replay.ledger import Ledger
+from stantools.migration.replay.publisher import Publisher, header_fields, header_text, rows
+from stantools.migration.replay.subjects import shown
+from stantools.migration.target.connection import Connection
+from stantools.migration.target.errors import (
+    ApiError,
+    NobodyListensError,
+    PermissionDeniedError,
+    TargetError,
+)
+from stantools.migration.target.jetstream import MESSAGE_NOT_FOUND, JetStream
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+MESSAGE_ID = "Nats-Msg-Id"
+#: Requests to the API at a time.
+_AT_ONCE = 16
+#: Of these the server's texts say enough.
+_REMEDIES = {
+    10054: "raise max_msg_size of the stream and go on, or leave the message out with --seq",
+    10077: "make room in the stream, or raise its limits, and go on",
+    10047: "free storage on the server, or raise its limits, and go on",
+}
+
+
+class JetStreamPublisher(Publisher):
+    """Publishes to the streams that take the subjects.
+
+    Args:
+        connection: To the server.
+        ledger: Told what is sent and what is confirmed.
+        subjects: All subjects of the replay.
+        run: Names the run in the ids of messages.
+        streams: Stream -> a sequence in it behind which everything is that is not confirmed; of an earlier run.
+        origin: Write headers with channel, sequence and timestamp.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        ledger: Ledger,
+        subjects: list[bytes],
+        *,
+        run: str,
+        streams: Mapping[str, int] | None = None,
+        origin: bool = False,
+    ) -> None:
+        super().__init__(connection, ledger, subjects)
+        self._jetstream = JetStream(connection)
+        self._run = run
+        self._origin = origin
+        self._behind = dict(streams or {})
+        self._acked: dict[str, deque[tuple[int, int]]] = {}
+        self._asked = False
+        self._takes: dict[str, str] = {}  # subject -> stream
+        self._there: dict[str, set[str]] = {}  # subject -> ids of messages that its stream has
+        self._inbox = ""
+
+    async def _begin(self, *, resumed: bool) -> None:
+        if not self._asked:
+            try:
+                await self._find_streams()
+            except PermissionDeniedError as problem:
+                self.note(
+                    f"the streams could not be asked for ({problem.message}): if this replay is interrupted, repeated "
+                    "messages are recognised only within the duplicate window"
+                )
+            self._asked = True
+        if not self._inbox:
+            self._inbox = self.connection.client.new_inbox()
+            await self.connection.client.subscribe(
+                f"{self._inbox}.*", cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
+        self._acked.clear()
+        self._there.clear()
+        if resumed:
+            await self._look_what_is_there()
+
+    async def _find_streams(self) -> None:
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def find(subject: str) -> tuple[str, list[str]]:
+            async with limit:
+                return subject, await self._jetstream.streams_on(subject)
+
+        takes = {}
+        for subject, names in await asyncio.gather(*(find(shown(each)) for each in self.subjects)):
+            if len(names) != 1:
+                raise TargetError(
+                    f"no stream at {self.connection.url} takes the subject {subject}",
+                    "create one first, or name subjects that a stream takes with --subject or --prefix",
+                )
+            takes[subject] = names[0]
+        for name in sorted(set(takes.values())):
+            info = await self._jetstream.stream_info(name)
+            config: dict[str, Any] = (info or {}).get("config") or {}
+            if config.get("no_ack"):
+                raise TargetError(
+                    f"the stream {name} acknowledges nothing (no_ack): nobody would know what it has stored",
+                    "switch no_ack off, or use --as core",
+                )
+            if config.get("sealed"):
+                raise TargetError(f"the stream {name} is sealed: it takes no messages", "choose another one")
+            if config.get("retention", "limits") != "limits":
+                self.note(
+                    f"the stream {name} drops messages that were consumed: if this replay is interrupted, repeated "
+                    "ones are recognised only within its duplicate window"
+                )
+            # Nothing of this run is behind it yet.
+            self._behind.setdefault(name, int(((info or {}).get("state") or {}).get("last_seq", 0)))
+        self._takes = takes
+
+    async def _look_what_is_there(self) -> None:
+        """Asks the streams for messages of this run behind what is confirmed."""
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(subject: str, stream: str) -> None:
+            async with limit:
+                self._there[subject] = await self._ids_behind(stream, subject, self._behind.get(stream, 0))
+
+        try:
+            await asyncio.gather(*(look(subject, stream) for subject, stream in self._takes.items()))
+        except (PermissionDeniedError, NobodyListensError) as problem:
+            self._there.clear()
+            self.note(
+                f"the streams could not be asked what they have already ({problem.message}): repeated messages are "
+                "recognised only within the duplicate window"
+            )
+
+    async def _ids_behind(self, stream: str, subject: str, behind: int) -> set[str]:
+        """Returns the ids of the messages of this run on a subject behind a sequence of the stream."""
+        found: set[str] = set()
+        while True:
+            query = {"seq": behind + 1, "next_by_subj": subject}
+            try:
+                answer = await self._jetstream.api(f"STREAM.MSG.GET.{stream}", query, asks=True)
+            except ApiError as problem:
+                if problem.err_code == MESSAGE_NOT_FOUND:
+                    return found
+                raise
+            message = answer.get("message") or {}
+            behind = int(message.get("seq", 0))
+            if not behind:
+                return found
+            name = _message_id(base64.b64decode(message.get("hdrs") or b""))
+            if name.startswith(f"{self._run}:"):
+                found.add(name)
+
+    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
+        subject, channel = shown(batch.subject), header_text(batch.channel)
+        there = self._there.get(subject)
+        publish, most = self.connection.client.publish, self.connection.max_payload
+        inbox, begin = self._inbox, f"{self._run}:{channel}:"
+        for row in rows(batch, start, stop):
+            name = f"{begin}{row.sequence}"
+            if there and name in there:
+                there.discard(name)
+                self.again += 1
+                self.confirmed(number)
+            else:
+                fields = {MESSAGE_ID: name, **header_fields(channel, row, origin=self._origin)}
+                size = len(row.data) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in fields.items())
+                if size > most:
+                    raise self.too_large(batch, row, size)
+                await publish(subject, row.data, f"{inbox}.{number}", fields)
+            number += 1
+
+    async def _on_ack(self, message: Msg) -> None:
+        number = int(message.subject.rpartition(".")[2])
+        if not self.ledger.low <= number < self.ledger.next:
+            return  # of an earlier leg
+        if not message.data:
+            self.fail(NobodyListensError("no stream has taken a message", "check the streams, then go on"))
+            return
+        try:
+            answer = json.loads(message.data)
+            error, stream, sequence = answer.get("error"), answer.get("stream"), answer.get("seq")
+        except (ValueError, AttributeError):
+            self.fail(TargetError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
+            return
+        if error or not isinstance(stream, str) or not isinstance(sequence, int):
+            self._on_refused(number, error if isinstance(error, dict) else {})
+            return
+        if self.confirmed(number):
+            self.again += bool(answer.get("duplicate"))
+            self._acked.setdefault(stream, deque()).append((number, sequence))
+
+    def _on_refused(self, number: int, error: dict[str, Any]) -> None:
+        reason = str(error.get("description") or "without a reason")
+        remedy = _REMEDIES.get(int(error.get("err_code") or 0), "see the stream's configuration, then go on")
+        self.fail(self.refused_message(number, reason, remedy))
+
+    def confirmed_streams(self) -> dict[str, int]:
+        """Returns, of each stream, a sequence behind which nothing is that is confirmed without a hole."""
+        for stream, acked in self._acked.items():
+            # Acks of a stream come in the order of its sequences.
+            while acked and acked[0][0] < self.ledger.low:
+                self._behind[stream] = acked.popleft()[1]
+        return dict(self._behind)
+
+
+def _message_id(block: bytes) -> str:
+    """Returns the id in a header block, empty if there is none."""
+    for line in block.split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        if colon and name.lower() == b"nats-msg-id":
+            return value.strip().decode("utf-8", "replace")
+    return ""

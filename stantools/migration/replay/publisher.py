@@ -1,0 +1,248 @@
+"""What every way of publishing has in common: the window of messages on their way, waiting, failing.
+
+A replay runs in *legs*. A leg ends when everything is sent, when the user stops it, or when the connection breaks; then
+the next leg begins at what is confirmed. Within a leg messages are sent in order, in pieces of batches, and the ledger
+keeps account of what is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from stantools.migration import headers
+from stantools.migration.batches import Batch
+from stantools.migration.replay.ledger import Ledger
+from stantools.migration.replay.subjects import shown
+from stantools.migration.target.connection import Connection
+from stantools.migration.target.errors import TargetError
+
+#: Seconds without any confirmation after which a target counts as silent.
+SILENCE = 30.0
+#: What may be on its way: messages, bytes of payload.
+WINDOW = 4096
+WINDOW_BYTES = 16 << 20
+
+
+class MessageRefusedError(TargetError):
+    """The target does not take a message. Sending it again would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message that is to be published.
+
+    Attributes:
+        sequence: In its channel.
+        timestamp: Nanoseconds since 1970.
+        reply: Its reply subject, empty if it has none.
+        data: The payload.
+    """
+
+    sequence: int
+    timestamp: int
+    reply: bytes
+    data: bytes
+
+
+def rows(batch: Batch, start: int, stop: int) -> Iterator[Row]:
+    """Gives some messages of a batch one by one: nats-py takes nothing else."""
+    columns, buffer = batch.columns, batch.buffer
+    for sequence, timestamp, reply_start, reply_size, data_start, data_size in zip(
+        columns.sequence[start:stop].tolist(),
+        columns.timestamp[start:stop].tolist(),
+        columns.reply_start[start:stop].tolist(),
+        columns.reply_size[start:stop].tolist(),
+        columns.data_start[start:stop].tolist(),
+        columns.data_size[start:stop].tolist(),
+        strict=True,
+    ):
+        reply = bytes(buffer[reply_start : reply_start + reply_size]) if reply_size else b""
+        yield Row(sequence, timestamp, reply, bytes(buffer[data_start : data_start + data_size]))
+
+
+def header_fields(channel: str, row: Row, *, origin: bool) -> dict[str, str]:
+    """Returns the headers that a message carries, the same as when it is migrated (see `migration.headers`).
+
+    Args:
+        channel: The channel's name as a header value.
+        row: The message.
+        origin: Write channel, sequence and timestamp.
+    """
+    fields = {}
+    if origin:
+        fields = {
+            headers.CHANNEL: channel,
+            headers.SEQUENCE: str(row.sequence),
+            headers.TIMESTAMP: str(row.timestamp),
+        }
+    if row.reply:
+        fields[headers.REPLY] = header_text(row.reply)
+    return fields
+
+
+def header_text(value: bytes) -> str:
+    """Returns bytes as the text of a header; what cannot be in one is written as percent and two digits."""
+    value = headers.safe_value(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in value)
+
+
+class Publisher(ABC):
+    """Publishes the messages of one replay.
+
+    Args:
+        connection: To the server.
+        ledger: Told what is sent and what is confirmed.
+        subjects: All subjects of the replay.
+
+    Attributes:
+        notes: What the user should know; whoever shows them takes them out.
+        again: Messages that the target had already, from an earlier attempt.
+    """
+
+    #: Keeps what is on its way small enough: half of it must be confirmed before more is sent.
+    window = WINDOW
+
+    def __init__(self, connection: Connection, ledger: Ledger, subjects: list[bytes]) -> None:
+        self.connection = connection
+        self.ledger = ledger
+        self.subjects = subjects
+        self.notes: list[str] = []
+        self.again = 0
+        self._said: set[str] = set()
+        self._failed: asyncio.Future[TargetError] | None = None
+        self._progress = asyncio.Event()
+        self._bytes_out = 0
+
+    async def begin(self, failed: asyncio.Future[TargetError], *, resumed: bool) -> None:
+        """Begins a leg.
+
+        Args:
+            failed: From `Connection.watch`: what makes this leg useless.
+            resumed: Some of what is to be sent may have reached the target already.
+
+        Raises:
+            TargetError: Nothing can be published.
+        """
+        self._failed = failed
+        self._bytes_out = 0
+        await self._begin(resumed=resumed)
+
+    @abstractmethod
+    async def _begin(self, *, resumed: bool) -> None:
+        """Does what has to be done before the first message of a leg."""
+
+    @abstractmethod
+    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
+        """Sends some messages of a batch; the first one has that number in the ledger."""
+
+    async def tick(self) -> None:
+        """Does what is due without messages; called a few times a second.
+
+        Raises:
+            TargetError: The leg is over.
+        """
+        self.check()
+
+    async def end(self) -> None:
+        """Takes leave of the target, at the end of a replay.
+
+        Raises:
+            TargetError: It went wrong; nothing is lost by that.
+        """
+        return
+
+    def confirmed_streams(self) -> dict[str, int]:
+        """Returns, of each stream, a sequence behind which nothing is that is confirmed without a hole."""
+        return {}
+
+    async def send(self, batch: Batch, start: int, stop: int) -> None:
+        """Sends some messages of a batch, once there is room in the window.
+
+        Raises:
+            TargetError: The leg is over.
+        """
+        self.check()
+        columns = batch.columns
+        size = int(columns.data_size[start:stop].sum())
+        if self._full():
+            await self._until(lambda: self.ledger.outstanding <= self.window // 2)
+            self._bytes_out = 0
+        number = self.ledger.add(batch.channel, columns.sequence[start:stop], columns.timestamp[start:stop])
+        self._bytes_out += size
+        await self._send(batch, start, stop, number)
+        # The connection's own tasks get their turn.
+        await asyncio.sleep(0)
+
+    async def settle(self) -> None:
+        """Waits until everything that was sent is confirmed.
+
+        Raises:
+            TargetError: The leg is over.
+        """
+        await self._until(lambda: not self.ledger.outstanding)
+        self._bytes_out = 0
+
+    def note(self, text: str) -> None:
+        """Notes what the user should know, once."""
+        if text not in self._said:
+            self._said.add(text)
+            self.notes.append(text)
+
+    def check(self) -> None:
+        """Raises what has ended the leg, if it is over."""
+        if self._failed is not None and self._failed.done():
+            raise self._failed.result()
+
+    def fail(self, error: TargetError) -> None:
+        """Ends the leg."""
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_result(error)
+
+    def confirmed(self, number: int) -> bool:
+        """Notes a confirmation; see `Ledger.confirm`."""
+        self._progress.set()
+        return self.ledger.confirm(number)
+
+    def _full(self) -> bool:
+        if self.ledger.outstanding >= self.window:
+            return True
+        return self._bytes_out >= WINDOW_BYTES and self.ledger.outstanding > 0
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Waits for confirmations until something holds."""
+        while True:
+            self.check()
+            if condition():
+                return
+            self._progress.clear()
+            assert self._failed is not None
+            news = asyncio.ensure_future(self._progress.wait())
+            try:
+                await self.connection.wait_for(news, self._failed, SILENCE, self._awaited())
+            finally:
+                news.cancel()
+
+    def _awaited(self) -> str:
+        return f"any of {self.ledger.outstanding} messages"
+
+    def refused_message(self, number: int, reason: str, remedy: str) -> MessageRefusedError:
+        """Returns the error for a message that the target does not take."""
+        channel, sequence = self.ledger.where(number)
+        return MessageRefusedError(
+            f"message {sequence} of channel {shown(channel)} was refused by {self.connection.url}: {reason}", remedy
+        )
+
+    def too_large(self, batch: Batch, row: Row, size: int) -> MessageRefusedError:
+        """Returns the error for a message that is larger than the server takes."""
+        return MessageRefusedError(
+            f"message {row.sequence} of channel {shown(batch.channel)} has {size} bytes with its envelope, "
+            f"{self.connection.url} takes {self.connection.max_payload}",
+            f"raise max_payload of the server and go on, or leave the message out: --seq {row.sequence + 1}: goes on "
+            "behind it",
+        )

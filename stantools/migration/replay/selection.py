@@ -1,0 +1,211 @@
+"""What is replayed: of each channel which messages, and under which subject."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from stantools.errors import RefusedError, UsageError
+from stantools.migration.batches import Batch
+from stantools.migration.merge import stream_source
+from stantools.migration.replay.ledger import Position
+from stantools.migration.replay.subjects import SubjectRules, channel_problem, shown, subject_problem
+from stantools.migration.source import ChannelSource, StoreSource
+from stantools.store.ranges import Ranges
+
+_MAX_SEQUENCE = 2**64 - 1
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which messages are wanted.
+
+    Attributes:
+        first: Lowest sequence; a negative one counts from the channel's end, -1 is the last message.
+        last: Highest sequence, included; may be negative as well.
+        since: Lowest timestamp in nanoseconds since 1970.
+        until: Timestamps are below this.
+        ends: Channel -> the last sequence that negative ones count from; the channel's last one if not given.
+    """
+
+    first: int | None = None
+    last: int | None = None
+    since: int | None = None
+    until: int | None = None
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def counts_from_end(self) -> bool:
+        """Which messages are meant depends on how long a channel is."""
+        return (self.first or 0) < 0 or (self.last or 0) < 0
+
+    def fixed(self, channels: Iterable[ChannelSource]) -> Chosen:
+        """Returns what means the same messages when channels have grown."""
+        ends = {shown(each.raw_name): each.sequences.last for each in channels} if self.counts_from_end else {}
+        return replace(self, ends=ends)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for a state file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Chosen:
+        """Reads what `as_json` gave.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        numbers = first, last, since, until = tuple(values.get(name) for name in ("first", "last", "since", "until"))
+        ends = values.get("ends", {})
+        if not isinstance(ends, dict) or not all(isinstance(each, int) for each in ends.values()):
+            raise ValueError("the ends of channels are no numbers")
+        if not all(each is None or isinstance(each, int) for each in numbers):
+            raise ValueError("sequences and times are no numbers")
+        return cls(first, last, since, until, ends)
+
+    def of(self, channel: ChannelSource) -> ChannelSource:
+        """Returns a channel with only the messages that are wanted. With times, it reads all timestamps."""
+        end = self.ends.get(shown(channel.raw_name), channel.sequences.last)
+        if self.first is not None or self.last is not None:
+            first = 0 if self.first is None else _absolute(self.first, end)
+            last = _MAX_SEQUENCE if self.last is None else _absolute(self.last, end)
+            channel = channel.narrowed(Ranges.of([(first, min(last, _MAX_SEQUENCE))]))
+        if self.since is not None or self.until is not None:
+            channel = channel.narrowed(self._in_time(channel))
+        return channel
+
+    def _in_time(self, channel: ChannelSource) -> Ranges:
+        found = []
+        for _, columns in channel.pieces(finish=False):
+            wanted = np.ones(columns.capacity, bool)
+            if self.since is not None:
+                wanted &= columns.timestamp >= min(max(self.since, _LOWEST), _HIGHEST)
+            if self.until is not None:
+                wanted &= columns.timestamp < min(max(self.until, _LOWEST), _HIGHEST)
+            found.append(Ranges.from_sequences(columns.sequence[wanted].copy()))
+        return Ranges.union(found)
+
+
+def _absolute(sequence: int, end: int) -> int:
+    return min(sequence, _MAX_SEQUENCE) if sequence >= 0 else max(end + 1 + sequence, 0)
+
+
+@dataclass(frozen=True)
+class ReplayChannel:
+    """One channel of a replay.
+
+    Attributes:
+        source: Its messages, those that are wanted.
+        subject: Where they go; for a streaming server the channel there.
+    """
+
+    source: ChannelSource
+    subject: bytes
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """What a replay is going to do.
+
+    Attributes:
+        channels: Those that have anything to replay, by name.
+    """
+
+    channels: tuple[ReplayChannel, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages there are."""
+        return sum(channel.source.count for channel in self.channels)
+
+    @property
+    def payload(self) -> int:
+        """Bytes of payload, about."""
+        return sum(channel.source.payload_bytes for channel in self.channels)
+
+    @property
+    def span(self) -> int:
+        """Nanoseconds between the first and the last message, by their timestamps."""
+        if not self.channels:
+            return 0
+        first = min(channel.source.first_timestamp for channel in self.channels)
+        return max(0, max(channel.source.last_timestamp for channel in self.channels) - first)
+
+    def after(self, positions: Mapping[bytes, Position]) -> ReplayPlan:
+        """Returns what is left behind some positions."""
+        left = []
+        for channel in self.channels:
+            position = positions.get(channel.source.raw_name)
+            source = channel.source
+            if position is not None:
+                source = source.narrowed(Ranges.of([(position.sequence + 1, _MAX_SEQUENCE)]))
+            if source.count:
+                left.append(ReplayChannel(source, channel.subject))
+        return ReplayPlan(tuple(left))
+
+    def read(self) -> Iterator[Batch]:
+        """Gives all messages: channels together in the order of time, each channel in the order of its sequences.
+
+        Raises:
+            StoreUnreadableError: As from `ChannelSource.read`.
+            DecryptError: As from `ChannelSource.read`.
+        """
+        parts = [(channel.source, channel.subject) for channel in self.channels]
+        return stream_source(parts).read() if parts else iter(())
+
+    def check_positions(self, source: StoreSource, positions: Mapping[bytes, Position]) -> None:
+        """Makes sure that a store is the one that positions are of.
+
+        Raises:
+            RefusedError: It is another one, or has been begun anew.
+        """
+        known = {channel.raw_name: channel for channel in source.channels}
+        for name, position in positions.items():
+            channel = known.get(name)
+            what = ""
+            if channel is None:
+                what = "there is no such channel any more"
+            elif position.sequence > channel.last:
+                what = f"{position.sequence} messages of it were replayed, its last one is now {channel.last}"
+            elif position.sequence in channel.sequences:
+                message = channel.narrowed(Ranges.of([(position.sequence, position.sequence)]))
+                if message.first_timestamp != position.timestamp:
+                    what = f"its message {position.sequence} is another one now"
+            if what:
+                raise RefusedError(
+                    f"the store is not the one that was replayed: channel {shown(name)}: {what}",
+                    "give the right store, or begin anew without --resume",
+                )
+
+
+def plan_replay(source: StoreSource, rules: SubjectRules, chosen: Chosen, *, streaming: bool) -> ReplayPlan:
+    """Plans a replay of all channels of a source.
+
+    Args:
+        source: The channels.
+        rules: Where they go.
+        chosen: Which of their messages.
+        streaming: They go to a streaming server, as channels.
+
+    Raises:
+        UsageError: A subject is none that can be published to.
+    """
+    channels = []
+    for channel in source.channels:
+        wanted = chosen.of(channel)
+        if not wanted.count:
+            continue
+        subject = rules.subject(channel.raw_name)
+        problem = (channel_problem if streaming else subject_problem)(subject)
+        if problem:
+            kind = "channel" if streaming else "subject"
+            raise UsageError(
+                f"channel {shown(channel.raw_name)!r} cannot be replayed: the {kind} {shown(subject)!r} {problem}",
+                "give it another one with --subject 'CHANNEL=SUBJECT', or choose others with --channel",
+            )
+        channels.append(ReplayChannel(wanted, subject))
+    return ReplayPlan(tuple(channels))

@@ -1,0 +1,242 @@
+"""The state file of a replay: how far it is, so that `--resume` goes on where it ended, whatever ended it.
+
+    {"schema": 1, "kind": "stantools-replay", "identity": {"store": …, "to": …, …}, "run": "…", "selection": {…},
+     "channels": {"orders": [42, 1600000000000000000], …}, "streams": {"ORDERS": 57}, "sent": 42}
+
+It is replaced as a whole by a rename, so that it is never half written. Whoever has it open holds a lock on it. A
+position stands for what the target has confirmed; when the process is killed, what was confirmed since the file was
+last written is not in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.migration.replay.ledger import Position
+from stantools.migration.replay.subjects import shown
+from stantools.store.durable import fsync_directory, write_all, writing
+
+_KIND = "stantools-replay"
+_SCHEMA = 1
+_LARGEST = 1 << 28
+
+
+@dataclass
+class ReplayState:
+    """How far a replay is.
+
+    Attributes:
+        identity: What makes it this replay and no other: store, target, kind, channels, rules.
+        selection: Which messages were asked for, in absolute terms.
+        run: A text that no other replay has; every message carries it, so that a target can tell what it has.
+        channels: What is confirmed of each channel.
+        streams: Stream -> a sequence in it: what is confirmed is not behind it. Only for JetStream.
+        sent: Messages that are confirmed.
+    """
+
+    identity: dict[str, Any]
+    selection: dict[str, Any] = field(default_factory=dict)
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    channels: dict[bytes, Position] = field(default_factory=dict)
+    streams: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
+
+    def encode(self) -> bytes:
+        """Returns the content of the file."""
+        document = {
+            "schema": _SCHEMA,
+            "kind": _KIND,
+            "identity": self.identity,
+            "selection": self.selection,
+            "run": self.run,
+            "channels": {shown(name): [each.sequence, each.timestamp] for name, each in self.channels.items()},
+            "streams": self.streams,
+            "sent": self.sent,
+        }
+        return json.dumps(document, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """Reads the content of a file.
+
+        Raises:
+            ValueError: It is none.
+        """
+        document = json.loads(content)
+        if not isinstance(document, dict) or document.get("kind") != _KIND:
+            raise ValueError("it is no state of a replay")
+        if document.get("schema") != _SCHEMA:
+            raise ValueError(f"it has schema {document.get('schema')!r}, expected {_SCHEMA}")
+        channels = {
+            name.encode("utf-8", "surrogateescape"): Position(_whole(sequence), _whole(timestamp))
+            for name, (sequence, timestamp) in _table(document, "channels").items()
+        }
+        streams = {name: _whole(sequence) for name, sequence in _table(document, "streams").items()}
+        run = document.get("run")
+        if not isinstance(run, str) or not run.isalnum() or not run.isascii():
+            raise ValueError("its run is missing")
+        selection = _table(document, "selection")
+        return cls(_table(document, "identity"), selection, run, channels, streams, _whole(document.get("sent")))
+
+
+def _table(document: dict[str, Any], name: str) -> dict[str, Any]:
+    value = document.get(name)
+    if not isinstance(value, dict):
+        raise ValueError(f"its {name} are missing")
+    return value
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+def default_path(identity: dict[str, Any], folder: Path = Path()) -> Path:
+    """Returns where the state of a replay lies unless the user says otherwise: the same command finds it again."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    return folder / f"stantools-replay-{digest}.json"
+
+
+class StateFile:
+    """A state file that is open, and locked; a context manager.
+
+    Args:
+        path: Where it is, or is to be.
+        identity: Of the replay that is to run.
+        resume: Go on from it; otherwise it must not exist yet.
+
+    Raises:
+        RefusedError: It belongs to a replay that did not finish or to another one, is in use, or is not there.
+        StoreUnreadableError: It cannot be read.
+        StoreUnwritableError: It cannot be written.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any], *, resume: bool) -> None:
+        self.path = path
+        #: What is in it.
+        self.state = ReplayState(identity)
+        self._written = b""
+        if resume:
+            self._descriptor = self._open()
+            try:
+                self._read(identity)
+            except BaseException:
+                os.close(self._descriptor)
+                raise
+        else:
+            self._descriptor = self._create()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def save(self) -> None:
+        """Writes the state, if it has changed.
+
+        Raises:
+            StoreUnwritableError: It cannot be written; the file has the content of the last time.
+        """
+        content = self.state.encode()
+        if content == self._written:
+            return
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with writing(self.path):
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                write_all(descriptor, content)
+                os.fsync(descriptor)
+                temporary.replace(self.path)
+            except BaseException:
+                os.close(descriptor)
+                temporary.unlink(missing_ok=True)
+                raise
+            # The new file was locked before it had the name: nobody can come in between.
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+            fsync_directory(self.path.parent)
+        self._written = content
+
+    def remove(self) -> None:
+        """Removes the file: the replay is finished.
+
+        Raises:
+            StoreUnwritableError: It cannot be removed.
+        """
+        with writing(self.path):
+            self.path.unlink(missing_ok=True)
+            fsync_directory(self.path.parent)
+
+    def _create(self) -> int:
+        with writing(self.path):
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileExistsError as problem:
+                raise RefusedError(
+                    f"{self.path}: is there already: a replay that has not finished",
+                    "go on with it by --resume; to begin anew, remove the file or name another one by --state",
+                ) from problem
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return descriptor
+
+    def _open(self) -> int:
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError as problem:
+                raise RefusedError(
+                    f"{self.path}: there is no state to go on from",
+                    "was it finished, or was it another command? name its file by --state, or leave --resume out",
+                ) from problem
+            except OSError as problem:
+                raise StoreUnreadableError(f"{self.path}: cannot be read: {problem.strerror}") from problem
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                    return descriptor
+            except OSError as problem:
+                os.close(descriptor)
+                if problem.errno in (errno.EAGAIN, errno.EACCES):
+                    raise RefusedError(
+                        f"{self.path}: another replay is using it", "wait until it has ended, or stop it"
+                    ) from problem
+                if problem.errno != errno.ENOENT:
+                    raise StoreUnreadableError(f"{self.path}: cannot be read: {problem.strerror}") from problem
+            else:
+                os.close(descriptor)  # another run has put a new file in its place in between
+
+    def _read(self, identity: dict[str, Any]) -> None:
+        try:
+            content = os.pread(self._descriptor, _LARGEST, 0)
+            # A run that was killed before it had anything to remember leaves an empty file.
+            if content:
+                self.state = ReplayState.decode(content)
+        except (OSError, ValueError, TypeError, AttributeError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else problem
+            raise StoreUnreadableError(
+                f"{self.path}: is not a state file of stantools replay: {reason}", "name the right file by --state"
+            ) from problem
+        different = [name for name in identity if self.state.identity.get(name) != identity[name]]
+        if different:
+            name = different[0]
+            raise RefusedError(
+                f"{self.path}: belongs to another replay: its {name} is {self.state.identity.get(name)!r}, "
+                f"this one's is {identity[name]!r}",
+                "repeat the command as it was, with --resume; or leave --resume out and name another --state",
+            )
+        self._written = content

@@ -1,0 +1,191 @@
+"""Publishing to the channels of a streaming server: the driver of `session` on a NATS connection.
+
+Promise: every message is stored at least once, in order. The server knows no duplicates: when the connection breaks or
+the process is killed, messages whose acks had not come are sent again, and may be stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from stantools.migration.batches import Batch
+from stantools.migration.replay.ledger import Ledger
+from stantools.migration.replay.publisher import Publisher, rows
+from stantools.migration.replay.session import DISCOVER_PREFIX, Session, State
+from stantools.migration.target.connection import Connection
+from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, NobodyListensError, TargetError
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+#: What the official clients receive acks on; users may have rights for no other subject.
+_ACKS = "_STAN.acks"
+#: The server's answer when it does not know us any more (or the name of a channel is none, which was looked at before).
+_NOT_REGISTERED = "stan: invalid publish request"
+
+
+class StreamingPublisher(Publisher):
+    """Publishes to channels of a streaming server.
+
+    Args:
+        connection: To the NATS server that the streaming server uses.
+        ledger: Told what is sent and what is confirmed.
+        subjects: All channels of the replay.
+        cluster_id: The server's cluster id.
+        client_id: The name to register under.
+        run: Names the run.
+        discover_prefix: The server's `discover_prefix`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        ledger: Ledger,
+        subjects: list[bytes],
+        *,
+        cluster_id: str,
+        client_id: str,
+        run: str,
+        discover_prefix: str = DISCOVER_PREFIX,
+    ) -> None:
+        super().__init__(connection, ledger, subjects)
+        self._cluster_id = cluster_id
+        self._client_id = client_id
+        self._run = run
+        self._prefix = discover_prefix
+        self._sessions = 0
+        self._session: Session | None = None
+        self._heartbeats = self._pings = self._acks = ""
+
+    async def _begin(self, *, resumed: bool) -> None:
+        if not self._acks:
+            await self._subscribe()
+        if self._session is not None:
+            await self._still_there(self._session)
+        if self._session is None or self._session.state is not State.OPEN:
+            await self._connect()
+
+    async def _subscribe(self) -> None:
+        client = self.connection.client
+        self._heartbeats, self._pings = client.new_inbox(), client.new_inbox()
+        self._acks = f"{_ACKS}.{client.new_inbox().rpartition('.')[2]}"
+        await client.subscribe(self._heartbeats, cb=self._on_heartbeat)
+        await client.subscribe(self._pings, cb=self._on_ping_answer)
+        await client.subscribe(self._acks, cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        await self.connection.flush()
+        self.check()
+
+    async def _connect(self) -> None:
+        self._sessions += 1
+        unique = f"{self._run}-{self._sessions}"
+        session = Session(self._cluster_id, self._client_id, unique, self._heartbeats, discover_prefix=self._prefix)
+        request = session.connect()
+        try:
+            answer = await self.connection.request(request.subject, request.payload)
+        except NoAnswerError as problem:
+            raise type(problem)(
+                f"no streaming server with cluster id {self._cluster_id!r} has answered at {self.connection.url} "
+                f"(on {request.subject})",
+                "check --cluster-id, and that the streaming server uses this NATS server",
+            ) from None
+        session.connect_answered(answer.data, _now())
+        self._session = session
+
+    async def _still_there(self, session: Session) -> None:
+        """Asks whether the server still knows the session; its state tells."""
+        ping = session.ping()
+        if ping is None:
+            return
+        try:
+            answer = await self.connection.request(ping.subject, ping.payload)
+        except NobodyListensError as problem:
+            raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
+        session.ping_answered(answer.data)
+
+    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
+        session = self._session
+        assert session is not None
+        publish, most = self.connection.client.publish, self.connection.max_payload
+        for row in rows(batch, start, stop):
+            sent = session.publish(number, batch.subject, row.reply, row.data)
+            if len(sent.payload) > most:
+                raise self.too_large(batch, row, len(sent.payload))
+            await publish(sent.subject, sent.payload, self._acks)
+            number += 1
+
+    async def tick(self) -> None:
+        """Sends a ping when one is due.
+
+        Raises:
+            TargetError: The leg is over.
+        """
+        self.check()
+        session = self._session
+        if session is None:
+            return
+        ping = session.tick(_now())
+        if ping is not None:
+            await self.connection.client.publish(ping.subject, ping.payload, self._pings)
+        self._look(session)
+
+    async def end(self) -> None:
+        """Closes the session, so that the server forgets the client.
+
+        Raises:
+            TargetError: It did not answer, or not as expected.
+        """
+        session, self._session = self._session, None
+        if session is None or session.state is not State.OPEN:
+            return
+        request = session.close()
+        answer = await self.connection.request(request.subject, request.payload)
+        if error := session.close_answered(answer.data):
+            self.note(f"the streaming server {self._cluster_id!r} did not close the session: {error}")
+
+    async def _on_heartbeat(self, message: Msg) -> None:
+        if message.reply and self._session is not None:
+            await self.connection.client.publish(message.reply, self._session.heartbeat())
+
+    async def _on_ping_answer(self, message: Msg) -> None:
+        session = self._session
+        if session is None:
+            return
+        try:
+            session.ping_answered(message.data)
+        except TargetError as problem:
+            self.fail(problem)
+        self._look(session)
+
+    async def _on_ack(self, message: Msg) -> None:
+        session = self._session
+        if session is None:
+            return
+        try:
+            # A message without payload and with a status: nobody listens where we publish.
+            acked = session.ack(message.data) if message.data else None
+        except TargetError as problem:
+            self.fail(problem)
+            return
+        if not message.data:
+            self._lose(f"the streaming server {self._cluster_id!r} is gone")
+        if acked is None or not self.ledger.low <= acked.number < self.ledger.next:
+            return
+        if not acked.error:
+            self.confirmed(acked.number)
+        elif acked.error == _NOT_REGISTERED:
+            session.lost(acked.error)
+            self._look(session)
+        else:
+            self.fail(self.refused_message(acked.number, acked.error, "see the server's limits and log, then go on"))
+
+    def _look(self, session: Session) -> None:
+        if session.state is State.LOST:
+            self._lose(f"the streaming server {self._cluster_id!r} has dropped the client: {session.why_lost}")
+
+    def _lose(self, text: str) -> None:
+        self.fail(ConnectionLostError(text, "check the server, then go on"))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

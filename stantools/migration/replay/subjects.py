@@ -1,0 +1,178 @@
+"""Where a replayed message goes: rules that turn the name of a channel into a subject.
+
+A rule is `PATTERN=SUBJECT`. The pattern is a channel name in which `*` stands for one token and a last `>` for one or
+more. In the subject, each `*` takes what the next `*` of the pattern stood for, `$1`, `$2`, … what a certain one stood
+for, and a last `>` what the pattern's `>` stood for:
+
+    old.*=new.*             old.orders          -> new.orders
+    shop.*.*=$2.of.$1       shop.eu.paid        -> paid.of.eu
+    telemetry.>=lab.>       telemetry.a.b       -> lab.a.b
+    orders=test             orders              -> test
+
+The first rule that matches counts; a channel that none matches keeps its name. A prefix is put in front of the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from stantools.errors import UsageError
+
+_NUMBERED = re.compile(r"\$([1-9]\d*)")
+#: What may not be in a subject: it would end the protocol line or a token.
+_NOT_IN_SUBJECT = re.compile(rb"[\x00-\x20\x7f]")
+#: Publishing to these would be requests to the server itself.
+_RESERVED = (b"$JS.", b"$SYS.", b"$KV.", b"$O.", b"_STAN.")
+
+
+def shown(name: bytes) -> str:
+    """Returns a name as text; bytes that are not UTF-8 survive the way back."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        pattern: The tokens of the pattern.
+        subject: The tokens of the subject: text, the number of a `*` from 0, or `>` for the rest.
+    """
+
+    pattern: tuple[str, ...]
+    subject: tuple[str | int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a rule `PATTERN=SUBJECT`; the first equals sign divides it.
+
+        Raises:
+            UsageError: It is none.
+        """
+        left, equals, right = text.partition("=")
+        if not equals or not left or not right:
+            raise UsageError(f"{text!r} is not a rule for subjects", "write PATTERN=SUBJECT, such as 'old.*=new.*'")
+        pattern = tuple(left.split("."))
+        if ">" in pattern[:-1]:
+            raise UsageError(f"{text!r}: > stands for the rest of a name and can only be last")
+        return cls(pattern, tuple(_subject_tokens(text, pattern, right.split("."))))
+
+    def apply(self, channel: str) -> str | None:
+        """Returns the subject of a channel, None if the rule does not match it."""
+        tokens = channel.split(".")
+        rest: list[str] | None = None
+        pattern = self.pattern
+        if pattern[-1] == ">":
+            pattern = pattern[:-1]
+            rest = tokens[len(pattern) :]
+            tokens = tokens[: len(pattern)]
+            if not rest:
+                return None
+        if len(tokens) != len(pattern):
+            return None
+        stars = []
+        for token, wanted in zip(tokens, pattern, strict=True):
+            if wanted == "*":
+                stars.append(token)
+            elif token != wanted:
+                return None
+        parts: list[str] = []
+        for part in self.subject:
+            if isinstance(part, int):
+                parts.append(stars[part])
+            elif part == ">":
+                parts += rest or []
+            else:
+                parts.append(part)
+        return ".".join(parts)
+
+
+def _subject_tokens(text: str, pattern: tuple[str, ...], tokens: list[str]) -> Iterable[str | int]:
+    """Turns the wildcards of the right side into numbers; see `Rule`."""
+    stars = pattern.count("*")
+    used = 0
+    if "*" in tokens and any(_NUMBERED.fullmatch(token) for token in tokens):
+        raise UsageError(f"{text!r} mixes * and $1 on its right side", "use one of them")
+    for place, token in enumerate(tokens):
+        if token == "":
+            raise UsageError(f"{text!r}: the subject has an empty token", "write one dot between two tokens")
+        if token == ">":
+            if place != len(tokens) - 1 or pattern[-1] != ">":
+                raise UsageError(f"{text!r}: > can only be last on the right side, and only if it is last on the left")
+            yield token
+        elif token == "*" or _NUMBERED.fullmatch(token):
+            number = used if token == "*" else int(token[1:]) - 1
+            used += 1
+            if number >= stars:
+                what = "more * than the left side" if token == "*" else f"{token}, and the left side has {stars} *"
+                raise UsageError(f"{text!r}: the right side has {what}")
+            yield number
+        elif "*" in token or ">" in token:
+            raise UsageError(f"{text!r}: {token!r} is no token of a subject", "* and > stand for whole tokens")
+        else:
+            yield token
+
+
+@dataclass(frozen=True)
+class SubjectRules:
+    """All rules, and the prefix.
+
+    Attributes:
+        rules: In the order in which they are tried.
+        prefix: Put in front, without a dot at its end; empty for none.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, rules: Iterable[str], prefix: str = "") -> Self:
+        """Reads rules and a prefix as a user writes them; a dot at the end of the prefix does not count.
+
+        Raises:
+            UsageError: They make no sense.
+        """
+        prefix = prefix.removesuffix(".")
+        if prefix and (problem := subject_problem(prefix.encode("utf-8", "surrogateescape"))):
+            raise UsageError(f"the prefix {prefix!r} {problem}", "write it like a subject, such as 'replayed'")
+        return cls(tuple(Rule.parse(rule) for rule in rules), prefix)
+
+    def subject(self, channel: bytes) -> bytes:
+        """Returns the subject of a channel, which need not be a valid one: see `subject_problem`."""
+        name = shown(channel)
+        for rule in self.rules:
+            subject = rule.apply(name)
+            if subject is not None:
+                name = subject
+                break
+        if self.prefix:
+            name = f"{self.prefix}.{name}"
+        return name.encode("utf-8", "surrogateescape")
+
+
+def subject_problem(subject: bytes) -> str:
+    """Says why nothing can be published to a subject, "" if it can: the sentence goes on from its name."""
+    tokens = subject.split(b".")
+    if not subject or b"" in tokens:
+        return "has an empty token, which no subject may have"
+    if _NOT_IN_SUBJECT.search(subject):
+        return "has a blank or a control character in it, which no subject may have"
+    if b"*" in tokens or b">" in tokens:
+        return "has a wildcard in it: nothing can be published there"
+    try:
+        subject.decode()
+    except UnicodeDecodeError:
+        return "is not UTF-8, which subjects must be"
+    if subject.startswith(_RESERVED):
+        return "belongs to the server: publishing there would be a request to it"
+    return ""
+
+
+def channel_problem(channel: bytes) -> str:
+    """Says why a streaming server takes no message for a channel of that name, "" if it does (protocol 10.2)."""
+    if b"/" in channel or b"*" in channel or b">" in channel:
+        return "has /, * or > in it, which a streaming server refuses"
+    return subject_problem(channel)

@@ -1,0 +1,357 @@
+"""A store as the source of a migration: its channels, and their messages in batches.
+
+What is taken is what `recovery.salvage` would take: every intact message, in order, wherever it lies. So a damaged
+store is a source like any other; what it lost is known beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+
+from stantools.format.crc import Crc
+from stantools.format.encryption import master_key
+from stantools.format.proto import store_pb2 as pb
+from stantools.migration.batches import Batch
+from stantools.migration.sourcepayload import Finisher, looks_encrypted
+from stantools.migration.sourceread import BATCH_BYTES, MAX_SEQUENCE, Piece, StepReader
+from stantools.progress import Progress
+from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
+from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Rewrite, Step
+from stantools.store.directory import Datastore, subject_matches
+from stantools.store.ranges import Ranges
+from stantools.store.scan import BATCH_ROWS
+from stantools.store.sublog import Subscription
+
+#: Stands for a cluster id that is lost: a migration needs none, so that a lost server.dat is no obstacle.
+_NO_CLUSTER = "lost"
+
+#: A sample of a channel: so many places, and so many messages from each.
+_SAMPLE_PLACES = 8
+_SAMPLE_ROWS = 32
+_SAMPLE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Key:
+    """How payloads are decrypted.
+
+    Attributes:
+        key: The encryption key given to the server; None leaves payloads as they are stored.
+        keep_sealed: Leave a payload as it is stored where it cannot be decrypted.
+    """
+
+    key: bytes | None = None
+    keep_sealed: bool = False
+
+
+class ChannelSource:
+    """One channel.
+
+    Args:
+        plan: What of it is taken.
+        crc: The store's CRC.
+        key: How payloads are decrypted.
+    """
+
+    def __init__(self, plan: ChannelPlan, crc: Crc, key: Key | None = None) -> None:
+        self._plan = plan
+        self._crc = crc
+        self._key = key or Key()
+
+    def __repr__(self) -> str:
+        return f"ChannelSource({self.name!r}, {self.count} messages, {self.first} to {self.last})"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return os.fsdecode(self._plan.name)
+
+    @property
+    def raw_name(self) -> bytes:
+        """Its name as bytes."""
+        return self._plan.name
+
+    @property
+    def origin(self) -> str:
+        """What it is, if it is not simply the channel of that name."""
+        return self._plan.origin
+
+    @property
+    def sequences(self) -> Ranges:
+        """The sequences of its intact messages."""
+        return self._plan.sequences
+
+    @property
+    def lost(self) -> Ranges:
+        """The sequences of messages that are damaged or gone, as far as that is known."""
+        return self._plan.lost
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """Its subscriptions as salvage plans them, but with positions up to `last`."""
+        return self._plan.subscriptions
+
+    @cached_property
+    def count(self) -> int:
+        """How many intact messages there are."""
+        return self._plan.sequences.count()
+
+    @property
+    def first(self) -> int:
+        """The sequence of its first intact message, 0 if there is none."""
+        return self._plan.sequences.first
+
+    @property
+    def last(self) -> int:
+        """Its last sequence, also where the message is lost and only an index still names it; 0 if there is none."""
+        return self._plan.last_known
+
+    @cached_property
+    def first_timestamp(self) -> int:
+        """When its first intact message was stored, in nanoseconds since 1970; 0 if there is none.
+
+        Raises:
+            StoreUnreadableError: As from `read`.
+        """
+        step = self._plan.steps[0] if self._plan.steps else None
+        if isinstance(step, Copy) and step.run.first == self.first:
+            return step.run.first_timestamp
+        return self._timestamp(self.first)
+
+    @cached_property
+    def last_timestamp(self) -> int:
+        """When its last intact message was stored, in nanoseconds since 1970; 0 if there is none.
+
+        Raises:
+            StoreUnreadableError: As from `read`.
+        """
+        step, last = self._plan.steps[-1] if self._plan.steps else None, self.sequences.last
+        if isinstance(step, Copy) and step.run.last == last:
+            return step.run.last_timestamp
+        return self._timestamp(last)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its payloads as they are stored; about, where only a part of a stretch is taken."""
+        total = 0
+        for step in self._plan.steps:
+            if isinstance(step, Rewrite):
+                total += len(step.repair.message.data)
+            else:
+                total += step.run.payload * step.sequences.count() // step.run.count
+        return total
+
+    @cached_property
+    def encrypted(self) -> bool:
+        """Whether payloads are stored encrypted, going by a sample.
+
+        Raises:
+            StoreUnreadableError: As from `read`.
+        """
+        return any(looks_encrypted(piece) for piece in self._sample())
+
+    def check_key(self) -> None:
+        """Decrypts a sample of the messages, if there is a key.
+
+        Raises:
+            DecryptError: A payload cannot be decrypted.
+            StoreUnreadableError: As from `read`.
+        """
+        finisher = self._finisher()
+        for piece in self._sample():
+            finisher.finish(piece)
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        subject: bytes | None = None,
+    ) -> Iterator[Batch]:
+        """Gives the messages in rising order; may be called any number of times, by several threads.
+
+        Args:
+            after: Only messages with higher sequences.
+            until: Only messages up to this sequence.
+            subject: The subject that they get; the channel's name if not given.
+
+        Yields:
+            Batches that are valid until the next one is asked for. Payloads are those of the mapped file itself, unless
+            they had to be decrypted.
+
+        Raises:
+            StoreUnreadableError: A file cannot be read any more, or has changed since it was planned.
+            DecryptError: A payload cannot be decrypted.
+        """
+        channel = self.raw_name
+        subject = channel if subject is None else subject
+        for buffer, columns in self.pieces(after, until):
+            yield Batch(channel, subject, buffer, columns, columns.sequence)
+
+    def pieces(
+        self,
+        after: int = 0,
+        until: int | None = None,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        batch_rows: int = BATCH_ROWS,
+        finish: bool = True,
+    ) -> Iterator[Piece]:
+        """Gives the messages as `read` does, as a buffer and columns.
+
+        Args:
+            after: Only messages with higher sequences.
+            until: Only messages up to this sequence.
+            batch_bytes: Bytes of records in one batch, at most.
+            batch_rows: Messages in one batch, at most.
+            finish: Decrypt payloads, make replies fit for headers and check CRCs; else all is as it is stored.
+        """
+        reader = StepReader(self._crc, batch_bytes=batch_bytes, batch_rows=batch_rows, check_crc=finish)
+        finisher = self._finisher()
+        until = MAX_SEQUENCE if until is None else until
+        for step in self._plan.steps:
+            for piece in reader.read(step, after, until):
+                yield finisher.finish(piece) if finish else piece
+
+    def narrowed(self, sequences: Ranges) -> ChannelSource:
+        """Returns the channel with only those of its messages whose sequences are in a set; `last` stays."""
+        steps: list[Step] = []
+        for step in self._plan.steps:
+            if isinstance(step, Rewrite):
+                if step.sequence in sequences:
+                    steps.append(step)
+            elif wanted := step.sequences & sequences:
+                steps.append(Copy(step.run, wanted))
+        plan = replace(self._plan, steps=steps, sequences=self._plan.sequences & sequences)
+        return ChannelSource(plan, self._crc, self._key)
+
+    def _finisher(self) -> Finisher:
+        return Finisher(self._plan.stored_name, self._key.key, keep_sealed=self._key.keep_sealed)
+
+    def _timestamp(self, sequence: int) -> int:
+        for _, columns in self.pieces(sequence - 1, sequence, finish=False) if sequence else ():
+            return int(columns.timestamp[0])
+        return 0
+
+    def _sample(self) -> Iterator[Piece]:
+        """Gives some messages from a few places."""
+        places = [place for step in self._plan.steps for place in _places(step)]
+        chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
+        for place in sorted(chosen):
+            sample = self.pieces(place - 1, batch_bytes=_SAMPLE_BYTES, batch_rows=_SAMPLE_ROWS, finish=False)
+            yield from islice(sample, 1)
+
+
+def _places(step: Step) -> list[int]:
+    """Returns sequences at which a reader can begin without going through what is before them."""
+    if isinstance(step, Rewrite):
+        return [step.sequence]
+    first, last = step.sequences.first, step.sequences.last
+    return [first, *(sequence for sequence, _ in step.run.marks if first < sequence <= last)]
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """A store, as far as it is intact.
+
+    Attributes:
+        plan: What salvage would do with it.
+        channels: Its channels, sorted by name as bytes.
+    """
+
+    plan: SalvagePlan
+    channels: list[ChannelSource]
+
+    @property
+    def dropped(self) -> list[Dropped]:
+        """What cannot be taken, or is left out."""
+        return self.plan.dropped
+
+    @property
+    def changes(self) -> list[str]:
+        """What is taken differently from how it is stored, in words."""
+        return self.plan.changes
+
+    @property
+    def lost(self) -> int:
+        """How many messages are known to be lost."""
+        return self.plan.lost
+
+    @property
+    def lossy(self) -> bool:
+        """Whether something of the store cannot be taken."""
+        return self.plan.lossy
+
+    @property
+    def clients(self) -> list[pb.ClientInfo]:
+        """The clients."""
+        return self.plan.clients
+
+    def channel(self, name: str) -> ChannelSource | None:
+        """Returns the channel of a name, if there is one."""
+        return next((channel for channel in self.channels if channel.name == name), None)
+
+
+def open_source(
+    store: Datastore,
+    crc: Crc,
+    *,
+    patterns: Sequence[str] = (),
+    generation: str = SPLIT,
+    archived: bool = False,
+    key: bytes | None = None,
+    keep_sealed: bool = False,
+    workers: int = 2,
+    progress: Progress | None = None,
+) -> StoreSource:
+    """Reads a store and says what can be migrated from it.
+
+    Args:
+        store: The store, in any state; nothing in it is changed.
+        crc: Its CRC.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        generation: `split`, `newest` or a number, as for salvage, where sequences began again.
+        archived: Also take messages from `.bak` slices.
+        key: The encryption key given to the server; None leaves payloads as they are stored.
+        keep_sealed: Leave a payload as it is stored where it cannot be decrypted, instead of giving up.
+        workers: Slices that are scanned at the same time.
+        progress: Told the number of bytes as they are read.
+
+    Raises:
+        UsageError: There is no such generation, or the key is empty.
+    """
+    if key is not None:
+        master_key(key)
+    options = SalvageOptions(
+        cluster_id=_NO_CLUSTER,
+        generation=generation,
+        archived=archived,
+        patterns=tuple(patterns),
+        workers=workers,
+        keep_positions=True,
+    )
+    plan = plan_salvage(store, crc, options, progress=progress)
+    plan.channels = _chosen(store, plan)
+    return StoreSource(plan, [ChannelSource(channel, crc, Key(key, keep_sealed)) for channel in plan.channels])
+
+
+def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:
+    """Leaves out channels of which only strays in the directories of chosen channels were seen."""
+    patterns, chosen = plan.options.patterns, []
+    for channel in plan.channels:
+        name = os.fsdecode(channel.stored_name)
+        # Without a directory of its own there is no more of it than this.
+        if not patterns or _matches(patterns, name) or name not in store.channel_names:
+            chosen.append(channel)
+        else:
+            reason = "messages in the directory of another channel, and their own was not chosen"
+            plan.dropped.append(Dropped(name, -1, 0, reason, channel.sequences, loss=False))
+    return chosen
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(subject_matches(pattern, name) for pattern in patterns)

@@ -1,0 +1,243 @@
+"""Streams into the store directory of a stopped nats-server (migration spec, section 5.5).
+
+The files are those that a server itself would have written, so it opens them at its next start and goes on from there:
+sequences, gaps, timestamps and consumers are exact. It is refused wherever that is not known to be so: the server runs,
+it belongs to a cluster, its files are encrypted, or the stream or its subjects are there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stantools.errors import RefusedError
+from stantools.migration.archive.writer import ArchiveState
+from stantools.migration.offlinecheck import check_stream_directory, differences
+from stantools.migration.plan.model import Level, Note, StreamPlan
+from stantools.migration.plan.names import name_problem, overlap
+from stantools.migration.prepared import PreparedStream
+from stantools.migration.storedir_layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, Layout, read_layout
+from stantools.migration.storedir_place import Ownership, arriving, fill, move_in, parents, tidy
+from stantools.migration.storedir_use import find_server
+from stantools.migration.watch import Stage, Unwatched, Watch, counted
+from stantools.recovery.place import check_room
+from stantools.store.atomic import absolute
+from stantools.store.locks import QUIET_SECONDS
+
+#: Bytes of a record beside subject and payload, and what headers may add.
+_RECORD_BYTES = 34
+_REPLY_BYTES = 64
+_ORIGIN_BYTES = 150
+
+_INSIST = "stop it first, or insist with --force if it is known not to use this directory"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A stream that lies in a store.
+
+    Attributes:
+        stream: Its name.
+        directory: Where.
+        state: What a server will say of it.
+        present: It was there already, exactly so.
+        replaced: Where the stream is now whose place it took.
+    """
+
+    stream: str
+    directory: Path
+    state: ArchiveState
+    present: bool = False
+    replaced: Path | None = None
+
+
+class StoreDirectory:
+    """The store directory of a stopped nats-server, for one account.
+
+    Args:
+        path: What the server has as `store_dir`. May be missing or empty: then it becomes the store of a server that was
+            never started.
+        account: The account; a server that was not told of accounts has this one only.
+        force: Go on although a server seems to be using it.
+
+    Raises:
+        RefusedError: It is not such a directory.
+        StoreUnreadableError: It cannot be read.
+    """
+
+    def __init__(self, path: Path, account: str = GLOBAL_ACCOUNT, *, force: bool = False) -> None:
+        self.path = absolute(path)
+        self.account = account
+        self._force = force
+        self._layout = read_layout(self.path, account)
+        self._streams = self._layout.account_directory(account) / STREAMS
+
+    @property
+    def layout(self) -> Layout:
+        """What lay in it when it was opened."""
+        return self._layout
+
+    def check(
+        self,
+        streams: Iterable[StreamPlan],
+        *,
+        replace: bool = False,
+        begun: Collection[str] = (),
+        quiet: float = QUIET_SECONDS,
+    ) -> list[Note]:
+        """Tells what stands against placing streams, and what should be known. Changes nothing.
+
+        Args:
+            streams: The streams.
+            replace: Streams that are there are to be replaced.
+            begun: Streams that an earlier run has, or may have, placed: they may be there.
+            quiet: Seconds that the store must have been left alone.
+
+        Returns:
+            Problems, which `place` would refuse, and warnings.
+
+        Raises:
+            StoreUnreadableError: It cannot be read.
+        """
+        streams = list(streams)
+        notes = [*self._about_server(quiet), *self._about_store(streams)]
+        for stream in streams:
+            notes += self._about_stream(stream, replace=replace or stream.name in begun)
+        return notes
+
+    def place(self, stream: PreparedStream, *, replace: bool = False, watch: Watch | None = None) -> Placed:
+        """Places a stream: it is there whole, or not at all.
+
+        One that is there already and holds exactly this is left alone.
+
+        Args:
+            stream: The stream.
+            replace: Take the place of a stream that is there; that one is kept in the account's directory.
+            watch: Told how many messages are written.
+
+        Raises:
+            RefusedError: Something stands against it, see `check`.
+            StoreUnwritableError: It cannot be written.
+            StoreUnreadableError: The source cannot be read.
+        """
+        target = self._streams / stream.name
+        for note in self.check([stream.plan], replace=True, quiet=0):
+            if note.level is Level.PROBLEM:
+                raise RefusedError(f"{note.about}: {note.text}", note.remedy)
+        kept = tidy(target)
+        if target.exists():
+            expected = stream.measure()
+            if not differences(check_stream_directory(target), stream, expected):
+                return Placed(stream.name, target, expected, present=True, replaced=kept)
+            if not replace:
+                raise RefusedError(_exists(stream.name, target), _REPLACE)
+        owner = Ownership.around(self._streams)
+        with parents(self._streams, owner):
+            state = self._build(stream, target, owner, watch or Unwatched())
+            self._check_stopped()
+            replaced = move_in(target)
+        return Placed(stream.name, target, state, replaced=replaced or kept)
+
+    def _build(self, stream: PreparedStream, target: Path, owner: Ownership, watch: Watch) -> ArchiveState:
+        archive = stream.archive(stream.plan.config)
+        watch.begin(stream.name, Stage.LOAD, stream.source.count)
+        try:
+            with arriving(target, owner) as content:
+                messages = counted(stream.source.read(), watch, stream.name)
+                fill(content, archive.members(messages, stream.entries, stream.source.last), owner)
+        finally:
+            watch.end(stream.name)
+        return archive.state
+
+    def _check_stopped(self) -> None:
+        """Refuses to go on if a server was started meanwhile."""
+        for note in self._about_server(0):
+            if note.level is Level.PROBLEM:
+                raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
+
+    def _about_server(self, quiet: float) -> Iterator[Note]:
+        for sign in find_server(self._layout.root, quiet=quiet):
+            level = Level.WARNING if self._force else Level.PROBLEM
+            yield Note(level, str(self.path), f"is in use: {sign}", _INSIST)
+
+    def _about_store(self, streams: list[StreamPlan]) -> Iterator[Note]:
+        about, layout = str(self.path), self._layout
+        if layout.raft:
+            yield Note(
+                Level.PROBLEM,
+                about,
+                f"belongs to a server of a cluster ({layout.raft}), where streams need raft state too",
+                "restore into the running cluster instead: --to jetstream --server URL",
+            )
+        if layout.key:
+            yield Note(
+                Level.PROBLEM,
+                about,
+                f"is encrypted ({layout.key})",
+                "restore into the running server instead, which encrypts: --to jetstream --server URL",
+            )
+        if self.account == SYSTEM_ACCOUNT or name_problem(self.account.replace(".", "")) or self.account in (".", ".."):
+            yield Note(Level.PROBLEM, about, f"{self.account!r} cannot be an account with streams", "name another one")
+        elif self.account not in layout.accounts and (layout.accounts or self.account != GLOBAL_ACCOUNT):
+            known = ", ".join(layout.accounts) or "none"
+            yield Note(
+                Level.WARNING,
+                about,
+                f"account {self.account} has nothing there yet (accounts that have: {known}); a server that does not know "
+                "it passes over its streams",
+                "check the name of the account",
+            )
+        owner = Ownership.around(self._streams)
+        if not owner.possible:
+            yield Note(
+                Level.PROBLEM,
+                about,
+                f"belongs to user {owner.user}, for whom we cannot make files",
+                f"run it as that user, for example with sudo -u '#{owner.user}'",
+            )
+        try:
+            check_room(self._layout.root, sum(map(estimated_bytes, streams)))
+        except RefusedError as problem:
+            yield Note(Level.PROBLEM, about, problem.message, problem.remedy)
+
+    def _about_stream(self, stream: StreamPlan, *, replace: bool) -> Iterator[Note]:
+        if problem := name_problem(stream.name):
+            yield Note(Level.PROBLEM, stream.name, problem, "change the name in the plan")
+            return
+        present = self._streams / stream.name
+        if not replace and present.exists():
+            yield Note(Level.PROBLEM, stream.name, f"is there already ({present})", _REPLACE)
+        for subject in stream.subjects:
+            for other in self._layout.streams.values():
+                found = next((theirs for theirs in other.subjects if overlap(subject, theirs)), None)
+                if found is not None and other.name != stream.name:
+                    yield Note(
+                        Level.PROBLEM,
+                        stream.name,
+                        f"subject {subject} overlaps {found} of stream {other.name}, which is there",
+                        "give the channel another subject in the plan, or remove the other stream",
+                    )
+        if stream.config.get("storage", "file") != "file":
+            yield Note(Level.PROBLEM, stream.name, "its storage is not file", "change it in the plan")
+        if stream.config.get("num_replicas", 1) > 1:
+            yield Note(
+                Level.PROBLEM,
+                stream.name,
+                "has replicas, which a server without a cluster refuses",
+                "set replicas to 1 in the plan",
+            )
+
+
+def estimated_bytes(stream: StreamPlan) -> int:
+    """Returns about how many bytes the files of a stream take."""
+    subjects = sum(part.messages * len(part.subject) for part in stream.parts)
+    fixed = _RECORD_BYTES + _REPLY_BYTES + (_ORIGIN_BYTES if stream.origin_headers else 0)
+    return stream.bytes + subjects + stream.messages * fixed
+
+
+_REPLACE = "--replace puts it aside and places the new one; or choose another name"
+
+
+def _exists(name: str, target: Path) -> str:
+    return f"stream {name} is there already, and is another one ({target})"

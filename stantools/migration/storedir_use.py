@@ -1,0 +1,194 @@
+"""Is a nats-server using this store directory? Looked at without changing anything.
+
+Unlike a streaming server, a nats-server takes no lock, and one without traffic holds no file of its store open at all
+(seen with every version from 2.9 to 2.15). So three things are looked at:
+
+1. processes that hold a file of the store open for writing;
+2. running nats-server processes whose options or configuration name this directory, or whose store directory cannot be
+   told;
+3. files that are being written right now.
+
+The first two need Linux's `/proc` and see other users' processes only as far as we may look.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.migration.storedir_config import StoreSetting, store_setting
+from stantools.store.locks import QUIET_SECONDS, open_handles
+
+_PROCESSES = Path("/proc")
+_NAME = "nats-server"
+#: Where a server keeps its store when it is told nothing.
+_DEFAULT = "nats"
+_CONFIG_FLAGS = ("c", "config")
+_STORE_FLAGS = ("sd", "store_dir")
+_JETSTREAM_FLAGS = ("js", "jetstream")
+
+
+def find_server(
+    root: Path, *, quiet: float = QUIET_SECONDS, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Looks for signs that a server is using a JetStream directory.
+
+    Args:
+        root: The directory `jetstream`, which holds the accounts. It need not exist.
+        quiet: Seconds that it must have been left alone; 0 does not look at the times.
+        sleep: For tests.
+
+    Yields:
+        A sentence for each sign. The times are looked at only if there is no other sign, because that may take
+        `quiet` seconds.
+    """
+    seen = False
+    if root.is_dir():
+        for use in open_handles(root, _identities(root)):
+            seen = True
+            yield use.detail
+    if not seen:
+        for process in _servers():
+            if reason := process.uses(root):
+                seen = True
+                yield reason
+    if not seen and quiet > 0 and (moving := _moving(root, quiet, sleep)):
+        yield f"{moving} is being written right now"
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A running nats-server."""
+
+    pid: int
+    arguments: list[str]
+    directory: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", _PROCESSES / str(self.pid))
+
+    def uses(self, root: Path) -> str:
+        """Tells why it is taken to use the directory; empty if it does not."""
+        who = f"process {self.pid} is a nats-server"
+        setting = self._setting()
+        if setting.unknown:
+            return f"{who}, and it cannot be told which store directory it uses ({setting.unknown})"
+        for place in setting.places:
+            base = self._seen(place)
+            if base is None:
+                return f"{who}, and it cannot be told which store directory it uses ({place} is relative)"
+            if any(_same(candidate, root) for candidate in (base / "jetstream", base)):
+                return f"{who} with store directory {place}"
+        return ""
+
+    def _setting(self) -> StoreSetting:
+        """What its options and its configuration file say about the store directory."""
+        if given := self._flag(_STORE_FLAGS):
+            return StoreSetting(places=(given,))
+        setting = StoreSetting(jetstream=any(self._has(flag) for flag in _JETSTREAM_FLAGS))
+        if config := self._flag(_CONFIG_FLAGS):
+            place = self._seen(config)
+            if place is None:
+                return StoreSetting(unknown=f"its configuration file {config} is relative")
+            setting = store_setting(place, self._variable, root=self._root, jetstream=setting.jetstream)
+        if setting.jetstream and not setting.places and not setting.unknown:
+            temporary = self._variable("TMPDIR") or "/tmp"
+            return StoreSetting(places=(f"{temporary}/{_DEFAULT}",))
+        return setting
+
+    def _flag(self, names: tuple[str, ...]) -> str:
+        """The value of an option, in the forms `-n value`, `-n=value`, with one or two dashes."""
+        for position, argument in enumerate(self.arguments):
+            name, equals, value = argument.lstrip("-").partition("=")
+            if argument.startswith("-") and name in names:
+                return value if equals else "".join(self.arguments[position + 1 : position + 2])
+        return ""
+
+    def _has(self, name: str) -> bool:
+        return any(argument in (f"-{name}", f"--{name}", f"-{name}=true", f"--{name}=true") for argument in self.arguments)
+
+    def _seen(self, place: str) -> Path | None:
+        """A path of the process as we see it: it may live in a container. None if it is relative to what we cannot see."""
+        if not place.startswith("/"):
+            try:
+                place = f"{(self.directory / 'cwd').readlink()}/{place}"
+            except OSError:
+                return None
+        return self._root / place.lstrip("/")
+
+    @property
+    def _root(self) -> Path:
+        inside = self.directory / "root"
+        return inside if os.access(inside, os.R_OK | os.X_OK) else Path("/")
+
+    def _variable(self, name: str) -> str:
+        try:
+            environment = (self.directory / "environ").read_bytes()
+        except OSError:
+            return ""
+        prefix = f"{name}=".encode()
+        found = (each for each in environment.split(b"\0") if each.startswith(prefix))
+        return os.fsdecode(next(found, prefix)[len(prefix) :])
+
+
+def _servers() -> Iterator[_Process]:
+    """The running nats-server processes, known by the name of their program."""
+    if not _PROCESSES.is_dir():
+        return
+    for entry in os.scandir(_PROCESSES):
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = Path(entry.path, "cmdline").read_bytes()
+        except OSError:
+            continue  # gone
+        program, *arguments = [os.fsdecode(each) for each in command.split(b"\0")[:-1]] or [""]
+        if Path(program).name.startswith(_NAME):
+            yield _Process(int(entry.name), arguments)
+
+
+def _identities(root: Path) -> set[tuple[int, int]]:
+    """Device and inode of the message blocks, to recognise them from inside a container."""
+    found = set()
+    for path in root.glob("*/streams/*/msgs/*.blk"):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # gone
+        found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _same(one: Path, two: Path) -> bool:
+    try:
+        return one.samefile(two)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(two)
+
+
+def _moving(root: Path, quiet: float, sleep: Callable[[float], None]) -> str:
+    """Watches a directory that has been written just now; writing that ended before is nobody's."""
+    before = _snapshot(root)
+    newest = max((changed for changed, _ in before.values()), default=0)
+    if time.time() - newest / 1e9 >= quiet:
+        return ""
+    sleep(quiet)
+    after = _snapshot(root)
+    return min((name for name in before.keys() | after.keys() if before.get(name) != after.get(name)), default="")
+
+
+def _snapshot(root: Path) -> dict[str, tuple[int, int]]:
+    """Time of change in nanoseconds and size of every file."""
+    found = {}
+    for base, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(base, name)  # noqa: PTH118 (many of them)
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue  # gone between the two looks
+            found[path] = (status.st_mtime_ns, status.st_size)
+    return found

@@ -1,0 +1,83 @@
+"""What goes wrong between us and a server, each as an exception of its own. All of them end with exit code 3."""
+
+from __future__ import annotations
+
+from stantools.errors import StantoolsError
+
+
+class TargetError(StantoolsError):
+    """Something about the server, the connection to it, or what it answers."""
+
+
+class CannotConnectError(TargetError):
+    """No server could be reached, or none let us in."""
+
+
+class ConnectionLostError(TargetError):
+    """The connection broke while something was under way; the client goes on trying to connect again."""
+
+
+class NoAnswerError(TargetError):
+    """A request was not answered in time."""
+
+
+class NobodyListensError(NoAnswerError):
+    """Nobody listens on the subject of a request."""
+
+
+class PermissionDeniedError(TargetError):
+    """The user may not publish or subscribe to a subject.
+
+    Attributes:
+        subject: Which one.
+    """
+
+    def __init__(self, subject: str, action: str, user: str | None = None, remedy: str = "") -> None:
+        who = f"the user {user}" if user else "this user"
+        super().__init__(
+            f"{who} may not {action} {subject}",
+            remedy or f"let the user {action} it, or connect as another user",
+        )
+        self.subject = subject
+
+
+#: Error of the JetStream API -> what can be done about it.
+_REMEDIES = {
+    10008: "the cluster has no leader at the moment: wait until it has one",
+    10023: "free something on the server, or raise its JetStream limits",
+    10025: "the server knows no such option: leave it out of the configuration, or take a newer server",
+    10026: "raise max_consumers of the stream or of the account",
+    10027: "raise max_streams of the account, or remove streams that are not needed",
+    10028: "raise the memory limit of the account or the server",
+    10039: "enable JetStream for the account that the user belongs to",
+    10047: "free storage on the server, or raise the limit of the account or the server",
+    10052: "change the stream's configuration",
+    10058: "choose another name for the stream, or remove the one that is there",
+    10059: "see which streams there are, and check JetStream domain and account",
+    10065: "give the stream other subjects, for instance with a prefix, or change the stream that has them",
+    10074: "ask for fewer replicas, or use a cluster",
+    10076: "enable JetStream on the server",
+    10113: "set max_bytes of the stream: the account demands it",
+    10130: "choose another name for the stream, or remove the one that is there",
+}
+
+
+class ApiError(TargetError):
+    """The JetStream API answered a request with an error.
+
+    Attributes:
+        operation: The request, for instance `STREAM.CREATE.ORDERS`.
+        code: The kind of error, like an HTTP status.
+        err_code: Which error (jetstream-api.md section 11), 0 where the server gives none.
+        description: The server's own words.
+    """
+
+    def __init__(self, operation: str, code: int, err_code: int, description: str) -> None:
+        super().__init__(
+            f"the server refused {operation}: {description} (error {code}/{err_code})",
+            _REMEDIES.get(err_code, ""),
+        )
+        self.operation = operation
+        self.code = code
+        self.err_code = err_code
+        self.description = description

@@ -1,0 +1,281 @@
+"""The JetStream API (jetstream-api.md): streams, consumers, account. Answers are the server's own JSON objects.
+
+Requests that only ask are sent a second time if the connection breaks meanwhile. Those that change something are
+not: whether they were carried out is for the caller to find out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.migration.target.errors import (
+    ApiError,
+    ConnectionLostError,
+    NoAnswerError,
+    NobodyListensError,
+    TargetError,
+)
+
+if TYPE_CHECKING:
+    from stantools.migration.target.connection import Connection
+
+STREAM_NOT_FOUND: Final = 10059
+CONSUMER_NOT_FOUND: Final = 10014
+MESSAGE_NOT_FOUND: Final = 10037
+#: JetStream is off: for the account, on the server.
+DISABLED: Final = frozenset({10039, 10076})
+#: The least number of seconds that is waited for something to be changed; a cluster may need them.
+CHANGE_SECONDS: Final = 30.0
+#: From this version on the consumer's name is part of the subject that creates it, and `action` says how.
+_NAMED_CONSUMERS = (2, 9, 0)
+_CONSUMER_ACTIONS = (2, 10, 0)
+
+
+class JetStream:
+    """The JetStream of the account that a connection belongs to.
+
+    Args:
+        connection: The connection.
+        domain: JetStream domain; None for that of the connection's options.
+        prefix: What the API's subjects begin with; None for that of the connection's options.
+    """
+
+    def __init__(self, connection: Connection, *, domain: str | None = None, prefix: str | None = None) -> None:
+        self.connection = connection
+        self.prefix = prefix or (f"$JS.{domain}.API" if domain else connection.options.prefix)
+
+    async def api(
+        self, operation: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None, asks: bool = False
+    ) -> dict[str, Any]:
+        """Sends one request.
+
+        Args:
+            operation: What comes after the prefix, for instance `STREAM.INFO.ORDERS`.
+            body: The request, None for an empty one.
+            timeout: Seconds; None for that of the connection's options.
+            asks: It changes nothing, so that it may be sent twice.
+
+        Returns:
+            The answer, which holds no error.
+
+        Raises:
+            ApiError: The server refused.
+            NoAnswerError: No answer came; JetStream may be off.
+            PermissionDeniedError: The user may not send it.
+            ConnectionLostError: The connection broke.
+            TargetError: The answer cannot be understood.
+        """
+        payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        subject = f"{self.prefix}.{operation}"
+        try:
+            answer = await self.connection.request(subject, payload, timeout)
+        except ConnectionLostError:
+            if not asks:
+                raise
+            answer = await self.connection.request(subject, payload, timeout)
+        except NobodyListensError as problem:
+            raise NobodyListensError(problem.message, _WHEN_SILENT) from None
+        except NoAnswerError as problem:
+            raise NoAnswerError(problem.message, f"{problem.remedy}; {_WHEN_SILENT}") from None
+        return read_answer(operation, answer.data)
+
+    async def account(self) -> dict[str, Any]:
+        """Returns use and limits of the account: `INFO`."""
+        return await self.api("INFO", asks=True)
+
+    # Streams
+
+    async def stream_info(self, name: str, *, deleted: bool = False) -> dict[str, Any] | None:
+        """Returns configuration and state of a stream, None if there is none.
+
+        Args:
+            name: The stream.
+            deleted: With the sequences that are missing in it, `state.deleted`.
+        """
+        try:
+            return await self.api(f"STREAM.INFO.{name}", {"deleted_details": True} if deleted else None, asks=True)
+        except ApiError as problem:
+            if problem.err_code == STREAM_NOT_FOUND:
+                return None
+            raise
+
+    async def stream_names(self, subject: str | None = None) -> list[str]:
+        """Returns the names of all streams, or of those with a subject that overlaps the given one."""
+        query = {} if subject is None else {"subject": subject}
+        return [str(name) async for name in self._pages("STREAM.NAMES", "streams", query)]
+
+    async def streams_on(self, subject: str) -> list[str]:
+        """Returns the names of the streams that have a subject that overlaps the given one."""
+        return await self.stream_names(subject)
+
+    async def create_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Creates a stream; does nothing if it is there with the same configuration. Returns its info."""
+        return await self._change(f"STREAM.CREATE.{config['name']}", config)
+
+    async def update_stream(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes a stream's configuration. Returns its info."""
+        return await self._change(f"STREAM.UPDATE.{config['name']}", config)
+
+    async def delete_stream(self, name: str, *, timeout: float | None = None) -> bool:
+        """Deletes a stream with all that is in it; tells whether there was one.
+
+        Args:
+            name: The stream.
+            timeout: Seconds, None for those that a change may take.
+        """
+        try:
+            await self._change(f"STREAM.DELETE.{name}", timeout=timeout)
+        except ApiError as problem:
+            if problem.err_code == STREAM_NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def purge_stream(
+        self, name: str, *, below: int | None = None, keep: int | None = None, subject: str | None = None
+    ) -> int:
+        """Removes messages from a stream.
+
+        Args:
+            name: The stream.
+            below: Only messages before this sequence; on an empty stream it is what the next message gets.
+            keep: All but the last ones, this many. Excludes `below`.
+            subject: Only messages with this subject.
+
+        Returns:
+            How many were removed.
+        """
+        given = {"seq": below, "keep": keep, "filter": subject}
+        body = {key: value for key, value in given.items() if value is not None}
+        answer = await self._change(f"STREAM.PURGE.{name}", body or None)
+        return int(answer.get("purged", 0))
+
+    async def delete_message(self, stream: str, sequence: int, *, erase: bool = False) -> None:
+        """Deletes a message; its sequence stays empty.
+
+        Args:
+            stream: The stream.
+            sequence: The message's sequence.
+            erase: Overwrite it on disk, too.
+        """
+        await self._change(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+
+    async def message(self, stream: str, sequence: int) -> dict[str, Any] | None:
+        """Returns one message (`subject`, `seq`, `time`, base64 `data` and `hdrs`), None if there is none."""
+        try:
+            answer = await self.api(f"STREAM.MSG.GET.{stream}", {"seq": sequence}, asks=True)
+        except ApiError as problem:
+            if problem.err_code == MESSAGE_NOT_FOUND:
+                return None
+            raise
+        message = answer.get("message")
+        return message if isinstance(message, dict) else None
+
+    # Consumers
+
+    async def consumer_create(
+        self, stream: str, config: Mapping[str, Any], *, action: str | None = None
+    ) -> dict[str, Any]:
+        """Creates a consumer, or changes one where that is allowed. Returns its info.
+
+        Args:
+            stream: Its stream.
+            config: Its configuration; `name` or `durable_name` names it, without both the server finds a name.
+            action: `create` or `update` to insist on one of both; older servers than 2.10 do not look at it.
+        """
+        name = config.get("name") or config.get("durable_name")
+        version = self.connection.version
+        body: dict[str, Any] = {"stream_name": stream, "config": dict(config)}
+        if action and version >= _CONSUMER_ACTIONS:
+            body["action"] = action
+        if name is None:
+            operation = f"CONSUMER.CREATE.{stream}"
+        elif (0, 0, 0) < version < _NAMED_CONSUMERS:
+            operation = f"CONSUMER.DURABLE.CREATE.{stream}.{name}"
+        else:
+            operation = f"CONSUMER.CREATE.{stream}.{name}"
+            subject = config.get("filter_subject")
+            if subject and subject != ">":
+                operation += f".{subject}"
+        return await self._change(operation, body)
+
+    async def consumer_update(self, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes a consumer's configuration. Returns its info."""
+        return await self.consumer_create(stream, config, action="update")
+
+    async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
+        """Returns configuration and state of a consumer, None if there is none, or not even the stream."""
+        try:
+            return await self.api(f"CONSUMER.INFO.{stream}.{name}", asks=True)
+        except ApiError as problem:
+            if problem.err_code in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+                return None
+            raise
+
+    async def consumer_list(self, stream: str) -> list[dict[str, Any]]:
+        """Returns the infos of all consumers of a stream."""
+        return [info async for info in self._pages(f"CONSUMER.LIST.{stream}", "consumers", {})]
+
+    async def consumer_names(self, stream: str) -> list[str]:
+        """Returns the names of all consumers of a stream."""
+        return [str(name) async for name in self._pages(f"CONSUMER.NAMES.{stream}", "consumers", {})]
+
+    async def consumer_delete(self, stream: str, name: str) -> bool:
+        """Deletes a consumer; tells whether there was one."""
+        try:
+            await self._change(f"CONSUMER.DELETE.{stream}.{name}")
+        except ApiError as problem:
+            if problem.err_code in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+                return False
+            raise
+        return True
+
+    async def _change(
+        self, operation: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        if timeout is None:
+            timeout = max(CHANGE_SECONDS, self.connection.options.timeout)
+        return await self.api(operation, body, timeout=timeout)
+
+    async def _pages(self, operation: str, member: str, query: Mapping[str, Any]) -> AsyncIterator[Any]:
+        offset = 0
+        while True:
+            answer = await self.api(operation, {**query, "offset": offset}, asks=True)
+            found = answer.get(member) or []
+            for one in found:
+                yield one
+            offset += len(found)
+            if not found or offset >= int(answer.get("total", 0)):
+                return
+
+
+_WHEN_SILENT = "check that JetStream is enabled, and the JetStream domain and API prefix"
+
+
+def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
+    """Reads an answer of the API.
+
+    Raises:
+        ApiError: It is an error.
+        TargetError: It is no answer that we understand.
+    """
+    try:
+        answer = json.loads(payload)
+        if not isinstance(answer, dict):
+            raise ValueError
+        error = answer.get("error")
+        if error is None:
+            return answer
+        raise ApiError(
+            operation,
+            int(error.get("code", 0)),
+            int(error.get("err_code", 0)),
+            str(error.get("description") or "no reason given"),
+        )
+    except (ValueError, TypeError, AttributeError):
+        raise TargetError(
+            f"the answer to {operation} is not what the JetStream API answers: {payload[:80]!r}",
+            "check what answers on that subject",
+        ) from None

@@ -1,0 +1,249 @@
+"""How to reach a server: the options, what they may hold, and what of it is never shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from stantools.errors import StoreUnreadableError, UsageError
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+#: Instead of a URL: start a server of our own (see `embedded`).
+EMBEDDED: Final = "embedded"
+DEFAULT_API_PREFIX: Final = "$JS.API"
+_SCHEMES = ("nats", "tls", "ws", "wss")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """How to connect. What is None was not given.
+
+    Attributes:
+        servers: URLs without user and password, tried in this order; empty means `DEFAULT_SERVER`.
+        user: User name.
+        password: The user's password.
+        token: Instead of user and password.
+        nkey: File with the seed of an nkey.
+        creds: Credentials file: a JWT and the seed of its nkey.
+        tls_ca: File with the certificates of the authorities that are trusted, in place of the system's.
+        tls_cert: File with our own certificate.
+        tls_key: File with the key of our own certificate.
+        tls_insecure: Do not check the server's certificate.
+        tls_hostname: The name that the server's certificate must hold, if it is not the one in the URL.
+        tls_first: Begin with TLS at once, as servers with `handshake_first` want it.
+        context: Name of the context of the nats command that the options come from, if any.
+        domain: JetStream domain.
+        api_prefix: What the subjects of the JetStream API begin with, if it is neither the usual nor a domain's.
+        inbox_prefix: What the subjects begin with on which answers come.
+        timeout: Seconds to wait for one server to connect, and for one answer.
+    """
+
+    servers: tuple[str, ...] = ()
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    nkey: Path | None = None
+    creds: Path | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_insecure: bool = False
+    tls_hostname: str | None = None
+    tls_first: bool = False
+    context: str | None = None
+    domain: str | None = None
+    api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    timeout: float = 5.0
+
+    @property
+    def embedded(self) -> bool:
+        """Whether a server of our own is wanted."""
+        return self.servers == (EMBEDDED,)
+
+    @property
+    def prefix(self) -> str:
+        """What the subjects of the JetStream API begin with."""
+        if self.api_prefix:
+            return self.api_prefix
+        return f"$JS.{self.domain}.API" if self.domain else DEFAULT_API_PREFIX
+
+    @property
+    def wants_tls(self) -> bool:
+        """Whether the connection has to be encrypted: nothing may be sent to a server that does not offer it."""
+        given = self.tls_ca or self.tls_cert or self.tls_insecure or self.tls_hostname or self.tls_first
+        return bool(given) or any(server.startswith(("tls://", "wss://")) for server in self.servers)
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether there is anything to log in with."""
+        return any(value is not None for value in (self.user, self.token, self.nkey, self.creds, self.tls_cert))
+
+    def checked(self) -> ConnectOptions:
+        """Returns the options in the form that `connection.connect` needs: URLs complete, user taken out of them.
+
+        Raises:
+            UsageError: They contradict each other, or one is malformed.
+            StoreUnreadableError: A file cannot be read.
+        """
+        if EMBEDDED in self.servers and not self.embedded:
+            raise UsageError(
+                f"the server {EMBEDDED} cannot be one of several",
+                "give either it or the URLs of servers",
+            )
+        options = self if self.embedded else self._with_plain_servers()
+        options._check_credentials()
+        options._check_tls()
+        for name, text in (
+            ("JetStream domain", self.domain),
+            ("JetStream API prefix", self.api_prefix),
+            ("inbox prefix", self.inbox_prefix),
+        ):
+            _check_subject(name, text)
+        if self.domain is not None and "." in self.domain:
+            raise UsageError(f"the JetStream domain {self.domain!r} is none", "a domain is one word, without dots")
+        if self.domain and self.api_prefix:
+            raise UsageError("a JetStream domain and an API prefix exclude each other", "give one of them")
+        if not 0 < self.timeout < 86400:
+            raise UsageError(f"a timeout of {self.timeout} s makes no sense", "give a few seconds")
+        return options
+
+    def _with_plain_servers(self) -> ConnectOptions:
+        addresses = [Address.parse(text) for text in self.servers or (DEFAULT_SERVER,)]
+        if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
+            raise UsageError("servers by WebSocket and servers by TCP cannot be mixed", "give one kind")
+        options = replace(self, servers=tuple(dict.fromkeys(address.url for address in addresses)))
+        logins = {(address.user, address.password) for address in addresses if address.user is not None}
+        if len(logins) > 1:
+            raise UsageError(
+                "the URLs of the servers hold different users",
+                "give servers of one system, and the user once",
+            )
+        if not logins or self.has_credentials:
+            return options
+        [(user, password)] = logins
+        if password is None:  # as in all clients: a lone name in a URL is a token
+            return replace(options, token=user)
+        return replace(options, user=user, password=password)
+
+    def _check_credentials(self) -> None:
+        kinds = {
+            "user and password": self.user is not None or self.password is not None,
+            "a token": self.token is not None,
+            "an nkey": self.nkey is not None,
+            "a credentials file": self.creds is not None,
+        }
+        given = [kind for kind, there in kinds.items() if there]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} exclude each other", "give one way to log in")
+        if (self.user is None) != (self.password is None):
+            missing = "no password" if self.password is None else "no user"
+            raise UsageError(f"there is {missing} to log in with", "give both, or neither")
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "key" if self.tls_key is None else "certificate"
+            raise UsageError(f"the {missing} for our side of TLS is missing", "give certificate and key")
+        if self.tls_insecure and (self.tls_ca or self.tls_hostname):
+            raise UsageError(
+                "not to check the server's certificate makes no sense together with what to check it against",
+                "leave one of them out",
+            )
+        for path in (self.tls_ca, self.tls_cert, self.tls_key):
+            if path is not None:
+                read_secret(path, limit=1 << 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's URL, taken apart. The password is never part of `url`."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """The URL, without user and password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Reads `host`, `host:port` or a URL `nats://`, `tls://`, `ws://` or `wss://`.
+
+        Raises:
+            UsageError: It is none of them. The message does not repeat it: it may hold a password.
+        """
+        expected = "expected something like nats://host:4222"
+        try:
+            parts = urlsplit(text if "://" in text else f"nats://{text}")
+            port, host = parts.port, parts.hostname
+        except ValueError as problem:
+            raise UsageError(f"the URL of a server is malformed: {_reason(problem)}", expected) from None
+        if parts.scheme not in _SCHEMES:
+            raise UsageError(f"there are no servers for {parts.scheme!r} URLs", expected)
+        if not host or any(character.isspace() or not character.isprintable() for character in host):
+            raise UsageError("the URL of a server names no host", expected)
+        web = parts.scheme in ("ws", "wss")
+        if parts.query or parts.fragment or (parts.path not in ("", "/") and not web):
+            raise UsageError("the URL of a server has something after the port", expected)
+        default = {"ws": 80, "wss": 443}.get(parts.scheme, 4222)
+        return cls(
+            parts.scheme,
+            host,
+            port if port is not None else default,
+            parts.path if web else "",
+            unquote(parts.username) if parts.username else None,
+            unquote(parts.password) if parts.password is not None else None,
+        )
+
+
+def split_servers(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """Splits lists with commas, as users write them: `nats://a,nats://b`."""
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
+    """Reads a small file that holds a key, a certificate or the like.
+
+    Args:
+        path: The file.
+        limit: More bytes than this cannot be right.
+
+    Raises:
+        StoreUnreadableError: It cannot be read, is empty or too large.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as problem:
+        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check path and rights") from problem
+    except ValueError as problem:  # a zero byte in the path
+        raise UsageError("the path of a file holds a zero byte", "check the path") from problem
+    if not content.strip():
+        raise StoreUnreadableError(f"{path}: is empty", "give the right file")
+    if len(content) > limit:
+        raise StoreUnreadableError(f"{path}: is too large for what it should hold", "give the right file")
+    return content
+
+
+def _reason(problem: ValueError) -> str:
+    """What is wrong with a URL, without the parts of it that Python quotes."""
+    return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be taken apart"
+
+
+def _check_subject(name: str, text: str | None) -> None:
+    if text is None:
+        return
+    tokens = text.split(".")
+    if not all(tokens) or any(c.isspace() or c in "*>" or not c.isprintable() for c in text):
+        raise UsageError(
+            f"the {name} {text!r} is not the beginning of a subject",
+            "words with dots between them, without blanks, * and >",
+        )

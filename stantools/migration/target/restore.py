@@ -1,0 +1,237 @@
+"""Restoring a stream from an archive (jetstream-migration.md section 4): all of it, or nothing.
+
+A server makes the stream only when it has the whole archive. So whatever goes wrong before its end was sent leaves
+nothing, but in a cluster (see `leftovers`). Two more things are to be dealt with: the answer to the end can be lost,
+then the stream may be there complete or not at all; and a server that finds a damaged record leaves out the rest of
+its block without an error (section 5.4), so the state that it reports is compared with what it must be, and a stream
+that differs is deleted again.
+
+Nothing is deleted but what this restore made: the server has said so, or, in a cluster, the name was free before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.errors import RefusedError, StantoolsError
+from stantools.migration.target.errors import ApiError, PermissionDeniedError, TargetError
+from stantools.migration.target.jetstream import CHANGE_SECONDS, JetStream, read_answer
+from stantools.migration.target.leftovers import find_in_time, is_passing, remove, settle_seconds
+from stantools.migration.target.state import state_differences
+from stantools.migration.target.transfer import DroppedError, transfer
+
+if TYPE_CHECKING:
+    from stantools.progress import Progress
+    from stantools.store.mapping import Buffer
+
+WINDOW: Final = 8 << 20
+PIECE_BYTES: Final = 128 << 10
+CHUNK_TIMEOUT: Final = 30.0
+FINAL_TIMEOUT: Final = 3600.0
+_NAME_IN_USE = 10130
+_POLL_SECONDS = 0.25
+
+# Streams that are being restored by this process: (system, prefix, stream).
+_under_way: set[tuple[str, str, str]] = set()
+
+
+class RestoreError(TargetError):
+    """A restore failed; the message says why and what is left of the stream.
+
+    Attributes:
+        stream: Its name.
+        left: `nothing`, `stream` (it is there, and not what it should be) or `unknown`.
+        again: Whether the same restore may well succeed at another attempt: it was the connection or the server.
+    """
+
+    def __init__(self, stream: str, problem: StantoolsError, left: str, said: str) -> None:
+        super().__init__(f"stream {stream} could not be restored: {problem.message}; {said}", problem.remedy)
+        self.exit_code = problem.exit_code
+        self.stream = stream
+        self.left = left
+        self.again = is_passing(problem) or isinstance(problem, DroppedError)
+
+
+async def restore(
+    js: JetStream,
+    stream: str,
+    config: Mapping[str, Any],
+    state: Mapping[str, Any],
+    pieces: Iterable[Buffer],
+    *,
+    window: int = WINDOW,
+    piece_bytes: int = PIECE_BYTES,
+    chunk_timeout: float = CHUNK_TIMEOUT,
+    final_timeout: float = FINAL_TIMEOUT,
+    limits_apply: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Restores one stream with its consumers.
+
+    Args:
+        js: Where to.
+        stream: Its name, the one that the archive was built for.
+        config: Its configuration for the request; may hold more than that in the archive.
+        state: What its state must be afterwards: `messages`, `bytes`, `first_seq`, `last_seq`, `first_ts`, `last_ts`,
+            and `consumer_count`.
+        pieces: The framed archive, in parts of any size. They are asked for in another thread, and each has to stay
+            as it is only until the next one is asked for.
+        window: Bytes that may be unanswered at a time.
+        piece_bytes: Bytes of one message; at most the server's max_payload is used.
+        chunk_timeout: Seconds to wait for the next piece to be answered.
+        final_timeout: Seconds to wait at the end: old servers unpack only then.
+        limits_apply: The stream's limits will remove messages at once, so only its last sequence is compared.
+        progress: Is told how many bytes of the archive were taken.
+
+    Returns:
+        The stream's state as the server tells it.
+
+    Raises:
+        RefusedError: A stream of this name is there, or is being restored by us already.
+        ApiError: The server refused the request; there is no stream.
+        RestoreError: It failed later; the message says what is left.
+    """
+    job = _Restore(js, stream, config, {"last_seq": state["last_seq"]} if limits_apply else state)
+    with _only_one(js, stream):
+        subject = await job.begin(state)
+        sending = None
+        try:
+            async with transfer(
+                js.connection,
+                job.operation,
+                subject,
+                window=window,
+                piece_bytes=piece_bytes,
+                chunk_timeout=chunk_timeout,
+                progress=progress,
+            ) as sending:
+                await sending.send_all(pieces)
+                answer = read_answer(job.operation, await sending.end(final_timeout))
+        except StantoolsError as problem:
+            return await job.after_failure(problem, ended=sending is not None and sending.ended)
+        return await job.check(dict(answer.get("state") or {}))
+
+
+@contextlib.contextmanager
+def _only_one(js: JetStream, stream: str) -> Iterator[None]:
+    """Two restores of one stream would both be taken by the server, and then work against each other."""
+    info = js.connection.info
+    key = (str(js.connection.cluster or info.get("server_id")), js.prefix, stream)
+    if key in _under_way:
+        raise RefusedError(f"stream {stream} is being restored already", "wait until that has ended")
+    _under_way.add(key)
+    try:
+        yield
+    finally:
+        _under_way.discard(key)
+
+
+class _Restore:
+    """What one restore knows about its stream."""
+
+    def __init__(self, js: JetStream, stream: str, config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+        self.operation = f"STREAM.RESTORE.{stream}"
+        self._js = js
+        self._stream = stream
+        self._config = config
+        self._subjects = [str(subject) for subject in config.get("subjects") or [stream]]
+        self._expected = expected
+        self._was_free = False
+
+    async def begin(self, state: Mapping[str, Any]) -> str:
+        """Asks for the restore; returns the subject that the archive goes to."""
+        js = self._js
+        timeout = max(CHANGE_SECONDS, js.connection.options.timeout)
+        if js.connection.cluster:
+            await self._look_before()
+        try:
+            answer = await js.api(self.operation, {"config": dict(self._config), "state": dict(state)}, timeout=timeout)
+        except TargetError as problem:
+            if isinstance(problem, ApiError) and problem.err_code == _NAME_IN_USE:
+                raise self._is_there(problem.remedy) from problem
+            if not is_passing(problem):
+                raise
+            # It may have been accepted all the same.
+            await self.after_failure(problem, ended=False)
+            raise
+        subject = answer.get("deliver_subject")
+        if not isinstance(subject, str) or not subject:
+            raise TargetError(f"the answer to {self.operation} does not say where the archive goes", "see its log")
+        return subject
+
+    async def _look_before(self) -> None:
+        """Finds out whether the name is free, so that it is known later whose stream it is."""
+        try:
+            info = await find_in_time(self._js, self._stream, self._subjects)
+        except PermissionDeniedError:
+            return
+        if info is not None:
+            raise self._is_there("choose another name for the stream, or remove the one that is there")
+        self._was_free = True
+
+    def _is_there(self, remedy: str) -> RefusedError:
+        return RefusedError(f"stream {self._stream} is there already", remedy)
+
+    async def after_failure(self, problem: StantoolsError, *, ended: bool) -> dict[str, Any]:
+        """Finds out what is left, and removes it if it is ours and not what it should be.
+
+        Args:
+            problem: What went wrong.
+            ended: The archive was sent completely, so the stream may be there.
+
+        Returns:
+            The state of the stream if it is there as it should be.
+
+        Raises:
+            RestoreError: It is not.
+        """
+        lost = ended and is_passing(problem)
+        deadline = asyncio.get_running_loop().time() + settle_seconds(self._js)
+        try:
+            info = await find_in_time(self._js, self._stream, self._subjects)
+            while lost and asyncio.get_running_loop().time() < deadline and self._differs(info):
+                await asyncio.sleep(_POLL_SECONDS)
+                info = await find_in_time(self._js, self._stream, self._subjects)
+        except TargetError as other:
+            said = f"what is left of it could not be found out: {other.message}"
+            raise RestoreError(self._stream, problem, "unknown", said) from problem
+        if info is None and lost:
+            said = "it is not there, unless the server is still unpacking it"
+            raise RestoreError(self._stream, problem, "unknown", said) from problem
+        if info is None:
+            said = "nothing of it is left on the server"
+            raise RestoreError(self._stream, problem, "nothing", said) from problem
+        differences = self._differs(info)
+        if lost and not differences:
+            return dict(info["state"])
+        if self._was_free:
+            raise await self._remove(problem, "what was left of it was deleted") from problem
+        said = f"a stream of this name is there, which was left alone: its {', '.join(differences) or 'state is right'}"
+        raise RestoreError(self._stream, problem, "stream", said) from problem
+
+    async def check(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Returns the state that the server reports if it is right; deletes the stream if it is not."""
+        differences = state_differences(self._expected, found)
+        if not differences:
+            return found
+        problem = TargetError(
+            f"the server restored it incompletely: {', '.join(differences)}",
+            "run the command again; if it happens again, see the server's log and the stream's limits",
+        )
+        raise await self._remove(problem, "it was deleted again")
+
+    def _differs(self, info: dict[str, Any] | None) -> list[str]:
+        if not info:
+            return ["state is not known"]
+        return state_differences(self._expected, dict(info.get("state") or {}))
+
+    async def _remove(self, problem: StantoolsError, said: str) -> RestoreError:
+        try:
+            await remove(self._js, self._stream, self._subjects)
+        except TargetError as other:
+            said = f"it is there and must be deleted by hand: {other.message}"
+            return RestoreError(self._stream, problem, "stream", said)
+        return RestoreError(self._stream, problem, "nothing", said)

@@ -1,0 +1,257 @@
+"""The pieces of an archive on their way to a server that restores it (jetstream-migration.md section 4).
+
+Every piece is answered, with nothing if all is well. So many bytes may be unanswered at a time as the window holds.
+A server that gets no piece for five seconds drops the restore without a word. So, while the next part of the archive
+is being built, in a thread of its own, a stream identifier is sent now and then, which means nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from nats import errors as nats_errors
+
+from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, TargetError
+from stantools.migration.target.frames import STREAM_IDENTIFIER, FrameTracker
+from stantools.migration.target.jetstream import read_answer
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from stantools.migration.target.connection import Connection
+    from stantools.progress import Progress
+    from stantools.store.mapping import Buffer
+
+#: Seconds without a piece after which a server is told that we are alive; its patience ends after 5.
+IDLE_SECONDS: Final = 1.5
+#: Seconds without an answer after which one piece more than the window allows is sent: if nobody listens any more,
+#: because the server that restored is gone, the one that we are connected to says so at once.
+NUDGE_SECONDS: Final = 4.0
+
+#: Seconds to wait for the reason when the server has stopped to listen.
+REASON_SECONDS: Final = 1.0
+
+
+class DroppedError(TargetError):
+    """The server has given the restore up."""
+
+
+class Transfer:
+    """One archive on its way. Made by `transfer`.
+
+    Args:
+        connection: Over which.
+        operation: The request that began it, for messages.
+        subject: Where the pieces go, as the server told.
+        window: Unanswered bytes at a time.
+        piece_bytes: Size of a piece; at most what the server takes.
+        chunk_timeout: Seconds to wait for the next answer.
+        progress: Is told how many bytes of the archive were answered.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        operation: str,
+        subject: str,
+        *,
+        window: int,
+        piece_bytes: int,
+        chunk_timeout: float,
+        progress: Progress | None,
+    ) -> None:
+        self._connection = connection
+        self._operation = operation
+        self._subject = subject
+        self._window = window
+        self._piece_bytes = max(1, min(piece_bytes, connection.max_payload))
+        self._chunk_timeout = chunk_timeout
+        self._progress = progress
+        self._inbox = connection.client.new_inbox()
+        self._unanswered: deque[int] = deque()
+        self._unanswered_bytes = 0
+        self._frames = FrameTracker()
+        loop = asyncio.get_running_loop()
+        self._clock = loop.time
+        self._last_answer = self._last_piece = self._clock()
+        self._answered = asyncio.Event()
+        self._final: asyncio.Future[bytes] = loop.create_future()
+        self._failed: asyncio.Future[TargetError] = loop.create_future()
+        self.ended = False
+
+    @property
+    def answers(self) -> str:
+        """The subject that answers come on."""
+        return f"{self._inbox}.*"
+
+    async def send_all(self, parts: Iterable[Buffer]) -> None:
+        """Sends an archive, part by part; a part has to stay as it is only until the next one is asked for.
+
+        Raises:
+            TargetError: The server refused, fell silent, or was lost.
+        """
+        loop = asyncio.get_running_loop()
+        iterator: Iterator[Buffer] = iter(parts)
+        builder = ThreadPoolExecutor(1, thread_name_prefix="archive")
+        building = loop.run_in_executor(builder, next, iterator, None)
+        try:
+            while True:
+                await self._wait_alive(building)
+                part = building.result()
+                if part is None:
+                    return
+                await self._send(memoryview(part).cast("B"))
+                building = loop.run_in_executor(builder, next, iterator, None)
+        finally:
+            # What is being built reads from files that may be closed as soon as we are gone.
+            await asyncio.wait({building})
+            builder.shutdown(wait=False)
+
+    async def end(self, timeout: float) -> bytes:
+        """Says that the archive is complete, and waits for what the server made of it.
+
+        Args:
+            timeout: Seconds; old servers begin to unpack only now.
+
+        Returns:
+            The server's answer.
+
+        Raises:
+            TargetError: The server refused, fell silent, or was lost.
+        """
+        self.ended = True
+        await self._publish(b"", "end")
+        either: set[asyncio.Future[Any]] = {self._final, self._failed}
+        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        self._check()
+        if self._final.done():
+            return self._final.result()
+        raise NoAnswerError(
+            f"the server did not say within {timeout:g} s whether it could restore the stream",
+            "see the server's log, then run the command again: it finds out what has become of it",
+        )
+
+    async def _wait_alive(self, building: asyncio.Future[Any]) -> None:
+        """Waits for the next part, and keeps the server from believing that we are gone."""
+        while not building.done():
+            either: set[asyncio.Future[Any]] = {building, self._failed}
+            await asyncio.wait(either, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            self._check()
+            idle = self._clock() - self._last_piece
+            if not building.done() and idle >= IDLE_SECONDS and self._frames.between:
+                await self._publish(STREAM_IDENTIFIER, "piece")
+
+    async def _send(self, part: memoryview) -> None:
+        for start in range(0, len(part), self._piece_bytes):
+            piece = bytes(part[start : start + self._piece_bytes])
+            await self._wait_for_room(len(piece))
+            await self._publish(piece, "piece")
+
+    async def _wait_for_room(self, size: int) -> None:
+        while self._unanswered and self._unanswered_bytes + size > self._window:
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):  # told by the time of the last answer
+                await asyncio.wait_for(self._answered.wait(), NUDGE_SECONDS)
+            self._check()
+            silent = self._clock() - self._last_answer
+            if silent > self._chunk_timeout:
+                raise NoAnswerError(
+                    f"the server has taken nothing of the archive for {silent:.0f} s",
+                    "see the server's log: its disk may be full or slow",
+                )
+            if silent >= NUDGE_SECONDS:
+                return
+        self._check()
+
+    async def _publish(self, piece: bytes, kind: str) -> None:
+        if not self._unanswered:
+            self._last_answer = self._clock()
+        try:
+            await self._connection.client.publish(self._subject, piece, reply=f"{self._inbox}.{kind}")
+        except nats_errors.Error as problem:
+            self._check()
+            raise ConnectionLostError(
+                f"{self._connection.url}: the connection broke: {problem}", "run the command again"
+            ) from problem
+        self._frames.feed(piece)
+        self._last_piece = self._clock()
+        if kind == "piece":
+            self._unanswered.append(len(piece))
+            self._unanswered_bytes += len(piece)
+
+    async def on_answer(self, message: Msg) -> None:
+        """Takes an answer of the server."""
+        status = (message.headers or {}).get("Status")
+        if status:
+            # The server says that nobody listens. Whoever did may have said why, on another way that takes longer.
+            dropped = DroppedError(
+                f"the server no longer listens to the archive (status {status})",
+                "see the server's log for the reason, then run the command again",
+            )
+            asyncio.get_running_loop().call_later(REASON_SECONDS, self.fail, dropped)
+        elif message.subject.endswith(".end"):
+            if not self._final.done():
+                self._final.set_result(message.data)
+        elif message.data:
+            self._take_refusal(message.data)
+        elif self._unanswered:
+            size = self._unanswered.popleft()
+            self._unanswered_bytes -= size
+            self._last_answer = self._clock()
+            self._answered.set()
+            if self._progress:
+                self._progress(size)
+
+    def _take_refusal(self, answer: bytes) -> None:
+        try:
+            read_answer(self._operation, answer)
+        except TargetError as problem:
+            self.fail(problem)
+        else:
+            self.fail(TargetError(f"the server ended the restore early: {answer[:200]!r}", "see the server's log"))
+
+    def fail(self, error: TargetError) -> None:
+        """Notes what makes it useless to go on; the first one counts."""
+        if not self._failed.done():
+            self._failed.set_result(error)
+        self._answered.set()
+
+    def _check(self) -> None:
+        if self._failed.done():
+            raise self._failed.result()
+
+
+@contextlib.asynccontextmanager
+async def transfer(
+    connection: Connection,
+    operation: str,
+    subject: str,
+    *,
+    window: int,
+    piece_bytes: int,
+    chunk_timeout: float,
+    progress: Progress | None,
+) -> AsyncIterator[Transfer]:
+    """Prepares to send an archive. The arguments are those of `Transfer`."""
+    sending = Transfer(
+        connection,
+        operation,
+        subject,
+        window=window,
+        piece_bytes=piece_bytes,
+        chunk_timeout=chunk_timeout,
+        progress=progress,
+    )
+    with connection.watch(subject, sending.answers) as lost:
+        lost.add_done_callback(lambda future: None if future.cancelled() else sending.fail(future.result()))
+        subscription = await connection.client.subscribe(sending.answers, cb=sending.on_answer)
+        try:
+            yield sending
+        finally:
+            if connection.client.is_connected:
+                await subscription.unsubscribe()

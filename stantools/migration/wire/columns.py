@@ -1,0 +1,111 @@
+"""Columns of what a server delivers: one row a message, offsets into the bytes as they came from the socket."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class FrameStop(enum.IntEnum):
+    """Why parsing ended."""
+
+    END = 0  #: all bytes are used up
+    FULL = 1  #: the columns are full
+    PARTIAL = 2  #: the frame is not complete yet
+    OTHER = 3  #: a complete frame that is not for these subscriptions
+    MALFORMED = 4  #: these bytes cannot be a frame
+
+
+class FrameColumns:
+    """Delivered messages, one row each (API document, sections 2 and 9).
+
+    The numbers that an acknowledgement subject carries are 0 where the reply subject is none.
+
+    Args:
+        capacity: Number of rows.
+
+    Attributes:
+        sid: Which subscription it is for.
+        subject_start: Where the subject begins.
+        subject_size: Its size in bytes.
+        reply_start: Where the reply subject begins; 0 when there is none.
+        reply_size: Its size in bytes.
+        header_start: Where the header block begins; 0 when there is none.
+        header_size: Its size in bytes.
+        data_start: Where the payload begins.
+        data_size: Its size in bytes.
+        status: The three digits behind `NATS/1.0` in the header block, 0 when there are none.
+        sequence: Stream sequence.
+        consumer_sequence: The how many-th delivery of the consumer it is.
+        timestamp: Nanoseconds since 1970 at which the message was stored.
+        pending: Messages that are still to be delivered after this one.
+    """
+
+    __slots__ = (
+        "consumer_sequence",
+        "data_size",
+        "data_start",
+        "header_size",
+        "header_start",
+        "pending",
+        "reply_size",
+        "reply_start",
+        "sequence",
+        "sid",
+        "status",
+        "subject_size",
+        "subject_start",
+        "timestamp",
+    )
+
+    sid: NDArray[np.int64]
+    subject_start: NDArray[np.int64]
+    subject_size: NDArray[np.uint32]
+    reply_start: NDArray[np.int64]
+    reply_size: NDArray[np.uint32]
+    header_start: NDArray[np.int64]
+    header_size: NDArray[np.uint32]
+    data_start: NDArray[np.int64]
+    data_size: NDArray[np.uint32]
+    status: NDArray[np.uint16]
+    sequence: NDArray[np.uint64]
+    consumer_sequence: NDArray[np.uint64]
+    timestamp: NDArray[np.int64]
+    pending: NDArray[np.uint64]
+
+    def __init__(self, capacity: int) -> None:
+        for name, kind in _TYPES.items():
+            setattr(self, name, np.zeros(capacity, kind))
+
+    def __len__(self) -> int:
+        return len(self.sid)
+
+    def select(self, rows: slice | NDArray[Any]) -> Self:
+        """Returns some rows: views for a slice, copies for numbers of rows or a mask."""
+        part = object.__new__(type(self))
+        for name in _TYPES:
+            setattr(part, name, getattr(self, name)[rows])
+        return part
+
+
+_TYPES: dict[str, type[np.generic]] = {
+    "sid": np.int64,
+    "subject_start": np.int64,
+    "subject_size": np.uint32,
+    "reply_start": np.int64,
+    "reply_size": np.uint32,
+    "header_start": np.int64,
+    "header_size": np.uint32,
+    "data_start": np.int64,
+    "data_size": np.uint32,
+    "status": np.uint16,
+    "sequence": np.uint64,
+    "consumer_sequence": np.uint64,
+    "timestamp": np.int64,
+    "pending": np.uint64,
+}

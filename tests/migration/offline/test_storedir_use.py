@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from stantools.migration.storedir_use import _Process, find_server
+from tests import servers
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts a server with exactly these arguments."""
+    if not servers.binary(servers.NEWEST).exists():
+        pytest.skip("no nats-server here (python tests/servers.py)")
+    running = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        port = servers.free_port()
+        command = [str(servers.binary(servers.NEWEST)), "-a", "127.0.0.1", "-p", str(port), *arguments]
+        log = tmp_path / f"log{len(running)}"
+        process = subprocess.Popen(
+            [*command, "-l", str(log)], cwd=tmp_path, env=os.environ | environment, stdin=subprocess.DEVNULL
+        )
+        running.append(process)
+        deadline = time.monotonic() + 10
+        while not (log.exists() and "Server is ready" in log.read_text()):
+            assert process.poll() is None, log.read_text() if log.exists() else "no log"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def _ours(signs: Iterator[str], *processes: subprocess.Popen[bytes]) -> list[str]:
+    """What is said of these processes: others on this machine are none of the test's business."""
+    return [sign for sign in signs if any(f"process {process.pid} " in sign for process in processes)]
+
+
+def _find(root: Path, *processes: subprocess.Popen[bytes]) -> list[str]:
+    return _ours(find_server(root, quiet=0), *processes)
+
+
+def test_an_idle_server_is_found_by_its_option(tmp_path: Path, run: Callable[..., Any]) -> None:
+    for number, form in enumerate((("-sd", "s0"), ("--store_dir=s1",), ("-store_dir", str(tmp_path / "s2")))):
+        process = run("-js", *form)
+        [sign] = _find(tmp_path / f"s{number}/jetstream", process)
+        assert "is a nats-server with store directory" in sign
+        assert not _find(tmp_path / "elsewhere/jetstream", process)
+
+
+def test_an_idle_server_is_found_by_its_configuration(tmp_path: Path, run: Callable[..., Any]) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/main.conf").write_text("include js.conf")
+    (tmp_path / "conf/js.conf").write_text("jetstream { store_dir: $PLACE }")
+    process = run("-c", "conf/main.conf", PLACE=str(tmp_path / "data"))
+    [sign] = _find(tmp_path / "data/jetstream", process)
+    assert f"with store directory {tmp_path / 'data'}" in sign
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    assert _find(tmp_path / "link/jetstream", process)
+    assert not _find(tmp_path / "other/jetstream", process)
+
+
+def test_the_default_place(tmp_path: Path, run: Callable[..., Any]) -> None:
+    process = run("-js", TMPDIR=str(tmp_path))
+    assert (tmp_path / "nats/jetstream").is_dir()
+    assert _find(tmp_path / "nats/jetstream", process)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["-c", "/no/such.conf"], "its configuration cannot be read"),
+        (["-js", "-c"], ""),
+        (["-js", "-sd", "$"], ""),
+    ],
+)
+def test_a_server_whose_place_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
+) -> None:
+    # Not a real one: while it ran, it would stop whoever else is looking.
+    monkeypatch.setattr("stantools.migration.storedir_use._servers", lambda: iter([_Process(os.getpid(), arguments)]))
+    found = list(find_server(tmp_path / "jetstream", quiet=0))
+    if not reason:
+        assert found == []
+        return
+    [sign] = found
+    assert "cannot be told which store directory it uses" in sign
+    assert reason in sign
+
+
+def test_a_server_without_jetstream_uses_nothing(tmp_path: Path, run: Callable[..., Any]) -> None:
+    (tmp_path / "plain.conf").write_text("max_payload: 1MB")
+    process = run("-c", "plain.conf")
+    assert not _find(tmp_path / "jetstream", process)
+
+
+def test_a_busy_server_is_found_by_its_files(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+
+    async def publish() -> None:
+        client = await nats.connect(server.url)
+        stream = client.jetstream()
+        await stream.add_stream(name="S", subjects=["s"])
+        await stream.publish("s", b"x")
+        await client.close()
+
+    asyncio.run(publish())
+    root = server.store_dir / "jetstream"
+    [sign] = _ours(find_server(root, quiet=0), server.process)
+    assert sign.endswith("1.blk open for writing")
+    server.stop()
+    assert not [sign for sign in find_server(root, quiet=0) if str(root) in sign]
+
+
+def test_files_that_change_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stantools.migration.storedir_use._servers", lambda: iter(()))
+    file = tmp_path / "jetstream/$G/streams/S/msgs/1.blk"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    assert not list(find_server(tmp_path / "jetstream", quiet=5, sleep=lambda _: None))
+    grow = lambda _: file.write_bytes(b"xy")  # noqa: E731
+    assert list(find_server(tmp_path / "jetstream", quiet=5, sleep=grow)) == [f"{file} is being written right now"]
+    os.utime(file, (1, 1))
+    assert not list(find_server(tmp_path / "jetstream", quiet=5, sleep=grow))
+    assert not list(find_server(tmp_path / "nothing", quiet=5, sleep=grow))
+
+
+def test_json_configurations_too(tmp_path: Path, run: Callable[..., Any]) -> None:
+    (tmp_path / "main.conf").write_text(json.dumps({"jetstream": {"store_dir": str(tmp_path / "data")}}))
+    process = run("--config=main.conf")
+    assert _find(tmp_path / "data/jetstream", process)

@@ -1,0 +1,267 @@
+"""Both kernels write the same frames, and read answers alike."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.migration import headers
+from stantools.migration.publish import guards, plain
+from stantools.migration.wire.columns import FrameColumns
+from tests.migration.publish.conftest import Item, make_batch
+
+try:
+    NATIVE: ModuleType | None = importlib.import_module("stantools.migration.publish._native")
+except ImportError:
+    NATIVE = None
+needs_native = pytest.mark.skipif(NATIVE is None, reason="the compiled kernels are not built")
+
+LARGEST = 1 << 20
+FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n")
+REPLY = b"_INBOX.x.1."
+
+
+@pytest.fixture(params=["plain", "native"])
+def kernel(request: pytest.FixtureRequest) -> ModuleType:
+    if request.param == "native":
+        if NATIVE is None:
+            pytest.skip("the compiled kernels are not built")
+        return NATIVE
+    return plain
+
+
+def split(frames: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    """Subject, reply, header block and payload of each frame."""
+    found = []
+    while frames:
+        match = FRAME.match(frames)
+        assert match, frames[:80]
+        block, total = int(match[3]), int(match[4])
+        body = frames[match.end() : match.end() + total]
+        assert frames[match.end() + total :][:2] == b"\r\n"
+        found.append((match[1], match[2], body[:block], body[block:]))
+        frames = frames[match.end() + total + 2 :]
+    return found
+
+
+def encode(kernel: ModuleType, batch: Any, row: int = 0, rows: int | None = None, **more: Any) -> tuple[int, bytes]:
+    out = bytearray(more.pop("room", 1 << 16))
+    done, size = kernel.encode_publishes(
+        batch,
+        row,
+        len(batch) - row if rows is None else rows,
+        REPLY,
+        b"orders:1:",
+        more.get("origin", True),
+        more.get("largest", LARGEST),
+        out,
+    )
+    assert not any(out[size:])
+    return done, bytes(out[:size])
+
+
+def test_a_frame_byte_by_byte(kernel: ModuleType) -> None:
+    batch = make_batch([Item(42, b"\r\n\0hello", reply=b"back")], b"orders", b"old.orders")
+    done, frames = encode(kernel, batch)
+    block = (
+        b"NATS/1.0\r\nNats-Streaming-Channel: orders\r\nNats-Streaming-Sequence: 42\r\n"
+        b"Nats-Streaming-Timestamp: 1600000000000000000\r\nNats-Streaming-Reply: back\r\n"
+        b"Nats-Msg-Id: orders:1:42\r\nNats-Expected-Last-Sequence: 41\r\n\r\n"
+    )
+    assert done == 1
+    assert frames == b"HPUB old.orders _INBOX.x.1.42 %d %d\r\n%b\r\n\0hello\r\n" % (len(block), len(block) + 8, block)
+    assert guards.own_block(block) == headers.header_block(b"orders", 42, Item(1, b"").timestamp, b"back", origin=True)
+
+
+def test_without_headers_of_its_own(kernel: ModuleType) -> None:
+    _, frames = encode(kernel, make_batch([Item(1, b"")]), origin=False)
+    ((_, _, block, data),) = split(frames)
+    assert block == b"NATS/1.0\r\nNats-Msg-Id: orders:1:1\r\nNats-Expected-Last-Sequence: 0\r\n\r\n"
+    assert data == b"" and guards.own_block(block) == b""
+
+
+def test_ends_before_a_gap_and_before_what_does_not_fit(kernel: ModuleType) -> None:
+    batch = make_batch([Item(3, b"a"), Item(4, b"b"), Item(6, b"c"), Item(7, b"d" * 500)])
+    assert encode(kernel, batch)[0] == 2
+    assert encode(kernel, batch, 1, 3)[0] == 1
+    assert encode(kernel, batch, 2)[0] == 2
+    assert encode(kernel, batch, 2, 1)[0] == 1
+    size = len(encode(kernel, batch, 0, 1)[1])
+    assert encode(kernel, batch, 0, 2, room=size * 2)[0] == 2
+    assert encode(kernel, batch, 0, 2, room=size * 2 - 1)[0] == 1
+    assert encode(kernel, batch, 0, 2, room=size - 1) == (0, b"")
+    block = len(split(encode(kernel, batch, 3)[1])[0][2])
+    assert encode(kernel, batch, 3, largest=block + 500)[0] == 1
+    assert encode(kernel, batch, 3, largest=block + 499)[0] == 0
+
+
+def test_the_stream_may_number_differently(kernel: ModuleType) -> None:
+    batch = make_batch([Item(100, b"a"), Item(200, b"b")])
+    batch.sequence[:] = [8, 9]
+    done, frames = encode(kernel, batch)
+    assert done == 2
+    for number, own, (_, reply, block, _) in zip((8, 9), (100, 200), split(frames), strict=True):
+        assert reply == REPLY + b"%d" % number
+        assert b"Nats-Msg-Id: orders:1:%d\r\nNats-Expected-Last-Sequence: %d\r\n\r\n" % (own, number - 1) in block
+
+
+@pytest.mark.parametrize("name", ["data_start", "reply_start"])
+@pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 24])
+def test_a_row_that_points_outside(kernel: ModuleType, name: str, value: int) -> None:
+    batch = make_batch([Item(1, b"12345678", reply=b"87654321"), Item(2, b"12345678", reply=b"87654321")])
+    getattr(batch.columns, name)[1] = value if value != 24 else len(batch.buffer) - 7
+    with pytest.raises(ValueError, match="row 1"):
+        encode(kernel, batch)
+
+
+@pytest.mark.parametrize(("row", "rows"), [(-1, 1), (0, 3), (2, 1), (0, -1), (3, 0), (1, 2**63 - 1)])
+def test_rows_that_are_not_there(kernel: ModuleType, row: int, rows: int) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        encode(kernel, make_batch([Item(1, b"a"), Item(2, b"b")]), row, rows)
+
+
+items = st.builds(
+    Item,
+    st.integers(1, 2**64 - 1) | st.integers(1, 12),
+    st.binary(max_size=30),
+    st.integers(-(2**63), 2**63 - 1),
+    st.binary(max_size=12).map(headers.safe_value),
+)
+
+
+@needs_native
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(items, min_size=1, max_size=12),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 2**63),
+    st.integers(0, 12),
+    st.integers(0, 4000),
+    st.integers(0, 400),
+)
+def test_both_write_the_same(
+    listed: list[Item], contiguous: bool, origin: bool, first: int, row: int, room: int, largest: int
+) -> None:
+    assert NATIVE is not None
+    batch = make_batch(listed)
+    if contiguous:
+        batch.sequence[:] = np.arange(len(listed), dtype=np.uint64) + np.uint64(first)
+    row = min(row, len(listed))
+    results = [encode(kernel, batch, row, room=room, origin=origin, largest=largest) for kernel in (plain, NATIVE)]
+    assert results[0] == results[1]
+    for at, (subject, reply, block, data) in enumerate(split(results[0][1]), row):
+        item, number = listed[at], int(batch.sequence[at])
+        assert (subject, reply, data) == (b"orders", REPLY + b"%d" % number, item.data)
+        own = headers.header_block(b"orders", item.sequence, item.timestamp, item.reply, origin=origin)
+        assert block == guards.guarded(own, b"orders:1:", item.sequence, number)
+        assert guards.own_block(block) == own
+
+
+def answers(*listed: tuple[bytes, bytes]) -> tuple[bytes, FrameColumns]:
+    """Frames with these subjects and payloads."""
+    frames = FrameColumns(len(listed))
+    buffer = bytearray()
+    for row, (subject, data) in enumerate(listed):
+        frames.subject_start[row], frames.subject_size[row] = len(buffer), len(subject)
+        buffer += subject
+        frames.data_start[row], frames.data_size[row] = len(buffer), len(data)
+        buffer += data
+    return bytes(buffer), frames
+
+
+GOOD = [
+    b'{"stream":"ORDERS","seq":7}',
+    b'{"stream":"ORDERS", "seq":7}',
+    b'{"stream":"ORDERS", "seq":7,"duplicate": true}',
+    b'{"stream":"ORDERS","domain":"hub","seq":7}',
+    b'{"stream":"ORDERS","seq": 7 }',
+]
+BAD = [
+    b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 2"},"stream":"ORDERS","seq":7}',
+    b'{"stream":"ORDERS","seq":8}',
+    b'{"stream":"ORDERS","seq":70}',
+    b'{"stream":"ORDERS","seq":07}',
+    b'{"stream":"ORDERS","seq":}',
+    b'{"stream":"ORDERS","seq":',
+    b'{"stream":"ORDERS"}',
+    b'{"stream":"',
+    b"",
+    b"{}",
+]
+
+
+@pytest.mark.parametrize("answer", GOOD)
+def test_good_answers(kernel: ModuleType, answer: bytes) -> None:
+    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7) == (1, 8)
+
+
+@pytest.mark.parametrize("answer", BAD)
+def test_other_answers(kernel: ModuleType, answer: bytes) -> None:
+    assert kernel.check_answers(*answers((REPLY + b"7", answer)), 0, REPLY, 7) == (0, 7)
+
+
+@pytest.mark.parametrize("token", [b"8", b"07", b"7.", b"", b"x"])
+def test_an_answer_to_another_message(kernel: ModuleType, token: bytes) -> None:
+    assert kernel.check_answers(*answers((REPLY + token, GOOD[0])), 0, REPLY, 7) == (0, 7)
+
+
+def test_answers_that_are_late_do_not_count(kernel: ModuleType) -> None:
+    ack = b'{"stream":"S","seq":%d}'
+    listed = [
+        (REPLY + b"5", ack % 5),
+        (b"_INBOX.x.0.6", ack % 6),
+        (b"", b""),
+        (REPLY + b"6", ack % 6),
+        (REPLY + b"8", ack % 8),
+    ]
+    buffer, frames = answers(*listed)
+    assert kernel.check_answers(buffer, frames, 0, REPLY, 5) == (4, 7)
+    assert kernel.check_answers(buffer, frames, 4, REPLY, 8) == (5, 9)
+    assert kernel.check_answers(buffer, frames, 5, REPLY, 9) == (5, 9)
+
+
+def test_an_answer_with_a_header_is_no_good_one(kernel: ModuleType) -> None:
+    buffer, frames = answers((REPLY + b"7", GOOD[0]))
+    frames.header_size[0] = 16
+    assert kernel.check_answers(buffer, frames, 0, REPLY, 7) == (0, 7)
+
+
+@pytest.mark.parametrize("name", ["subject_start", "data_start"])
+@pytest.mark.parametrize("value", [-1, 2**62, 2**63 - 1, 10**4])
+def test_an_answer_that_points_outside(kernel: ModuleType, name: str, value: int) -> None:
+    buffer, frames = answers((REPLY + b"7", GOOD[0]))
+    getattr(frames, name)[0] = value
+    with pytest.raises(ValueError, match="row 0"):
+        kernel.check_answers(buffer, frames, 0, REPLY, 7)
+    with pytest.raises(ValueError, match="row 2"):
+        kernel.check_answers(buffer, frames, 2, REPLY, 7)
+
+
+@needs_native
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([REPLY, REPLY, b"", b"_INBOX.x.2."]),
+            st.integers(1, 4) | st.integers(0, 2**64 - 1),
+            st.sampled_from([b'{"stream":"S", "seq":%d}', b'{"stream":"S","seq":%d,"x":1}', b'{"error"%d', b"%d"]),
+            st.integers(0, 30),
+        ),
+        max_size=6,
+    )
+)
+def test_both_read_the_same(listed: list[tuple[bytes, int, bytes, int]]) -> None:
+    assert NATIVE is not None
+    cut = [(reply + b"%d" % n, (text % n)[: None if size > 20 else size]) for reply, n, text, size in listed]
+    buffer, frames = answers(*cut)
+    for expected in (1, 2, 2**64 - 2):
+        found = [kernel.check_answers(buffer, frames, 0, REPLY, expected) for kernel in (plain, NATIVE)]
+        assert found[0] == found[1]

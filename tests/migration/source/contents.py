@@ -1,0 +1,88 @@
+"""Reading sources and stores in the tests of migration sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stantools.format import gogo, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import IEEE, Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.migration.batches import Batch
+from stantools.migration.source import ChannelSource, StoreSource, open_source
+from stantools.store.directory import open_datastore
+from stantools.store.mapping import mapped
+from stantools.store.scan import scan_slice
+
+CRC = Crc(IEEE)
+
+#: A message: timestamp, reply, payload.
+Message = tuple[int, bytes, bytes]
+#: A message with its sequence before that.
+Record = tuple[int, int, bytes, bytes]
+
+
+def contents(batches: Iterable[Batch], subject: bytes | None = None) -> dict[int, Message]:
+    """Reads batches, which must come in rising order: stream sequence -> message."""
+    found: dict[int, Message] = {}
+    last = 0
+    for batch in batches:
+        assert len(batch) > 0
+        assert subject is None or batch.subject == subject
+        columns = batch.columns
+        for name in MessageColumns.__slots__:
+            assert len(getattr(columns, name)) == len(batch) == columns.capacity, name
+        for row, (sequence, timestamp) in enumerate(
+            zip(batch.sequence.tolist(), columns.timestamp.tolist(), strict=True)
+        ):
+            assert sequence > last
+            last = sequence
+            found[sequence] = timestamp, batch.reply(row), batch.data(row)
+    return found
+
+
+def stored(root: Path, crc: Crc = CRC) -> dict[str, dict[int, Message]]:
+    """Reads every good message of a store, one by one: channel -> sequence -> message."""
+    found: dict[str, dict[int, Message]] = {}
+    for channel in open_datastore(root).channels():
+        here = found.setdefault(channel.name, {})
+        for one in channel.slices:
+            assert one.data is not None
+            with mapped(one.data) as data:
+                for event in scan_slice(data, channel.raw_name, crc):
+                    if isinstance(event, MessageColumns):
+                        for offset, size in zip(event.offset.tolist(), event.size.tolist(), strict=True):
+                            message = gogo.decode(pb.MsgProto, data[offset + 8 : offset + 8 + size])
+                            here[message.sequence] = message.timestamp, bytes(message.reply), bytes(message.data)
+    return found
+
+
+def write_slices(root: Path, channel: bytes, slices: Sequence[Sequence[Record]], subject: bytes | None = None) -> None:
+    """Writes slices of a channel without indexes; a server would rebuild those."""
+    directory = root / os.fsdecode(channel)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "subs.dat").write_bytes(b"\1\0\0\0")
+    for number, records in enumerate(slices, 1):
+        data, _ = kernels.encode_messages(
+            channel if subject is None else subject,
+            [r[0] for r in records],
+            [r[1] for r in records],
+            [r[2] for r in records],
+            [r[3] for r in records],
+            CRC,
+        )
+        (directory / f"msgs.{number}.dat").write_bytes(b"\1\0\0\0" + bytes(data))
+
+
+def opened(root: Path, **options: Any) -> StoreSource:
+    """Opens a store as a source."""
+    return open_source(open_datastore(root), options.pop("crc", CRC), **options)
+
+
+def only(source: StoreSource) -> ChannelSource:
+    """Returns the only channel of a source."""
+    (channel,) = source.channels
+    return channel
