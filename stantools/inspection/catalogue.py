@@ -470,6 +470,166 @@ _SEQUENCES = (
     ),
 )
 
+_AGAIN = "delete the stream and migrate its channels again"
+_LOOK_AT_BOTH = "find out which of the two was changed; `stantools messages STORE CHANNEL` prints messages of a store"
+_DELIVERS = "JetStream delivers what is in the stream; nothing tells consumers that it is not what was stored"
+
+_DIFFERENCES = (
+    Entry(
+        "stream-missing",
+        _E,
+        "a stream that should be there is not",
+        "it was never made, or somebody deleted it; the connection belongs to another account",
+        "JetStream knows nothing of it",
+        "check server, account and domain; then migrate its channels",
+    ),
+    Entry(
+        "stream-state",
+        _E,
+        "a stream has another number of messages, or another first or last sequence, than expected",
+        "limits of the stream removed messages, clients published new ones, or a restore was cut short",
+        "JetStream gives the next message the sequence after the last one that it knows",
+        _AGAIN + ", or look at its limits",
+    ),
+    Entry(
+        "stream-config",
+        _W,
+        "a stream with another configuration than planned",
+        "somebody changed it, or the plan was changed since",
+        "JetStream goes by the configuration that it has",
+        "update the stream, if the difference is not wanted; a backup has to be written anew",
+    ),
+    Entry(
+        "archive-damaged",
+        _E,
+        "a backup or a stream's directory that is not as it was written",
+        _BITROT + "; a copy that was cut short",
+        "JetStream leaves out the rest of a block behind a damaged record, without an error; other damage makes a "
+        "restore fail",
+        "remove it and write it again from the store",
+    ),
+    Entry(
+        "channel-missing",
+        _E,
+        "a channel that only the first of two stores has",
+        "it was deleted, or never copied",
+        "it knows nothing of the channel",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "channel-extra",
+        _E,
+        "a channel that only the second of two stores has",
+        "it was made later",
+        "it recovers the channel",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-missing",
+        _E,
+        "messages that are in the first place and not in the second",
+        "they were removed by limits, deleted, or never copied",
+        "consumers pass over them",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-extra",
+        _E,
+        "messages that are in the second place and not in the first",
+        "clients published them later, or another program put them there",
+        "it delivers them like any other",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-payload",
+        _E,
+        "messages whose payload differs",
+        "one of the two was written anew, or encrypted payloads were decrypted on the way",
+        _DELIVERS,
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-timestamp",
+        _E,
+        "messages whose time differs",
+        "they were published again instead of being restored",
+        "JetStream and the limits by age go by the time that is stored",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-subject",
+        _E,
+        "messages whose subject differs",
+        "another subject mapping, or another stream",
+        "JetStream delivers them to whoever asks for the subject that is stored",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-headers",
+        _E,
+        "messages whose headers are not those that carry reply and origin",
+        "another program migrated them, or with other options",
+        _DELIVERS,
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "message-reply",
+        _E,
+        "messages whose reply subject differs",
+        "one of the two was written anew",
+        "it delivers the reply subject that is stored",
+        _LOOK_AT_BOTH,
+    ),
+    Entry(
+        "consumer-missing",
+        _E,
+        "a consumer that should be there is not",
+        "somebody deleted it, or it was inactive for too long",
+        "JetStream knows nothing of the durable's position",
+        "migrate the stream again, or make the consumer by hand at the position that the plan shows",
+    ),
+    Entry(
+        "consumer-position",
+        _E,
+        "a consumer that stands elsewhere than the durable did",
+        "clients have used it since, or it was made by hand",
+        "JetStream delivers from where the consumer stands: messages come again, or never",
+        "if no client has used it: " + _AGAIN,
+    ),
+    Entry(
+        "consumer-config",
+        _W,
+        "a consumer with another configuration than planned",
+        "somebody updated it",
+        "JetStream goes by the configuration that it has",
+        "update the consumer, if the difference is not wanted",
+    ),
+    Entry(
+        "subscription-differs",
+        _E,
+        "a subscription that only one of two stores has, or that is not the same in both",
+        "clients used one of the stores meanwhile; a repair changed it",
+        "it delivers from where the subscription stands: messages come again, or never",
+        "`stantools subs STORE` prints the subscriptions of a store",
+    ),
+    Entry(
+        "client-differs",
+        _W,
+        "a client that only one of two stores has, or that is not the same in both",
+        "clients used one of the stores meanwhile",
+        "it waits for clients that it knows, and gives up their subscriptions when they stay away",
+        "`stantools clients STORE` prints the clients of a store",
+    ),
+    Entry(
+        "server-differs",
+        _I,
+        "the identity of two stores differs",
+        "they belong to different clusters, or server.dat was made anew",
+        "clients have to connect with the cluster id in server.dat",
+        "nothing has to be done",
+    ),
+)
+
 #: The entries under the headings of `docs/findings.md`.
 GROUPS: dict[str, tuple[Entry, ...]] = {
     "The store as a whole": _STORE,
@@ -477,6 +637,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Message slices": _SLICES,
     "Indexes": _INDEXES,
     "Sequences and subjects": _SEQUENCES,
+    "Differences": _DIFFERENCES,
 }
 
 CATALOGUE: dict[str, Entry] = {entry.code: entry for group in GROUPS.values() for entry in group}

@@ -29,11 +29,10 @@ from stantools.migration.plan.model import Way
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof, prove_stream
 from stantools.migration.publish.stream import publish_stream
-from stantools.migration.target.errors import ConnectionLostError, NoAnswerError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.restore import RestoreError, restore
 from stantools.migration.target.state import state_differences
-from stantools.migration.watch import Stage, Unwatched, Watch, counted
+from stantools.migration.watch import Stage, Unwatched, Watch
 
 #: Seconds before something is tried again because the connection broke.
 _PAUSE = 1.0
@@ -55,6 +54,7 @@ class Outcome(enum.StrEnum):
     CONTINUED = "continued"  #: a killed run had published a part of it
     APPENDED = "appended"
     COMPLETE = "complete before"
+    COMPARED = "compared"
     FAILED = "failed"
 
 
@@ -267,28 +267,20 @@ class _Job:
 
     async def _publish(self, *, resume: bool) -> None:
         plan = self._plan
-        for attempt in range(1, self._options.attempts + 1):
-            self._watch.begin(plan.name, Stage.LOAD, self._stream.source.count)
-            counter = _Counter(self._watch)
-            try:
-                await publish_stream(
-                    self._js,
-                    plan.name,
-                    plan.loading_config,
-                    self._stream.source,
-                    self._stream.positions(),
-                    origin=plan.origin_headers,
-                    progress=lambda count, counter=counter: counter.advance(plan.name, count),
-                    resume=resume or attempt > 1,
-                )
-                return
-            except (ConnectionLostError, NoAnswerError):
-                if attempt == self._options.attempts:
-                    raise
-                self._watch.advance(plan.name, -counter.messages)
-                await asyncio.sleep(_PAUSE * attempt)
-            finally:
-                self._watch.end(plan.name)
+        self._watch.begin(plan.name, Stage.LOAD, self._stream.source.count)
+        try:
+            await publish_stream(
+                self._js,
+                plan.name,
+                plan.loading_config,
+                self._stream.source,
+                self._stream.positions(),
+                origin=plan.origin_headers,
+                progress=lambda count: self._watch.advance(plan.name, count),
+                resume=resume,
+            )
+        finally:
+            self._watch.end(plan.name)
 
     async def _prove(self) -> None:
         self._watch.begin(self._plan.name, Stage.PROVE, self._stream.source.count)

@@ -32,12 +32,14 @@ _U64 = npt.NDArray[np.uint64]
 _I64 = npt.NDArray[np.int64]
 
 #: What all channels of a merge together hold of their files, and of columns, at a time.
-_BYTES = 64 << 20
+_BYTES = 32 << 20
 _ROWS = 1 << 20
-_MIN_BYTES, _MAX_BYTES = 1 << 16, 8 << 20
+_MIN_BYTES, _MAX_BYTES = 1 << 14, 8 << 20
 _MIN_ROWS, _MAX_ROWS = 256, 16384
 #: Messages between two places from which reading can begin.
 _SPACING = 1 << 20
+#: Before all times.
+_LOWEST = -(2**63)
 
 
 class StreamSource(Protocol):
@@ -125,12 +127,10 @@ class _Place:
     Attributes:
         count: Messages before it.
         sequences: Of each channel, the last sequence before it, 0 if there is none.
-        keys: Of each channel, the time that its last message before it was sorted by.
     """
 
     count: int
     sequences: _U64
-    keys: _I64
 
 
 class _Feed:
@@ -149,7 +149,7 @@ class _Feed:
     ) -> None:
         self.number = number
         self.at = 0
-        self.key = int(place.keys[number])
+        self.end = 0
         self.keys: _I64 = np.empty(0, np.int64)
         self.buffer: Buffer
         self.columns: MessageColumns
@@ -163,10 +163,10 @@ class _Feed:
             if piece is None:
                 return False
             self.buffer, self.columns = piece
+            # Where time goes back, a message is sorted as if it were as late as those before it. In the batch: those of
+            # the batch before are given out, and with them all that comes before what is sorted like the last of them.
             self.keys = np.maximum.accumulate(self.columns.timestamp)
-            # Where time goes back, a message is sorted as if it were as late as the ones before.
-            np.maximum(self.keys, self.key, out=self.keys)
-            self.key = int(self.keys[-1])
+            self.end = int(self.keys[-1])
             self.at = 0
         return True
 
@@ -327,8 +327,7 @@ class MergedSource:
 
     @cached_property
     def _start(self) -> _Place:
-        lowest = np.iinfo(np.int64).min
-        return _Place(0, np.zeros(len(self.parts), np.uint64), np.full(len(self.parts), lowest, np.int64))
+        return _Place(0, np.zeros(len(self.parts), np.uint64))
 
     @cached_property
     def _counts(self) -> list[int]:
@@ -338,14 +337,13 @@ class MergedSource:
     def _places(self) -> list[_Place]:
         """The places from which reading can begin, found by going through all timestamps once."""
         places, count = [self._start], 0
-        sequences, keys = self._start.sequences.copy(), self._start.keys.copy()
+        sequences = self._start.sequences.copy()
         for merged in self._rounds(self._start, finish=False):
             for feed, high in zip(merged.feeds, merged.highs, strict=True):
                 sequences[feed.number] = feed.columns.sequence[high - 1]
-                keys[feed.number] = feed.keys[high - 1]
             count += len(merged.order)
             if count - places[-1].count >= _SPACING:
-                places.append(_Place(count, sequences.copy(), keys.copy()))
+                places.append(_Place(count, sequences.copy()))
         return places
 
     def _rounds(self, place: _Place, *, finish: bool) -> Iterator[_Round]:
@@ -353,13 +351,13 @@ class MergedSource:
         waiting = self._waiting(place)
         active: dict[int, _Feed] = {}
         while waiting or active:
-            bound = min((feed.key, number) for number, feed in active.items()) if active else None
+            bound = min((feed.end, number) for number, feed in active.items()) if active else None
             while waiting and (bound is None or waiting[-1][0] <= bound[0]):
                 _, number = waiting.pop()
                 feed = _Feed(number, self.parts[number][0], place, self._sizes, finish)
                 if feed.load():
                     active[number] = feed
-                    bound = min(bound, (feed.key, number)) if bound else (feed.key, number)
+                    bound = min(bound, (feed.end, number)) if bound else (feed.end, number)
             if bound is None:
                 continue
             yield _sorted([active[number] for number in sorted(active)], *bound)
@@ -367,12 +365,13 @@ class MergedSource:
                 del active[number]
 
     def _waiting(self, place: _Place) -> list[tuple[int, int]]:
-        """Returns the channels that have messages behind a place, with a time that none of these is before."""
+        """Returns the channels that have messages behind a place, the earliest last, with the time of the first one."""
         waiting = []
         for number, (channel, _) in enumerate(self.parts):
-            if int(place.sequences[number]) < channel.sequences.last:
-                begun = int(place.sequences[number]) > 0
-                waiting.append((int(place.keys[number]) if begun else channel.first_timestamp, number))
+            after = int(place.sequences[number])
+            if after < channel.sequences.last:
+                # One that is given out in part goes on at once.
+                waiting.append((_LOWEST if after else channel.first_timestamp, number))
         return sorted(waiting, reverse=True)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stantools.errors import RefusedError
 from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from stantools.migration.merge import StreamSource, stream_source
+from stantools.migration.merge import StreamSource
+from stantools.migration.plan.matching import source_of
 from stantools.migration.plan.model import ConsumerPlan, Plan, Position, StreamPlan
 from stantools.migration.source import StoreSource
 from stantools.migration.watch import Watch, counted
@@ -70,20 +70,9 @@ def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:
     """Joins a plan with the store that it was made for.
 
     Raises:
-        RefusedError: A channel of the plan is not there.
+        StoreUnreadableError: A channel of the plan is not in the store.
     """
-    channels = {channel.name: channel for channel in source.channels}
-    prepared = []
-    for stream in plan.streams:
-        missing = [part.channel for part in stream.parts if part.channel not in channels]
-        if missing:
-            raise RefusedError(
-                f"the plan has channel {missing[0]!r}, the store {plan.source.path} has not",
-                "the store has changed: plan again",
-            )
-        parts = [(channels[part.channel], _raw(part.subject)) for part in stream.parts]
-        prepared.append(PreparedStream(stream, stream_source(parts)))
-    return prepared
+    return [PreparedStream(stream, source_of(stream, source)) for stream in plan.streams]
 
 
 def _raw(name: str) -> bytes:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stantools.errors import RefusedError
-from stantools.migration.archive.writer import ArchiveState
-from stantools.migration.offlinecheck import check_stream_directory, differences
+from stantools.migration.archive.state import ArchiveState
+from stantools.migration.offline import estimated_bytes
+from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note, StreamPlan
 from stantools.migration.plan.names import name_problem, overlap
 from stantools.migration.prepared import PreparedStream
@@ -25,11 +26,7 @@ from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute
 from stantools.store.locks import QUIET_SECONDS
 
-#: Bytes of a record beside subject and payload, and what headers may add.
-_RECORD_BYTES = 34
-_REPLY_BYTES = 64
-_ORIGIN_BYTES = 150
-
+_REPLACE = "--replace puts it aside and places the new one; or choose another name"
 _INSIST = "stop it first, or insist with --force if it is known not to use this directory"
 
 
@@ -56,8 +53,8 @@ class StoreDirectory:
     """The store directory of a stopped nats-server, for one account.
 
     Args:
-        path: What the server has as `store_dir`. May be missing or empty: then it becomes the store of a server that was
-            never started.
+        path: What the server has as `store_dir`. May be missing or empty: then it becomes the store of a server that
+            was never started.
         account: The account; a server that was not told of accounts has this one only.
         force: Go on although a server seems to be using it.
 
@@ -127,12 +124,13 @@ class StoreDirectory:
                 raise RefusedError(f"{note.about}: {note.text}", note.remedy)
         kept = tidy(target)
         if target.exists():
-            expected = stream.measure()
-            if not differences(check_stream_directory(target), stream, expected):
-                return Placed(stream.name, target, expected, present=True, replaced=kept)
+            proof = prove_stream_directory(target, stream, watch)
+            if not proof.findings:
+                return Placed(stream.name, target, stream.measure(), present=True, replaced=kept)
             if not replace:
-                raise RefusedError(_exists(stream.name, target), _REPLACE)
-        owner = Ownership.around(self._streams)
+                what = f"stream {stream.name} is there already ({target}), and is another one"
+                raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
+        owner = Ownership.around(self._streams, self._layout.root)
         with parents(self._streams, owner):
             state = self._build(stream, target, owner, watch or Unwatched())
             self._check_stopped()
@@ -184,11 +182,11 @@ class StoreDirectory:
             yield Note(
                 Level.WARNING,
                 about,
-                f"account {self.account} has nothing there yet (accounts that have: {known}); a server that does not know "
-                "it passes over its streams",
+                f"account {self.account} has nothing there yet (accounts that have: {known}); a server that does not "
+                "know it passes over its streams",
                 "check the name of the account",
             )
-        owner = Ownership.around(self._streams)
+        owner = Ownership.around(self._streams, self._layout.root)
         if not owner.possible:
             yield Note(
                 Level.PROBLEM,
@@ -227,17 +225,3 @@ class StoreDirectory:
                 "has replicas, which a server without a cluster refuses",
                 "set replicas to 1 in the plan",
             )
-
-
-def estimated_bytes(stream: StreamPlan) -> int:
-    """Returns about how many bytes the files of a stream take."""
-    subjects = sum(part.messages * len(part.subject) for part in stream.parts)
-    fixed = _RECORD_BYTES + _REPLY_BYTES + (_ORIGIN_BYTES if stream.origin_headers else 0)
-    return stream.bytes + subjects + stream.messages * fixed
-
-
-_REPLACE = "--replace puts it aside and places the new one; or choose another name"
-
-
-def _exists(name: str, target: Path) -> str:
-    return f"stream {name} is there already, and is another one ({target})"

@@ -7,9 +7,9 @@
                                                      obs/<name>/   consumers
     <store_dir>/jetstream/$SYS/_js_/…                              raft state: this server belongs to a cluster
 
-Seen with every version from 2.9 to 2.15: a server looks at nothing in an account's directory but `streams`, and
-at starting removes (2.10 and later) or complains about (2.9) hidden directories among the streams. So what is unfinished
-or was replaced lies beside `streams`, never in it.
+Seen with every version from 2.9 to 2.15: a server looks at nothing in an account's directory but `streams`. Hidden
+directories among the streams it removes when it starts (2.10 and later), or complains about (2.9). So what is
+unfinished or was replaced lies beside `streams`, never in it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _root(store_dir: Path) -> Path:
         return store_dir / JETSTREAM
     if not store_dir.is_dir():
         raise _unknown(store_dir, "is not a directory")
-    entries = sorted(os.listdir(store_dir))
+    entries = sorted(entry.name for entry in store_dir.iterdir())
     if JETSTREAM in entries or not entries:
         return store_dir / JETSTREAM
     if store_dir.name == JETSTREAM and all(_is_account(store_dir / name) for name in entries):
@@ -158,7 +158,7 @@ def _streams(streams: Path) -> Iterator[StreamDirectory]:
 
 
 def _config(directory: Path) -> dict[str, Any] | None:
-    """Reads a stream's configuration; None if there is none, or one for another name, which a server passes over too."""
+    """Reads a stream's configuration; None if there is none, or one of another name: a server passes over it too."""
     meta = directory / _META
     try:
         with meta.open("rb") as file:

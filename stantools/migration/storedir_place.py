@@ -20,10 +20,11 @@ from pathlib import Path
 
 from stantools.store.atomic import new_directory
 from stantools.store.durable import exchange, fsync_directory, write_all, writing
-from stantools.store.mapping import Buffer
 
 _NEW = ".stantools-new"
 _REPLACED = ".replaced"
+#: As servers make the directories of a new store.
+_NEW_MODE = 0o700
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,20 @@ class Ownership:
     mode: int
 
     @classmethod
-    def around(cls, path: Path) -> Ownership:
+    def around(cls, path: Path, root: Path) -> Ownership:
         """Returns that of a directory, or of the nearest one above it that is there.
+
+        Args:
+            path: The directory.
+            root: From here on directories are the server's: what is above may be open to more users.
 
         Raises:
             OSError: None can be looked at.
         """
         existing = next(each for each in (path, *path.parents) if each.is_dir())
         status = existing.stat()
-        return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode) & 0o777)
+        mode = stat.S_IMODE(status.st_mode) & 0o777 if existing.is_relative_to(root) else _NEW_MODE
+        return cls(status.st_uid, status.st_gid, mode)
 
     @property
     def file_mode(self) -> int:
@@ -72,7 +78,7 @@ class Ownership:
             os.chown(path, self.user, self.group)
 
 
-def fill(directory: Path, members: Iterable[tuple[str, Buffer]], owner: Ownership) -> None:
+def fill(directory: Path, members: Iterable[tuple[str, bytes | memoryview]], owner: Ownership) -> None:
     """Writes the files of a stream.
 
     Args:

@@ -108,10 +108,12 @@ class _Process:
         return ""
 
     def _has(self, name: str) -> bool:
-        return any(argument in (f"-{name}", f"--{name}", f"-{name}=true", f"--{name}=true") for argument in self.arguments)
+        return any(
+            argument in (f"-{name}", f"--{name}", f"-{name}=true", f"--{name}=true") for argument in self.arguments
+        )
 
     def _seen(self, place: str) -> Path | None:
-        """A path of the process as we see it: it may live in a container. None if it is relative to what we cannot see."""
+        """A path of the process, which may live in a container, as we see it; None if its place cannot be seen."""
         if not place.startswith("/"):
             try:
                 place = f"{(self.directory / 'cwd').readlink()}/{place}"

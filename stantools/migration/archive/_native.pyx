@@ -258,8 +258,8 @@ def encode_records(
         raise ValueError(f"row {first} of {count} at {position} of {capacity}")
     if subject_size > 0xFFFF:
         raise ValueError(f"a subject of {subject_size} bytes")
-    if capacity == 0 and count:
-        raise ValueError("a block without room")
+    if capacity < EMPTY_SIZE:
+        raise ValueError(f"a block of {capacity} bytes")
     with nogil:
         while row < count:
             number = numbers[row]
@@ -286,11 +286,8 @@ def encode_records(
                     p = write_skip(p, number, previous_time, hash_of, keys.base)
                 at += gap * EMPTY_SIZE
                 number = numbers[row]
-            if at and at + size > <uint64_t>room:
+            if size > capacity - at or (at and at + size > <uint64_t>room):
                 stop = NO_ROOM
-                break
-            if size > capacity - at:
-                wrong = BLOCK_TOO_SMALL
                 break
             if not within(starts[row], sizes[row], source.size):
                 wrong = OUTSIDE

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 KEY_SIZE: Final = 32
 PACKET_SIZE: Final = 32
+HASH_SIZE: Final = 8
 
 #: So many texts are hashed side by side: with fewer the calls count, with more the processor's cache is too small.
 SIDE_BY_SIDE: Final = 2048
@@ -50,7 +51,7 @@ def consumer_key(stream: str, consumer: str) -> bytes:
 
 
 def _key(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
 def hash_padded(

@@ -2,7 +2,7 @@
 
 A block is records one after the other, little endian:
 
-    u32 length (of the whole record; bit 31: there are headers) | u64 sequence (bit 63: erased or skipped) | i64 time in ns
+    u32 length of the whole record (bit 31: there are headers) | u64 sequence (bit 63: erased or skipped) | i64 time
     u16 size of the subject | subject | u32 size of the headers and headers, if bit 31 says so | payload | 8 bytes hash
 
 The hash is HighwayHash-64 over sequence, time, subject, headers and payload, without the sizes.
@@ -40,6 +40,10 @@ MAX_SUBJECT_SIZE: Final = 0xFFFF
 #: A gap up to this is filled with skip records; a wider one starts a new block, since a server keeps a table over the
 #: whole span of a block (section 5.3).
 MAX_SKIPS: Final = 65536
+
+#: Uncompressed bytes in a chunk of a frame, and what comes before them (section 7).
+CHUNK_SIZE: Final = 65536
+CHUNK_HEAD_SIZE: Final = 8
 
 
 class Stop(enum.IntEnum):

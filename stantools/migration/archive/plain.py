@@ -13,6 +13,8 @@ import numpy as np
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.migration.archive import highway
 from stantools.migration.archive.layout import (
+    CHUNK_HEAD_SIZE,
+    CHUNK_SIZE,
     EMPTY_RECORD_SIZE,
     HAS_HEADERS,
     HASH_SIZE,
@@ -20,6 +22,7 @@ from stantools.migration.archive.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     MAX_SKIPS,
+    MAX_SUBJECT_SIZE,
     RECORD_HEAD_SIZE,
     SKIPPED,
     Flaw,
@@ -31,16 +34,13 @@ from stantools.migration.archive.sizes import record_sizes
 from stantools.migration.headers import header_block
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
+    from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
     from stantools.format.columns import MessageColumns
 
 NAME: Final = "plain"
 
-#: Uncompressed bytes in a chunk of a frame; the snappy format allows no more.
-CHUNK_SIZE: Final = 65536
-_CHUNK_HEAD_SIZE: Final = 8
 _STORED: Final = 1
 
 _HEAD: Final = np.dtype([("length", "<u4"), ("sequence", "<u8"), ("timestamp", "<i8"), ("subject", "<u2")])
@@ -53,7 +53,7 @@ _crc32c: Final = Crc(CASTAGNOLI).function
 
 def hash64(data: ReadableBuffer, key: bytes) -> int:
     """HighwayHash-64 of one text; `key` is 32 bytes."""
-    text = np.frombuffer(data, np.uint8)
+    text = np.frombuffer(memoryview(data), np.uint8)
     padded = np.zeros(-(-max(len(text), 1) // highway.PACKET_SIZE) * highway.PACKET_SIZE, np.uint8)
     padded[: len(text)] = text
     sizes = np.array([len(text)], np.int64)
@@ -65,7 +65,7 @@ def crc32c(data: ReadableBuffer) -> int:
     return _crc32c(data)
 
 
-def frame(data: ReadableBuffer, out: WriteableBuffer, position: int) -> int:
+def frame(data: ReadableBuffer, out: NDArray[np.uint8], position: int) -> int:
     """Writes data as stored chunks of the snappy framing format (section 7).
 
     Args:
@@ -76,17 +76,17 @@ def frame(data: ReadableBuffer, out: WriteableBuffer, position: int) -> int:
     Returns:
         The position in `out` behind the chunks.
     """
-    view, target = memoryview(data).cast("B"), memoryview(out).cast("B")
+    view, target = memoryview(data).cast("B"), out.data
     for begin in range(0, len(view), CHUNK_SIZE):
         chunk = view[begin : begin + CHUNK_SIZE]
-        end = position + _CHUNK_HEAD_SIZE + len(chunk)
+        end = position + CHUNK_HEAD_SIZE + len(chunk)
         if not 0 <= position <= end <= len(target):
             raise ValueError(f"the frame of {len(view)} bytes does not fit into {len(target)} bytes")
         crc = _crc32c(chunk)
         masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
         head = _STORED | len(chunk) + 4 << 8 | masked << 32
-        target[position : position + _CHUNK_HEAD_SIZE] = head.to_bytes(_CHUNK_HEAD_SIZE, "little")
-        target[position + _CHUNK_HEAD_SIZE : end] = chunk
+        target[position : position + CHUNK_HEAD_SIZE] = head.to_bytes(CHUNK_HEAD_SIZE, "little")
+        target[position + CHUNK_HEAD_SIZE : end] = chunk
         position = end
     return position
 
@@ -103,12 +103,13 @@ def encode_records(
     previous: int,
     previous_time: int,
     room: int,
-    out: WriteableBuffer,
+    out: NDArray[np.uint8],
     position: int,
 ) -> tuple[int, int, int, Stop]:
     """Writes messages as records of a block, with a skip record for each sequence missing between two of them.
 
-    Nothing is skipped at the beginning of a block, and the first record may be larger than `room`.
+    Nothing is skipped at the beginning of a block, and the first record may be larger than `room`. If even that one
+    does not fit into `out`, the block is full while it is empty.
 
     Args:
         buffer: What the columns point into.
@@ -122,22 +123,21 @@ def encode_records(
         previous: The last sequence of the stream so far, 0 at its beginning.
         previous_time: The time that goes with it.
         room: The position behind which no record should end.
-        out: The block; needs `MAX_SKIPS` empty records more than `room` (or the only record).
+        out: The block; needs `MAX_SKIPS` empty records more than `room`, or than the first record if that is larger.
         position: Where the block ends so far.
 
     Returns:
         The row to go on with, the position to go on at, the size of the records of messages (what a server counts as
         bytes of the stream), and why it ended.
     """
-    target = np.frombuffer(out, np.uint8)
-    if not target.flags.writeable:
-        raise ValueError("the block cannot be written to")
-    if not 0 <= first <= len(sequence) or not 0 <= position <= len(target):
-        raise ValueError(f"row {first} of {len(sequence)} at {position} of {len(target)}")
-    numbers, times = sequence[first:], columns.timestamp[first:]
+    if not 0 <= first <= len(sequence) or not 0 <= position <= len(out):
+        raise ValueError(f"row {first} of {len(sequence)} at {position} of {len(out)}")
+    if len(subject) > MAX_SUBJECT_SIZE or len(out) < EMPTY_RECORD_SIZE:
+        raise ValueError(f"a subject of {len(subject)} bytes or a block of {len(out)} bytes")
+    numbers, times = sequence[first:], columns.timestamp[first : len(sequence)]
     before = np.concatenate((np.array([previous], np.uint64), numbers))[:-1]
     sizes, header_sizes = record_sizes(columns, len(channel), len(subject), origin)
-    sizes, header_sizes = sizes[first:], header_sizes[first:]
+    sizes, header_sizes = sizes[first : len(sequence)], header_sizes[first : len(sequence)]
     rising = (numbers > before) & (numbers <= np.uint64(MAX_SEQUENCE))
     gaps = np.minimum(numbers - before - np.uint64(1), np.uint64(MAX_SKIPS + 1)).astype(np.int64)
     if position == 0:
@@ -145,44 +145,42 @@ def encode_records(
     stop, count = _first_stop(rising, gaps, sizes)
     gaps, sizes = gaps[:count], sizes[:count]
     ends = position + np.cumsum(gaps * EMPTY_RECORD_SIZE + sizes)
-    too_far = ends > room
+    too_far = ends > min(room, len(out))
     if position == 0:
-        too_far[:1] = False
+        too_far[:1] = ends[:1] > len(out)
     if too_far.any():
         count, stop = int(too_far.argmax()), Stop.FULL
     filled = count + (stop is Stop.FULL)
     places = ends[:filled] - sizes[:filled]
     end = int(places[-1] if stop is Stop.FULL else ends[count - 1] if count else position)
-    if end > len(target):
+    if end > len(out):
         raise ValueError(f"{end - position} bytes of records do not fit into the block at {position}")
     checked = _checked(key)
     if gaps[:filled].any():
         times_before = np.concatenate((np.array([previous_time], np.int64), times))[:filled]
-        _put_skips(target, places - gaps[:filled] * EMPTY_RECORD_SIZE, before, times_before, gaps[:filled], checked)
+        _put_skips(out, places - gaps[:filled] * EMPTY_RECORD_SIZE, before, times_before, gaps[:filled], checked)
     rows = slice(first, first + count)
-    source = np.frombuffer(buffer, np.uint8)
+    source = np.frombuffer(memoryview(buffer), np.uint8)
     starts, data_sizes = columns.data_start[rows], columns.data_size[rows].astype(np.int64)
     _check_places(source, starts, data_sizes)
     replying = np.flatnonzero(columns.reply_size[rows]) + first
     _check_places(source, columns.reply_start[replying], columns.reply_size[replying].astype(np.int64))
     places, sizes, header_sizes = places[:count], sizes[:count], header_sizes[:count]
-    _put_heads(target, places, sizes | np.where(header_sizes > 0, HAS_HEADERS, 0), numbers, times, len(subject))
+    _put_heads(out, places, sizes | np.where(header_sizes > 0, HAS_HEADERS, 0), numbers, times, len(subject))
     behind = places + RECORD_HEAD_SIZE
     subject_sizes = np.full(count, len(subject), np.int64)
-    copy_pieces(np.frombuffer(subject, np.uint8), np.zeros(count, np.int64), subject_sizes, target, behind)
+    copy_pieces(np.frombuffer(subject, np.uint8), np.zeros(count, np.int64), subject_sizes, out, behind)
     behind = behind + len(subject)
     with_headers = np.flatnonzero(header_sizes)
     if len(with_headers):
-        _put_headers(target, behind, buffer, columns, with_headers + first, with_headers, channel, origin)
+        _put_headers(out, behind, buffer, columns, with_headers + first, with_headers, channel, origin)
         behind = behind + np.where(header_sizes > 0, header_sizes + HEADER_LENGTH_SIZE, 0)
-    copy_pieces(source, starts, data_sizes, target, behind)
-    _put_hashes(target, places, sizes, subject_sizes, header_sizes > 0, checked)
+    copy_pieces(source, starts, data_sizes, out, behind)
+    _put_hashes(out, places, sizes, subject_sizes, header_sizes > 0, checked)
     return first + count, end, int(sizes.sum()), stop
 
 
-def _first_stop(
-    rising: NDArray[np.bool_], gaps: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[Stop, int]:
+def _first_stop(rising: NDArray[np.bool_], gaps: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[Stop, int]:
     """The first row that cannot be written whatever the room is, and why."""
     reasons = ((Stop.BAD_SEQUENCE, ~rising), (Stop.GAP, gaps > MAX_SKIPS), (Stop.TOO_LARGE, sizes > MAX_RECORD_SIZE))
     stop, count = Stop.DONE, len(sizes)
@@ -229,17 +227,14 @@ def _put_headers(
     copy_pieces(np.frombuffer(b"".join(pieces), np.uint8), np.cumsum(sizes) - sizes, sizes, target, places[records])
 
 
-def encode_skips(
-    sequence: int, count: int, timestamp: int, key: bytes, out: WriteableBuffer, position: int
-) -> int:
+def encode_skips(sequence: int, count: int, timestamp: int, key: bytes, out: NDArray[np.uint8], position: int) -> int:
     """Writes `count` skip records from `sequence` on at a position of a block; returns the position behind them."""
-    target = np.frombuffer(out, np.uint8)
     end = position + count * EMPTY_RECORD_SIZE
-    if not target.flags.writeable or not 0 <= position <= end <= len(target):
+    if not 0 <= position <= end <= len(out):
         raise ValueError(f"{count} skip records do not fit into the block at {position}")
     one = np.ones(1, np.int64)
     before = np.array([sequence - 1], np.uint64)
-    _put_skips(target, one * position, before, one * timestamp, one * count, _checked(key))
+    _put_skips(out, one * position, before, one * timestamp, one * count, _checked(key))
     return end
 
 
@@ -315,9 +310,7 @@ def _record_hashes(
     return hashes
 
 
-def scan_records(
-    block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns
-) -> tuple[int, int, Flaw]:
+def scan_records(block: ReadableBuffer, position: int, key: bytes, columns: RecordColumns) -> tuple[int, int, Flaw]:
     """Reads the records of a block as a server does, up to the first that is not good.
 
     Args:
@@ -329,7 +322,7 @@ def scan_records(
     Returns:
         The number of rows, the position where it ended and why.
     """
-    view = np.frombuffer(block, np.uint8)
+    view = np.frombuffer(memoryview(block), np.uint8)
     if not 0 <= position <= len(view):
         raise ValueError(f"position {position} of {len(view)}")
     places: list[int] = []

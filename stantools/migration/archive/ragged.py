@@ -54,5 +54,7 @@ def copy_pieces(
         counts = size[part]
         within = np.arange(int(ends[end - 1]) - done, dtype=np.int64)
         first = ends[part] - counts - done
-        target[within + np.repeat(place[part] - first, counts)] = source[within + np.repeat(start[part] - first, counts)]
+        target[within + np.repeat(place[part] - first, counts)] = source[
+            within + np.repeat(start[part] - first, counts)
+        ]
         begin = end

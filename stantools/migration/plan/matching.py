@@ -1,13 +1,11 @@
-"""A plan and its store: what identifies a channel's content, what has changed since, and what goes into a stream."""
+"""A plan and its store: what identifies a channel's content, and what has changed since."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 
-from stantools.errors import StoreUnreadableError
-from stantools.migration.merge import StreamSource, stream_source
-from stantools.migration.plan.model import ChannelPart, Level, Note, Plan, StreamPlan
+from stantools.migration.plan.model import ChannelPart, Level, Note, Plan
 from stantools.migration.source import ChannelSource, StoreSource
 
 _DIGITS = 16
@@ -89,23 +87,3 @@ def _difference(then: ChannelPart, now: ChannelPart) -> str:
     if subscribers != now.fingerprint.partition("-")[2]:
         parts.append("its subscriptions are in another state")
     return "the channel has changed since the plan was made: " + ", ".join(parts or ["its times"])
-
-
-def source_of(stream: StreamPlan, source: StoreSource) -> StreamSource:
-    """Returns what goes into a stream.
-
-    Raises:
-        StoreUnreadableError: A channel of the plan is not in the store.
-        UsageError: The stream has no channel, or one twice.
-    """
-    have = {channel.name: channel for channel in source.channels}
-    parts = []
-    for part in stream.parts:
-        channel = have.get(part.channel)
-        if channel is None:
-            raise StoreUnreadableError(
-                f"{source.plan.source}: there is no channel {part.channel!r}, which stream {stream.name} is made of",
-                "name the store that the plan was made for, or plan again",
-            )
-        parts.append((channel, os.fsencode(part.subject)))
-    return stream_source(parts)

@@ -85,6 +85,18 @@ class TargetRef:
     def __str__(self) -> str:
         return ",".join(self.places) or str(self.kind)
 
+    def without_secrets(self) -> TargetRef:
+        """Returns it with users, passwords and tokens taken out of the URLs."""
+        if self.kind is not TargetKind.SERVER:
+            return self
+        return replace(self, places=tuple(_without_user(place) for place in self.places))
+
+
+def _without_user(url: str) -> str:
+    scheme, mark, rest = url.rpartition("://")
+    host, slash, path = rest.partition("/")
+    return scheme + mark + host.rpartition("@")[2] + slash + path
+
 
 @dataclass(frozen=True)
 class ChannelPart:
@@ -248,12 +260,23 @@ class StreamPlan:
         return self.parts[0].last if self.parts else 0
 
 
+def created_at(parts: Iterable[ChannelPart], made_at: int) -> int:
+    """Returns when a stream of these channels says it was created: at the time of its first message.
+
+    Args:
+        parts: The channels.
+        made_at: When the plan was made; taken where there is no message, or its time makes no sense.
+    """
+    first = min((part.first_timestamp for part in parts if part.messages), default=0)
+    return first if 0 < first <= made_at else made_at
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """Something of the store that does not go along.
 
     Attributes:
-        what: Kind of thing: subscription, queue group, clients, channel, messages, limit, file…
+        what: Kind of thing: subscription, queue group, durable, client, channel, message, limit or file.
         channel: The channel that it belongs to, "" for the store as a whole.
         detail: Which one, and why it stays behind.
         count: How many of that kind.
@@ -335,7 +358,8 @@ class Plan:
     @property
     def digest(self) -> str:
         """What identifies the work: equal for plans that make the same of the same store."""
-        work = {"way": self.way, "source": asdict(self.source), "streams": [asdict(each) for each in self.streams]}
+        streams = [asdict(replace(each, created_ns=0)) for each in self.streams]
+        work = {"way": self.way, "source": asdict(self.source), "streams": streams}
         text = json.dumps(work, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

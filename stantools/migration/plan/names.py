@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 #: Longest name that we give; JetStream itself takes 255 bytes, but cannot always delete such a stream again.
 LONGEST = 200
@@ -48,18 +48,18 @@ def with_hash(name: str, of: str, count: int = 8) -> str:
     return f"{name[: LONGEST - 1 - count]}-{digits(of, count)}"
 
 
-def apart(names: Sequence[str], origins: Sequence[str]) -> list[str]:
+def apart(names: Sequence[str], origins: Sequence[str], taken: Collection[str] = ()) -> list[str]:
     """Makes names differ, also where case does not count: each that meets another gets the hash of its origin.
 
     Args:
         names: The names.
         origins: What each was made from, all different.
+        taken: Names that they must differ from too.
     """
     result = list(names)
+    fixed = {name.casefold() for name in taken}
     for count in (8, 16, 32, 64):
-        seen = Counter(name.casefold() for name in result)
-        if len(seen) == len(result):
-            break
+        seen = Counter(name.casefold() for name in (*result, *fixed))
         for at, name in enumerate(result):
             if seen[name.casefold()] > 1:
                 result[at] = with_hash(names[at], origins[at], count)

@@ -111,7 +111,7 @@ class PlanOptions:
         UsageError: A prefix makes no sense.
     """
 
-    target: TargetRef = TargetRef()
+    target: TargetRef = field(default_factory=TargetRef)
     way: Way = Way.ARCHIVE
     stream_prefix: str = ""
     subject_prefix: str = ""

@@ -28,12 +28,12 @@ _DURATIONS = {
     "ns": 1,
 }
 _SIZES = {"TB": 1 << 40, "GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10}
-_DURATION_PART = re.compile(r"(\d{1,20})(?:\.(\d{1,9}))?(d|h|ms|m|s|us|ns)")
-_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
-_SIZE = re.compile(r"(\d{1,20})\s*(?:([kmgt])i?b?|b?)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d{1,3}(?:_?\d{3}){0,6}|\d{1,20}")
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?[Zz]")
-_SEQUENCES = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?")
+_DURATION_PART = re.compile(r"(\d{1,20})(?:\.(\d{1,9}))?(d|h|ms|m|s|us|ns)", re.ASCII)
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+", re.ASCII)
+_SIZE = re.compile(r"(\d{1,20})\s*(?:([kmgt])i?b?|b?)", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"\d{1,3}(?:_?\d{3}){0,6}|\d{1,20}", re.ASCII)
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?[Zz]", re.ASCII)
+_SEQUENCES = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?", re.ASCII)
 
 #: More sequences than this in one set are taken for a slip of the hand.
 MOST_SEQUENCES = 4_000_000
@@ -90,6 +90,11 @@ def about(count: int) -> str:
     return f"{count} B"
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with a noun: `1 stream`, `2 streams`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def parse_number(text: str, most: int = _MAX_U64) -> int:
     """Reads a number that is not negative, in groups of three with `_` or without."""
     if not _NUMBER.fullmatch(text) or int(text) > most:
@@ -105,17 +110,21 @@ def format_time(timestamp: int) -> str:
 
 def parse_time(text: str) -> int:
     """Reads RFC 3339 in UTC, or a number of nanoseconds since 1970."""
-    if re.fullmatch(r"-?\d{1,19}", text):
-        return int(text)
+    timestamp = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else _rfc3339(text)
+    if timestamp is None or not -_MAX_I64 - 1 <= timestamp <= _MAX_I64:
+        raise ValueError("a time such as 2026-11-21T03:00:00Z, between the years 1677 and 2262")
+    return timestamp
+
+
+def _rfc3339(text: str) -> int | None:
     match = _TIME.fullmatch(text)
-    if match:
-        day, clock, fraction = match.groups()
-        try:
-            since = datetime.fromisoformat(f"{day}T{clock}+00:00") - datetime(1970, 1, 1, tzinfo=UTC)
-        except ValueError:
-            match = None
     if not match:
-        raise ValueError("a time such as 2026-11-21T03:00:00Z")
+        return None
+    day, clock, fraction = match.groups()
+    try:
+        since = datetime.fromisoformat(f"{day}T{clock}+00:00") - datetime(1970, 1, 1, tzinfo=UTC)
+    except ValueError:  # there is no such day or hour
+        return None
     return (since.days * 86400 + since.seconds) * _SECOND + int((fraction or "").ljust(9, "0"))
 
 

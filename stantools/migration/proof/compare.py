@@ -1,7 +1,7 @@
 """Comparing every message of a stream with the source: sequence, time, subject, headers, payload.
 
-What differs is gathered by kind, as ranges of sequences, with the first few cases in words. So a stream in which nothing
-is right makes no more findings than one in which a single message is wrong.
+What differs is gathered by kind, as ranges of sequences, with the first few cases in words. So a stream in which
+nothing is right makes no more findings than one in which a single message is wrong.
 """
 
 from __future__ import annotations
@@ -27,6 +27,17 @@ _RANGES = 6
 _EXTRA = "extra"
 #: Sequences that are collected before they are made ranges.
 _COLLECT = 1 << 16
+
+
+_CODES = {
+    Mark.ABSENT: "message-missing",
+    _EXTRA: "message-extra",
+    Mark.DATA: "message-payload",
+    Mark.HEADER: "message-headers",
+    Mark.SUBJECT: "message-subject",
+    Mark.TIME: "message-timestamp",
+}
+_ORDER = list(_CODES)
 
 
 @dataclass
@@ -58,10 +69,14 @@ class Comparison:
         stream: Its name, for the findings.
         origin: Headers with channel, sequence and time are expected.
         published: Messages may have come by publishing (see `compare_messages`).
+        channel: The channel that findings name, if it is one.
     """
 
-    def __init__(self, source: Iterator[Batch], stream: str, *, origin: bool, published: bool) -> None:
+    def __init__(
+        self, source: Iterator[Batch], stream: str, *, origin: bool, published: bool, channel: str | None = None
+    ) -> None:
         self._source = source
+        self._channel = channel
         self._stream = stream
         self._origin = origin
         self._published = published
@@ -151,28 +166,12 @@ class Comparison:
         return f"{_digest(received.data(at))} instead of {_digest(batch.data(row))}"
 
     def _findings(self) -> Iterator[Finding]:
-        def place(kind: Mark | str) -> tuple[str, int]:
-            gathered = self._gathered[kind]
+        for kind, gathered in sorted(self._gathered.items(), key=lambda item: _ORDER.index(item[0])):
             ranges = gathered.settle()
-            text = f"{ranges.count()} messages of stream {self._stream}: {_listed(ranges)}"
+            detail = f"{ranges.count()} messages of stream {self._stream}: {_listed(ranges)}"
             if gathered.examples:
-                text += f" (sequence {'; '.join(gathered.examples)})"
-            return text, ranges.first
-
-        for kind in sorted(self._gathered, key=str):
-            detail, first = place(kind)
-            if kind == _EXTRA:
-                yield finding("message-extra", detail, seq=first)
-            elif kind is Mark.ABSENT:
-                yield finding("message-missing", detail, seq=first)
-            elif kind is Mark.TIME:
-                yield finding("message-timestamp", detail, seq=first)
-            elif kind is Mark.SUBJECT:
-                yield finding("message-subject", detail, seq=first)
-            elif kind is Mark.HEADER:
-                yield finding("message-headers", detail, seq=first)
-            else:
-                yield finding("message-payload", detail, seq=first)
+                detail += f" (sequence {'; '.join(gathered.examples)})"
+            yield finding(_CODES[kind], detail, channel=self._channel, seq=ranges.first)
 
 
 def _listed(ranges: Ranges) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class Readback:
         self._due = 0  # messages that were asked for and did not come yet
         self._stuck = 0  # requests that ended without a message since the last one
 
-    async def batches(self) -> AsyncIterator[Received]:
+    async def batches(self) -> AsyncGenerator[Received, None]:
         """Gives all messages in rising order.
 
         Raises:
@@ -96,7 +96,7 @@ class Readback:
             await self._js.connection.wait_connected(_RECONNECT)
             await asyncio.sleep(_PAUSE * (attempts - 1))
 
-    async def _attempt(self) -> AsyncIterator[Received]:
+    async def _attempt(self) -> AsyncGenerator[Received, None]:
         """Reads on with a new inbox and a new consumer, for as long as they are good."""
         inbox = await open_inbox(self._client, self._client.new_inbox())
         self._consumer = ""
@@ -130,7 +130,7 @@ class Readback:
         if not int(info.get("num_pending", 1)):
             self._left = 0
 
-    async def _deliveries(self, inbox: Inbox) -> AsyncIterator[Received]:
+    async def _deliveries(self, inbox: Inbox) -> AsyncGenerator[Received, None]:
         while self._left and self._at < self._last:
             await self._ask(inbox)
             try:

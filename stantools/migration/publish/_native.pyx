@@ -52,7 +52,9 @@ cdef class Held:
             PyBuffer_Release(&self.buffer)
 
 
-def encode_publishes(batch, int64_t row, int64_t rows, bytes reply, bytes identity, bint origin, uint64_t largest, out):
+def encode_publishes(
+    batch, int64_t row, int64_t rows, bytes reply, bytes identity, bint origin, uint64_t shift, uint64_t largest, out
+):
     """See the twin."""
     columns = batch.columns
     cdef const uint64_t[:] sequences = batch.sequence
@@ -97,7 +99,7 @@ def encode_publishes(batch, int64_t row, int64_t rows, bytes reply, bytes identi
             own_block = header_size(channel.size, own[at], times[at], reply_size, origin)
             # A message's own block ends with an empty line, which moves behind the lines added.
             block = (own_block - 2 if own_block else version.size) + fixed
-            block += unsigned_decimal_size(own[at]) + unsigned_decimal_size(sequence - 1) + end.size
+            block += unsigned_decimal_size(own[at]) + unsigned_decimal_size(sequence - 1 - shift) + end.size
             total = block + size
             frame = 5 + subject.size + 1 + answer.size + unsigned_decimal_size(sequence) + 1
             frame += unsigned_decimal_size(block) + 1 + unsigned_decimal_size(total) + 2 + total + 2
@@ -114,7 +116,7 @@ def encode_publishes(batch, int64_t row, int64_t rows, bytes reply, bytes identi
             p = put(p, ident)
             p = write_unsigned_decimal(p, own[at])
             p = put(p, expected)
-            p = write_unsigned_decimal(p, sequence - 1)
+            p = write_unsigned_decimal(p, sequence - 1 - shift)
             p = put(p, end)
             memcpy(p, base + starts[at], size)
             p += size

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError
@@ -27,11 +27,30 @@ _ROWS: Final = 512
 _BYTES: Final = 8 << 20
 
 
+REMEDY: Final = (
+    "something else writes to the stream, or it was made from something else: stop what publishes to it, then remove "
+    "the stream and migrate again"
+)
+
+
 class NotOursError(RefusedError):
     """A stream holds something that is not in the source."""
 
 
-async def compare(js: JetStream, name: str, source: Source, after: int, until: int, generation: int) -> list[int]:
+@dataclass
+class Compared:
+    """What a part of a stream holds.
+
+    Attributes:
+        messages: Messages of the source.
+        fillers: Sequences at which there still are fillers.
+    """
+
+    messages: int = 0
+    fillers: list[int] = field(default_factory=list)
+
+
+async def compare(js: JetStream, name: str, source: Source, after: int, until: int, generation: int) -> Compared:
     """Compares what a stream holds with the source.
 
     Args:
@@ -42,15 +61,31 @@ async def compare(js: JetStream, name: str, source: Source, after: int, until: i
         until: Only sequences up to this one.
         generation: Part of the ids that messages have.
 
-    Returns:
-        Sequences at which there still are fillers.
-
     Raises:
         NotOursError: There is a message that is another one than in the source, or none where it has one.
         TargetError: The server does not answer as it should.
     """
-    fillers: list[int] = []
-    for part in _parts(_wanted(source, after, until)):
+    return await _compare(js, name, _wanted(source, after, until), generation)
+
+
+async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> list[int]:
+    """Returns the sequences at which there still are fillers, of those that the source lacks.
+
+    Args:
+        js: JetStream.
+        name: The stream.
+        sequences: Where to look, rising.
+
+    Raises:
+        NotOursError: There is a message that is no filler.
+        TargetError: The server does not answer as it should.
+    """
+    return (await _compare(js, name, map(_Wanted, sequences), 0)).fillers
+
+
+async def _compare(js: JetStream, name: str, listed: Iterable[_Wanted], generation: int) -> Compared:
+    found = Compared()
+    for part in _parts(listed):
         answers = await ask_many(
             js,
             f"STREAM.MSG.GET.{name}",
@@ -60,15 +95,16 @@ async def compare(js: JetStream, name: str, source: Source, after: int, until: i
         for wanted, answer in zip(part, answers, strict=True):
             stored = None if answer is None else _stored(answer)
             if wanted.subject is None and stored and guards.is_filler(*stored[1:]):
-                fillers.append(wanted.sequence)
-            elif not wanted.is_met(stored, generation):
+                found.fillers.append(wanted.sequence)
+            elif wanted.is_met(stored, generation):
+                found.messages += stored is not None
+            else:
                 raise NotOursError(
                     f"stream {name}: {_describe(stored)} at sequence {wanted.sequence}, where the source has "
                     f"{'no message' if wanted.subject is None else 'another one'}",
-                    "something else writes to the stream, or it was made from something else: stop what publishes to "
-                    "it, then remove the stream and migrate again",
+                    REMEDY,
                 )
-    return fillers
+    return found
 
 
 Stored = tuple[bytes, bytes, bytes]
@@ -118,7 +154,7 @@ def _wanted(source: Source, after: int, until: int) -> Iterator[_Wanted]:
         yield _Wanted(lacking)
 
 
-def _parts(listed: Iterator[_Wanted]) -> Iterator[list[_Wanted]]:
+def _parts(listed: Iterable[_Wanted]) -> Iterator[list[_Wanted]]:
     """Puts together what is asked for at once."""
     part: list[_Wanted] = []
     size = 0

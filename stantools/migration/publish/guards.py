@@ -31,22 +31,22 @@ def identity(channel: bytes, generation: int) -> bytes:
     return b"%b:%d:" % (headers.safe_value(channel), generation)
 
 
-def guarded(block: bytes, identity: bytes, channel_sequence: int, sequence: int) -> bytes:
+def guarded(block: bytes, identity: bytes, channel_sequence: int, expected_last: int) -> bytes:
     """Returns a message's header block with the lines that publishing adds.
 
     Args:
         block: Its own one, from `headers.header_block`; empty if it needs none.
         identity: From `identity`.
         channel_sequence: Its sequence in the channel.
-        sequence: Its sequence in the stream.
+        expected_last: The stream's last sequence before it.
     """
     own = block[: -len(headers.END_LINE)] if block else headers.VERSION_LINE
-    return b"%b%b: %b%d\r\n%b: %d\r\n\r\n" % (own, MESSAGE_ID, identity, channel_sequence, EXPECTED_LAST, sequence - 1)
+    return b"%b%b: %b%d\r\n%b: %d\r\n\r\n" % (own, MESSAGE_ID, identity, channel_sequence, EXPECTED_LAST, expected_last)
 
 
-def filler(sequence: int) -> bytes:
-    """Returns the header block of the filler at a sequence of the stream."""
-    return b"%b%b: %d\r\n\r\n" % (FILLER_START, EXPECTED_LAST, sequence - 1)
+def filler(expected_last: int) -> bytes:
+    """Returns the header block of a filler behind the stream's last sequence."""
+    return b"%b%b: %d\r\n\r\n" % (FILLER_START, EXPECTED_LAST, expected_last)
 
 
 def is_filler(block: bytes, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Writing what is published and reading what is answered, many messages at a time: compiled where it was built, else plain.
+"""Writing what is published and reading what is answered: the compiled kernels where they were built, else the plain.
 
 The environment variable `STANTOOLS_KERNELS` forces one, as for `stantools.format.kernels`.
 """

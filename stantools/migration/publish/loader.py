@@ -1,8 +1,14 @@
-"""Messages and fillers into a stream, a window of them at a time, until the source is at its end or something fails."""
+"""Messages and fillers into a stream, a window of them at a time, until the source is at its end or something fails.
+
+Servers before 2.10 go by a wrong last sequence for `Nats-Expected-Last-Sequence` in a stream that was purged to begin
+at a later sequence: they count from 0, until they are started again (seen: 2.9.10). How far behind they are follows
+from their answer to the first message, which therefore is sent alone; the guards work with that number just as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +34,11 @@ if TYPE_CHECKING:
 #: the source when a run was killed; all before them were answered.
 MAX_WINDOW: Final = 4096
 
+#: From this version on servers know the last sequence of a stream that was purged.
+CERTAIN_FROM: Final = (2, 10, 0)
+
 _WRONG_LAST: Final = 10071
+_LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ class Loader:
         messages: How many were stored by this run.
         fillers: Sequences at which there are fillers.
         filled: How many fillers were stored by this run.
+        told: The last sequence that is counted in all this.
     """
 
     js: JetStream
@@ -98,14 +109,14 @@ class Loader:
     messages: int = 0
     fillers: list[int] = field(default_factory=list)
     filled: int = 0
+    told: int = 0
 
-    async def run(self, acks: Acks, after: int, *, offset: bool) -> None:
+    async def run(self, acks: Acks, after: int) -> None:
         """Sends all messages and fillers behind a sequence, and waits until they are stored.
 
         Args:
             acks: Where their answers come.
             after: The last sequence of the stream.
-            offset: The stream is empty, but does not begin at 1.
 
         Raises:
             StantoolsError: Something failed. Messages before `acks.expected` are stored, later ones may be.
@@ -115,20 +126,21 @@ class Loader:
         self._next = after + 1
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
+        self._shift = 0
         self._out = bytearray(1 << 20)
+        certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1
         with contextlib.ExitStack() as self._stack:
             self._watched: set[str] = set()
             self._watch(self.subject)
             for batch in self.source.read(after=after):
                 self._watch(batch.subject)
                 check_names(batch, origin=self.origin)
-                if offset:
+                if not certain:
                     await self._send_first(batch)
-                    offset = False
+                    certain = True
                 await self._send(batch)
             await self._fill(self.source.last + 1)
-            while self._chunks:
-                await self._receive()
+            await self._receive_all()
 
     def _watch(self, subject: bytes) -> None:
         """Has failures to publish to a subject told."""
@@ -151,67 +163,69 @@ class Loader:
             await self._fill(int(batch.sequence[row]))
             rows = min(self.window.chunk, self.window.messages, len(batch) - row)
             done, size = kernels.encode_publishes(
-                batch, row, rows, self._acks.reply, identity, self.origin, largest, self._out
+                batch, row, rows, self._acks.reply, identity, self.origin, self._shift, largest, self._out
             )
             if not done:
-                self._make_room(batch, row, largest)
+                self._make_room(batch, row)
                 continue
             await self._write(bytes(memoryview(self._out)[:size]), done, fillers=False)
             row += done
 
-    def _make_room(self, batch: Batch, row: int, largest: int) -> None:
-        """Grows the buffer for a message that does not fit into it.
+    def _make_room(self, batch: Batch, row: int) -> None:
+        """Grows the buffer for a message that does not fit into it."""
+        frame = self._frame(batch, row, int(batch.sequence[row]) - 1 - self._shift)
+        self._out = bytearray(max(2 * len(self._out), len(frame)))
+
+    def _frame(self, batch: Batch, row: int, expected_last: int) -> bytes:
+        """Returns the frame of one message.
 
         Raises:
             StantoolsError: It does not fit into the server.
         """
-        columns = batch.columns
-        own, time = int(columns.sequence[row]), int(columns.timestamp[row])
-        block = headers.header_block(batch.channel, own, time, batch.reply(row), origin=self.origin)
         identity = guards.identity(batch.channel, self.generation)
-        size = len(guards.guarded(block, identity, own, int(batch.sequence[row]))) + int(columns.data_size[row])
+        frame, size = plain.encode_message(batch, row, self._acks.reply, identity, self.origin, expected_last)
+        largest = self.js.connection.max_payload
         if size > largest:
+            channel = batch.channel.decode(errors="replace")
             raise StantoolsError(
-                f"stream {self.name}: message {own} of channel {batch.channel.decode(errors='replace')} is {size} bytes "
-                f"with its headers, and the server takes {largest}",
+                f"stream {self.name}: message {batch.columns.sequence[row]} of channel {channel} has {size} bytes with "
+                f"its headers, and the server takes {largest}",
                 "raise max_payload on the server, or restore an archive, which has no such limit",
             )
-        self._out = bytearray(max(2 * len(self._out), size + len(batch.subject) + len(self._acks.reply) + 100))
+        return frame
 
     async def _send_first(self, batch: Batch) -> None:
-        """Sends the first message of an emptied stream and waits for its answer.
-
-        Old servers say that the last sequence is 0 there, until there is a message (seen: 2.9.10).
-        """
-        identity = guards.identity(batch.channel, self.generation)
-        self._out = bytearray(len(self._out) + int(batch.columns.data_size[0]))
-        largest = self.js.connection.max_payload
-        done, size = plain.encode_publishes(
-            batch, 0, 1, self._acks.reply, identity, self.origin, largest, self._out
-        )
-        if not done:
-            self._make_room(batch, 0, largest)
-        frame = bytes(memoryview(self._out)[:size])
+        """Sends one message, or filler, and waits until it is stored; finds out how far behind the server is."""
         try:
-            await self._write(frame, 1, fillers=False)
-            while self._chunks:
-                await self._receive()
+            await self._send_one(batch, self._next - 1)
         except ApiError as problem:
-            if problem.err_code != _WRONG_LAST:
+            found = _LAST_SEQUENCE.search(problem.description)
+            if problem.err_code != _WRONG_LAST or not found or int(found[1]) >= self._next:
                 raise
+            self._shift = self._next - 1 - int(found[1])
+            await self._send_one(batch, int(found[1]))
+
+    async def _send_one(self, batch: Batch, expected_last: int) -> None:
+        fillers = int(batch.sequence[0]) != self._next
+        if fillers:
+            frame = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, 1)
+        else:
+            frame = self._frame(batch, 0, expected_last)
+        try:
+            await self._write(frame, 1, fillers=fillers)
+            await self._receive_all()
+        except ApiError:
+            # It is not stored.
             self._chunks.clear()
             self._bytes = 0
             self._next -= 1
-            zero = guards.expecting_nothing(frame)
-            await self._write(zero, 1, fillers=False)
-            while self._chunks:
-                await self._receive()
+            raise
 
     async def _fill(self, until: int) -> None:
         """Sends fillers up to before a sequence."""
         while self._next < until:
             count = min(until - self._next, self.window.chunk, self.window.messages)
-            frames = plain.encode_fillers(self.subject, self._acks.reply, self._next, count)
+            frames = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
             await self._write(frames, count, fillers=True)
 
     async def _write(self, frames: bytes, messages: int, *, fillers: bool) -> None:
@@ -228,6 +242,10 @@ class Loader:
         self._bytes += len(frames)
         self._chunks.append(Chunk(self._next, messages, len(frames), fillers))
 
+    async def _receive_all(self) -> None:
+        while self._chunks:
+            await self._receive()
+
     async def _receive(self) -> None:
         try:
             await self._acks.receive(self._failed, self.window.seconds)
@@ -235,6 +253,7 @@ class Loader:
             while self._chunks and self._chunks[0].end <= self._acks.expected:
                 chunk = self._chunks.popleft()
                 self._bytes -= chunk.size
+                self.told = chunk.end - 1
                 if chunk.fillers:
                     self.fillers += range(chunk.end - chunk.messages, chunk.end)
                     self.filled += chunk.messages

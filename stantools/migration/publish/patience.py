@@ -1,10 +1,11 @@
-"""Waiting for answers, and which failures pass by themselves: a server that restarts, a cluster that elects a leader."""
+"""Waiting for answers, and which failures pass by themselves: a server restarts, a cluster elects a leader."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from stantools.errors import StantoolsError
 from stantools.migration.publish.acks import OutOfStepError
@@ -13,6 +14,8 @@ from stantools.migration.wire.receive import InterruptedConnectionError
 
 if TYPE_CHECKING:
     from stantools.migration.target.connection import Connection
+
+_T = TypeVar("_T")
 
 _PASSING: Final = (ConnectionLostError, InterruptedConnectionError, NoAnswerError, OutOfStepError)
 #: No leader; wrong last sequence (another one is asked for then); stream offline; too many requests.
@@ -27,12 +30,37 @@ class Patience:
     Args:
         connection: The connection.
         seconds: So long.
+
+    Attributes:
+        interruptions: How often something had to be done again.
     """
 
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
+        self.interruptions = 0
         self.renew()
+
+    async def repeat(self, step: Callable[[], Awaitable[_T]], reached: Callable[[], int] = int) -> _T:
+        """Does a step, again and again as long as what stops it may pass.
+
+        Args:
+            step: What to do.
+            reached: Tells how far it is; whenever that has grown, the time begins anew.
+
+        Raises:
+            StantoolsError: It failed for good, or for too long.
+        """
+        self.renew()
+        while True:
+            before = reached()
+            try:
+                return await step()
+            except StantoolsError as problem:
+                if reached() > before:
+                    self.renew()
+                self.interruptions += 1
+                await self.bear(problem)
 
     def renew(self) -> None:
         """Something got better."""

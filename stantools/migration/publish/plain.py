@@ -23,7 +23,15 @@ _SEQUENCE: Final = b'"seq":'
 
 
 def encode_publishes(
-    batch: Batch, row: int, rows: int, reply: bytes, identity: bytes, origin: bool, largest: int, out: WriteableBuffer
+    batch: Batch,
+    row: int,
+    rows: int,
+    reply: bytes,
+    identity: bytes,
+    origin: bool,
+    shift: int,
+    largest: int,
+    out: WriteableBuffer,
 ) -> tuple[int, int]:
     """Writes messages as the client protocol publishes them, one `HPUB` frame a row, with the lines of `guards`.
 
@@ -36,6 +44,7 @@ def encode_publishes(
         reply: What their reply subjects begin with.
         identity: What their ids begin with, from `guards.identity`.
         origin: Write channel, sequence and time as headers.
+        shift: How far behind the server's idea of the stream's last sequence is (see `loader`).
         largest: Bytes of header block and payload together that the server takes.
         out: Where to.
 
@@ -46,54 +55,67 @@ def encode_publishes(
     Raises:
         ValueError: A row, or what it points to, is outside of the batch.
     """
-    columns = batch.columns
     if row < 0 or rows < 0 or row + rows > len(batch):
         raise ValueError(f"rows {row} to {row + rows} of {len(batch)}")
-    view, target = memoryview(batch.buffer).cast("B"), memoryview(out).cast("B")
-    part = slice(row, row + rows)
-    lists = (batch.sequence, columns.sequence, columns.timestamp, columns.data_start, columns.data_size)
-    replies = (columns.reply_start, columns.reply_size)
+    target = memoryview(out).cast("B")
+    sequences = batch.sequence[row : row + rows].tolist()
     at = done = 0
-    before = None
-    for sequence, own, time, start, size, reply_start, reply_size in zip(
-        *(column[part].tolist() for column in lists + replies), strict=True
-    ):
-        if before is not None and sequence != before + 1:
+    for sequence in sequences:
+        if done and sequence != sequences[done - 1] + 1:
             break
-        if min(start, reply_start) < 0 or max(start + size, reply_start + reply_size) > len(view):
-            raise ValueError(f"row {row + done} points out of the buffer")
-        answer = bytes(view[reply_start : reply_start + reply_size])
-        block = headers.header_block(batch.channel, own, time, answer, origin=origin)
-        block = guards.guarded(block, identity, own, sequence)
-        total = len(block) + size
-        frame = b"HPUB %b %b%d %d %d\r\n%b%b\r\n" % (
-            batch.subject,
-            reply,
-            sequence,
-            len(block),
-            total,
-            block,
-            view[start : start + size],
-        )
-        if total > largest or at + len(frame) > len(target):
+        frame, size = encode_message(batch, row + done, reply, identity, origin, sequence - 1 - shift)
+        if size > largest or at + len(frame) > len(target):
             break
         target[at : at + len(frame)] = frame
         at += len(frame)
         done += 1
-        before = sequence
     return done, at
 
 
-def encode_fillers(subject: bytes, reply: bytes, first: int, count: int) -> bytes:
+def encode_message(
+    batch: Batch, row: int, reply: bytes, identity: bytes, origin: bool, expected_last: int
+) -> tuple[bytes, int]:
+    """Returns the frame of one message, and the bytes of its header block and payload together.
+
+    Args:
+        batch: As for `encode_publishes`, like the rest.
+        row: Which message.
+        reply: What its reply subject begins with.
+        identity: What its id begins with.
+        origin: Write channel, sequence and time as headers.
+        expected_last: The stream's last sequence before it.
+
+    Raises:
+        ValueError: The row points out of the buffer.
+    """
+    columns = batch.columns
+    parts = []
+    for start, size in ((columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)):
+        begin, end = int(start[row]), int(start[row]) + int(size[row])
+        if begin < 0 or end > len(batch.buffer):
+            raise ValueError(f"row {row} points out of the buffer")
+        parts.append(bytes(batch.buffer[begin:end]))
+    data, answer = parts
+    own = int(columns.sequence[row])
+    block = headers.header_block(batch.channel, own, int(columns.timestamp[row]), answer, origin=origin)
+    block = guards.guarded(block, identity, own, expected_last)
+    total = len(block) + len(data)
+    head = b"HPUB %b %b%d %d %d\r\n" % (batch.subject, reply, int(batch.sequence[row]), len(block), total)
+    return b"%b%b%b\r\n" % (head, block, data), total
+
+
+def encode_fillers(subject: bytes, reply: bytes, shift: int, first: int, count: int) -> bytes:
     """Returns the frames of fillers at `count` sequences of the stream from `first` on; arguments as above."""
     frames = []
     for sequence in range(first, first + count):
-        block = guards.filler(sequence)
+        block = guards.filler(sequence - 1 - shift)
         frames.append(b"HPUB %b %b%d %d %d\r\n%b\r\n" % (subject, reply, sequence, len(block), len(block), block))
     return b"".join(frames)
 
 
-def check_answers(buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int) -> tuple[int, int]:
+def check_answers(
+    buffer: ReadableBuffer, frames: FrameColumns, row: int, reply: bytes, expected: int
+) -> tuple[int, int]:
     """Reads answers to published messages, as long as they say that all is well.
 
     Args:

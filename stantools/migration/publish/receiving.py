@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from stantools.migration.target.errors import NoAnswerError
 
@@ -36,7 +36,7 @@ async def receive(
     coming = asyncio.ensure_future(inbox.receive(timeout))
     # Its end must have been looked at, or asyncio complains about it later.
     coming.add_done_callback(lambda task: task.cancelled() or task.exception())
-    await asyncio.wait({coming, failed}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(cast("set[asyncio.Future[Any]]", {coming, failed}), return_when=asyncio.FIRST_COMPLETED)
     if not coming.done():
         coming.cancel()
         raise failed.result()

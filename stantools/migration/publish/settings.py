@@ -67,7 +67,7 @@ def loading_config(config: Mapping[str, Any], messages: int) -> dict[str, Any]:
 
 
 def with_max_bytes(loading: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the loading configuration for an account that demands `max_bytes`: full is an error, nothing is dropped."""
+    """Returns it for an account that demands `max_bytes`: what does not fit is an error then, nothing is dropped."""
     if config.get("max_bytes", -1) <= 0:
         raise RefusedError(
             f"stream {config.get('name')}: the account demands that streams have max_bytes",
@@ -100,4 +100,4 @@ def _plain(field: str, config: Mapping[str, Any]) -> Any:
     value = config.get(field)
     if field == "max_age":
         return value or 0
-    return none if value is None or value == 0 and none == -1 else value
+    return none if value is None or (value == 0 and none == -1) else value

@@ -63,23 +63,23 @@ class Extent:
 
     Attributes:
         messages: How many there are.
-        gaps: The last gaps, as closed ranges.
+        gaps: Ranges of sequences without a message, the last ones.
     """
 
     messages: int = 0
     gaps: deque[tuple[int, int]] = field(default_factory=deque)
 
 
-def extent(source: Source, until: int, fillers: int) -> Extent:
+def extent(source: Source, until: int, kept: int) -> Extent:
     """Measures the part of a source up to a sequence.
 
     Args:
         source: The source.
         until: The last sequence of the part.
-        fillers: How many sequences of gaps to keep, at least, if there are so many.
+        kept: How many sequences of gaps to keep, the last ones.
     """
     found = Extent()
-    kept = 0
+    excess = -kept
 
     def counted() -> Iterator[Batch]:
         for batch in source.read():
@@ -90,8 +90,10 @@ def extent(source: Source, until: int, fillers: int) -> Extent:
 
     for first, last in gaps(counted(), source.first - 1, until) if source.count else ():
         found.gaps.append((first, last))
-        kept += last - first + 1
-        while kept - (size := found.gaps[0][1] - found.gaps[0][0] + 1) >= fillers:
-            found.gaps.popleft()
-            kept -= size
+        excess += last - first + 1
+        while excess > 0:
+            first, last = found.gaps.popleft()
+            if (size := last - first + 1) > excess:
+                found.gaps.appendleft((first + excess, last))
+            excess -= min(size, excess)
     return found

@@ -1,7 +1,9 @@
 """Many frames in one go onto a connection of nats-py: the one place that goes around its `publish`.
 
-nats-py has no public way to send bytes as they are. What is used of it here, the buffer that all its own commands go
-through, is looked for first; without it every frame is published by itself.
+nats-py has no public way to send bytes as they are. What is used of it here, the transport that its own commands go
+through in the end, is looked for first; without it every frame is published by itself. Bytes that go straight to the
+transport are gone when the connection breaks: the client does not send them again on the next one, where they would be
+out of place.
 """
 
 from __future__ import annotations
@@ -9,25 +11,36 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from stantools.migration.target.errors import ConnectionLostError
+
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-_FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n|PUB (\S+) (\S+) (\d+)\r\n")
+_FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n|PUB (\S+) (?:(\S+) )?(\d+)\r\n")
 
 
 async def write_frames(client: Client, frames: bytes) -> None:
-    """Sends `HPUB` and `PUB` frames with reply subjects. Waits while the client has too much to send already.
+    """Sends `HPUB` and `PUB` frames. Waits while the client has too much to send already.
 
     Args:
         client: The connection.
         frames: Whole frames, one behind the other.
+
+    Raises:
+        ConnectionLostError: The connection is broken.
     """
-    send, flush = getattr(client, "_send_command", None), getattr(client, "_flush_pending", None)
-    if send is None or flush is None:
+    transport = getattr(client, "_transport", None)
+    if not all(hasattr(transport, name) for name in ("write", "drain")):
         await _publish_each(client, frames)
         return
-    await send(frames)
-    await flush()
+    if not client.is_connected:
+        raise ConnectionLostError("the connection broke", "run the command again")
+    try:
+        transport.write(frames)
+        await transport.drain()
+    except (OSError, AttributeError) as problem:
+        # The client closes a transport, and forgets what is in it, as soon as it notices that the connection broke.
+        raise ConnectionLostError(f"the connection broke: {problem}", "run the command again") from problem
 
 
 async def _publish_each(client: Client, frames: bytes) -> None:
@@ -37,7 +50,7 @@ async def _publish_each(client: Client, frames: bytes) -> None:
         if not match:
             raise ValueError(f"{frames[at : at + 40]!r} is no frame")
         at = match.end()
-        subject, reply = match[1] or match[5], match[2] or match[6]
+        subject, reply = match[1] or match[5], match[2] or match[6] or b""
         head, size = int(match[3] or 0), int(match[4] or match[7])
         block, data = frames[at : at + head], frames[at + head : at + size]
         at += size + 2

@@ -8,6 +8,7 @@ which of them the server has read.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from stantools.migration.batches import Batch
 from stantools.migration.replay.ledger import Ledger
@@ -26,14 +27,16 @@ class CorePublisher(Publisher):
     Args:
         connection: To the server.
         ledger: Told what is sent and what is confirmed.
-        subjects: All subjects of the replay.
+        routes: Channel -> where it goes.
         origin: Write headers with channel, sequence and timestamp.
     """
 
     window = 16384
 
-    def __init__(self, connection: Connection, ledger: Ledger, subjects: list[bytes], *, origin: bool = False) -> None:
-        super().__init__(connection, ledger, subjects)
+    def __init__(
+        self, connection: Connection, ledger: Ledger, routes: Mapping[bytes, bytes], *, origin: bool = False
+    ) -> None:
+        super().__init__(connection, ledger, routes)
         self._origin = origin
         self._headers = True
         self._flushing = asyncio.Lock()
@@ -50,10 +53,11 @@ class CorePublisher(Publisher):
         await self.connection.flush(SILENCE)
         self.check()
 
-    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
+    async def _send(self, batch: Batch, start: int, stop: int) -> None:
         subject, channel = shown(batch.subject), header_text(batch.channel)
         publish, most = self.connection.client.publish, self.connection.max_payload
         for row in rows(batch, start, stop):
+            self.check()
             fields = header_fields(channel, row, origin=self._origin) if self._origin or row.reply else None
             if fields and not self._headers:
                 fields = None
@@ -62,6 +66,7 @@ class CorePublisher(Publisher):
             if size + (14 if fields else 0) > most:
                 raise self.too_large(batch, row, size)
             await publish(subject, row.data, headers=fields)
+            self.published += 1
         if self._full():
             await self._flush()
 
@@ -86,7 +91,7 @@ class CorePublisher(Publisher):
 
     async def _flush(self) -> None:
         async with self._flushing:
-            below = self.ledger.next
+            below = self.published
             await self.connection.flush(SILENCE)
             # The server's answer comes behind its errors.
             self.check()

@@ -2,39 +2,36 @@
 
 Promise: every message is stored exactly once, in order, also when the process is killed and the replay resumed, or the
 connection breaks. Each message carries an id (`Nats-Msg-Id`) made of the run, the channel and the sequence. Before
-anything is sent a second time, the streams are asked what they have got behind the last confirmed message; where that
-is not permitted, or messages leave the stream as soon as they are consumed, a repeated message is recognised only
-within the stream's duplicate window.
+anything is sent a second time, the streams are asked what they have got behind the last confirmed message, and whether
+they have lost any that they had acknowledged (a server that is killed may). Where that is not permitted, or messages
+leave the stream as soon as they are consumed, a repeated message is recognised only within the stream's duplicate
+window.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stantools.migration.batches import Batch
-from stantools.migration.replay.ledger import Ledger
+from stantools.migration.replay.afterwards import AT_ONCE, MESSAGE_ID, Afterwards
+from stantools.migration.replay.ledger import Ledger, Position
 from stantools.migration.replay.publisher import Publisher, header_fields, header_text, rows
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import (
-    ApiError,
     NobodyListensError,
     PermissionDeniedError,
     TargetError,
 )
-from stantools.migration.target.jetstream import MESSAGE_NOT_FOUND, JetStream
+from stantools.migration.target.jetstream import JetStream
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-MESSAGE_ID = "Nats-Msg-Id"
-#: Requests to the API at a time.
-_AT_ONCE = 16
 #: Of these the server's texts say enough.
 _REMEDIES = {
     10054: "raise max_msg_size of the stream and go on, or leave the message out with --seq",
@@ -49,7 +46,8 @@ class JetStreamPublisher(Publisher):
     Args:
         connection: To the server.
         ledger: Told what is sent and what is confirmed.
-        subjects: All subjects of the replay.
+        routes: Channel -> subject.
+        position: Returns the position of a channel at one of its sequences; None for 0.
         run: Names the run in the ids of messages.
         streams: Stream -> a sequence in it behind which everything is that is not confirmed; of an earlier run.
         origin: Write headers with channel, sequence and timestamp.
@@ -59,15 +57,17 @@ class JetStreamPublisher(Publisher):
         self,
         connection: Connection,
         ledger: Ledger,
-        subjects: list[bytes],
+        routes: Mapping[bytes, bytes],
         *,
+        position: Callable[[bytes, int], Position | None],
         run: str,
         streams: Mapping[str, int] | None = None,
         origin: bool = False,
     ) -> None:
-        super().__init__(connection, ledger, subjects)
+        super().__init__(connection, ledger, routes)
         self._jetstream = JetStream(connection)
-        self._run = run
+        self._afterwards = Afterwards(self._jetstream, run)
+        self._position = position
         self._origin = origin
         self._behind = dict(streams or {})
         self._acked: dict[str, deque[tuple[int, int]]] = {}
@@ -97,14 +97,14 @@ class JetStreamPublisher(Publisher):
             await self._look_what_is_there()
 
     async def _find_streams(self) -> None:
-        limit = asyncio.Semaphore(_AT_ONCE)
+        limit = asyncio.Semaphore(AT_ONCE)
 
         async def find(subject: str) -> tuple[str, list[str]]:
             async with limit:
                 return subject, await self._jetstream.streams_on(subject)
 
         takes = {}
-        for subject, names in await asyncio.gather(*(find(shown(each)) for each in self.subjects)):
+        for subject, names in await asyncio.gather(*(find(shown(each)) for each in sorted(set(self.routes.values())))):
             if len(names) != 1:
                 raise TargetError(
                     f"no stream at {self.connection.url} takes the subject {subject}",
@@ -131,59 +131,66 @@ class JetStreamPublisher(Publisher):
         self._takes = takes
 
     async def _look_what_is_there(self) -> None:
-        """Asks the streams for messages of this run behind what is confirmed."""
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(subject: str, stream: str) -> None:
-            async with limit:
-                self._there[subject] = await self._ids_behind(stream, subject, self._behind.get(stream, 0))
-
+        """Asks the streams for messages of this run behind what is confirmed, and whether they lost any."""
         try:
-            await asyncio.gather(*(look(subject, stream) for subject, stream in self._takes.items()))
-        except (PermissionDeniedError, NobodyListensError) as problem:
-            self._there.clear()
+            lasts = {name: await self._last_sequence(name) for name in sorted(set(self._takes.values()))}
+            lost = {name for name, last in lasts.items() if last < self._behind.get(name, 0)}
+            for name in sorted(lost):
+                await self._go_back(name, lasts[name])
+            subjects = [(subject, stream) for subject, stream in self._takes.items() if stream not in lost]
+            found = await asyncio.gather(
+                *(self._afterwards.ids(name, each, self._behind.get(name, 0), lasts[name]) for each, name in subjects)
+            )
+        except PermissionDeniedError as problem:
             self.note(
                 f"the streams could not be asked what they have already ({problem.message}): repeated messages are "
                 "recognised only within the duplicate window"
             )
+            return
+        self._there = {subject: ids for (subject, _), ids in zip(subjects, found, strict=True) if ids}
 
-    async def _ids_behind(self, stream: str, subject: str, behind: int) -> set[str]:
-        """Returns the ids of the messages of this run on a subject behind a sequence of the stream."""
-        found: set[str] = set()
-        while True:
-            query = {"seq": behind + 1, "next_by_subj": subject}
-            try:
-                answer = await self._jetstream.api(f"STREAM.MSG.GET.{stream}", query, asks=True)
-            except ApiError as problem:
-                if problem.err_code == MESSAGE_NOT_FOUND:
-                    return found
-                raise
-            message = answer.get("message") or {}
-            behind = int(message.get("seq", 0))
-            if not behind:
-                return found
-            name = _message_id(base64.b64decode(message.get("hdrs") or b""))
-            if name.startswith(f"{self._run}:"):
-                found.add(name)
+    async def _last_sequence(self, stream: str) -> int:
+        info = await self._jetstream.stream_info(stream)
+        if info is None:
+            raise TargetError(f"the stream {stream} is gone", "create it again, then go on")
+        return int((info.get("state") or {}).get("last_seq", 0))
 
-    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
+    async def _go_back(self, stream: str, last: int) -> None:
+        """Goes back to what a stream has, after it has lost messages that it had acknowledged."""
+        subjects = Counter(self.routes.values())
+        for channel, subject in self.routes.items():
+            if self._takes[shown(subject)] != stream:
+                continue
+            sequence = await self._afterwards.last(stream, shown(subject), header_text(channel))
+            if subjects[subject] > 1 or sequence is None:
+                raise TargetError(
+                    f"the stream {stream} has lost messages that it had acknowledged (its last one is {last}), and "
+                    f"others than those of channel {shown(channel)} are on {shown(subject)}: it cannot be told which",
+                    "purge the stream and begin anew, or replay each channel to a subject of its own",
+                )
+            self.ledger.set_position(channel, self._position(channel, sequence))
+        self._behind[stream] = last
+        self.note(f"the stream {stream} had lost messages that it had acknowledged; they were sent again")
+
+    async def _send(self, batch: Batch, start: int, stop: int) -> None:
         subject, channel = shown(batch.subject), header_text(batch.channel)
         there = self._there.get(subject)
         publish, most = self.connection.client.publish, self.connection.max_payload
-        inbox, begin = self._inbox, f"{self._run}:{channel}:"
+        inbox, begin = self._inbox, self._afterwards.name(channel, 0)[:-1]
         for row in rows(batch, start, stop):
+            self.check()
             name = f"{begin}{row.sequence}"
             if there and name in there:
                 there.discard(name)
                 self.again += 1
-                self.confirmed(number)
+                self.confirmed(self.published)
             else:
                 fields = {MESSAGE_ID: name, **header_fields(channel, row, origin=self._origin)}
                 size = len(row.data) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in fields.items())
                 if size > most:
                     raise self.too_large(batch, row, size)
-                await publish(subject, row.data, f"{inbox}.{number}", fields)
-            number += 1
+                await publish(subject, row.data, f"{inbox}.{self.published}", fields)
+            self.published += 1
 
     async def _on_ack(self, message: Msg) -> None:
         number = int(message.subject.rpartition(".")[2])
@@ -217,12 +224,3 @@ class JetStreamPublisher(Publisher):
             while acked and acked[0][0] < self.ledger.low:
                 self._behind[stream] = acked.popleft()[1]
         return dict(self._behind)
-
-
-def _message_id(block: bytes) -> str:
-    """Returns the id in a header block, empty if there is none."""
-    for line in block.split(b"\r\n"):
-        name, colon, value = line.partition(b":")
-        if colon and name.lower() == b"nats-msg-id":
-            return value.strip().decode("utf-8", "replace")
-    return ""

@@ -77,6 +77,16 @@ class Ledger:
         self._next += len(sequences)
         return number
 
+    def withdraw(self, number: int) -> None:
+        """Notes that messages from this number on were not sent after all."""
+        while self._runs and self._runs[-1].first >= number:
+            self._runs.pop()
+        if self._runs and number < self._next:
+            run = self._runs.pop()
+            rows = number - run.first
+            self._runs.append(_Run(run.first, run.channel, run.sequences[:rows], run.timestamps[:rows]))
+        self._next = min(self._next, number)
+
     def confirm(self, number: int) -> bool:
         """Notes that one message is confirmed.
 
@@ -122,6 +132,14 @@ class Ledger:
                 break
             self._runs.popleft()
         return dict(self._positions)
+
+    def set_position(self, channel: bytes, position: Position | None) -> None:
+        """Corrects how far a channel is, None for its beginning; nothing may be outstanding."""
+        self.positions()
+        if position is None:
+            self._positions.pop(channel, None)
+        else:
+            self._positions[channel] = position
 
     def forget_outstanding(self) -> int:
         """Drops what is not part of `positions`: it will be sent again, under new numbers.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stantools.migration import headers
 from stantools.migration.batches import Batch
@@ -18,6 +19,9 @@ from stantools.migration.replay.ledger import Ledger
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import TargetError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
 
 #: Seconds without any confirmation after which a target counts as silent.
 SILENCE = 30.0
@@ -98,26 +102,33 @@ class Publisher(ABC):
     Args:
         connection: To the server.
         ledger: Told what is sent and what is confirmed.
-        subjects: All subjects of the replay.
+        routes: Channel -> where it goes.
 
     Attributes:
         notes: What the user should know; whoever shows them takes them out.
         again: Messages that the target had already, from an earlier attempt.
+        published: The number behind the last message that was handed over to the connection.
     """
 
     #: Keeps what is on its way small enough: half of it must be confirmed before more is sent.
     window = WINDOW
 
-    def __init__(self, connection: Connection, ledger: Ledger, subjects: list[bytes]) -> None:
+    def __init__(self, connection: Connection, ledger: Ledger, routes: Mapping[bytes, bytes]) -> None:
         self.connection = connection
         self.ledger = ledger
-        self.subjects = subjects
+        self.routes = dict(routes)
         self.notes: list[str] = []
         self.again = 0
+        self.published = 0
         self._said: set[str] = set()
         self._failed: asyncio.Future[TargetError] | None = None
         self._progress = asyncio.Event()
         self._bytes_out = 0
+
+    @property
+    def subjects(self) -> set[bytes]:
+        """All subjects of the replay."""
+        return set(self.routes.values())
 
     async def begin(self, failed: asyncio.Future[TargetError], *, resumed: bool) -> None:
         """Begins a leg.
@@ -131,6 +142,7 @@ class Publisher(ABC):
         """
         self._failed = failed
         self._bytes_out = 0
+        failed.add_done_callback(lambda _: _drop_unsent(self.connection.client))
         await self._begin(resumed=resumed)
 
     @abstractmethod
@@ -138,8 +150,8 @@ class Publisher(ABC):
         """Does what has to be done before the first message of a leg."""
 
     @abstractmethod
-    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
-        """Sends some messages of a batch; the first one has that number in the ledger."""
+    async def _send(self, batch: Batch, start: int, stop: int) -> None:
+        """Sends some messages of a batch, and counts `published` up with each."""
 
     async def tick(self) -> None:
         """Does what is due without messages; called a few times a second.
@@ -175,7 +187,12 @@ class Publisher(ABC):
             self._bytes_out = 0
         number = self.ledger.add(batch.channel, columns.sequence[start:stop], columns.timestamp[start:stop])
         self._bytes_out += size
-        await self._send(batch, start, stop, number)
+        self.published = number
+        try:
+            await self._send(batch, start, stop)
+        except TargetError:
+            self.ledger.withdraw(self.published)
+            raise
         # The connection's own tasks get their turn.
         await asyncio.sleep(0)
 
@@ -246,3 +263,16 @@ class Publisher(ABC):
             f"raise max_payload of the server and go on, or leave the message out: --seq {row.sequence + 1}: goes on "
             "behind it",
         )
+
+
+def _drop_unsent(client: Client) -> None:
+    """Throws away what the client would send as soon as it is connected again: the next leg sends it in its turn.
+
+    nats-py has no public way to do that. Where its buffer is not found, late messages come twice; streams recognise
+    them by their ids.
+    """
+    unsent = getattr(client, "_pending", None)
+    if client.is_connected or not isinstance(unsent, list) or not hasattr(client, "_pending_data_size"):
+        return
+    unsent.clear()
+    client._pending_data_size = 0

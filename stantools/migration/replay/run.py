@@ -18,7 +18,7 @@ from stantools.migration.replay.publisher import Publisher
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import StateFile
 from stantools.migration.replay.subjects import shown
-from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, TargetError
+from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
 from stantools.progress import Progress
 
 #: Seconds between two saves of the state.
@@ -30,6 +30,8 @@ ATTEMPTS = 6
 #: Seconds for the connection to come back.
 _RECONNECT = 90.0
 _TICK = 0.1
+#: The code of errors of a cluster that has no leader at the moment, and the like.
+_UNAVAILABLE = 503
 #: Messages, and bytes of payload, that are sent without looking at anything else.
 _PIECE = 256
 _PIECE_BYTES = 1 << 20
@@ -44,7 +46,7 @@ class Outcome:
     """What a replay has done.
 
     Attributes:
-        messages: Messages that the target has confirmed in this run.
+        messages: Messages that the target has, and had not confirmed before this run.
         finished: Everything is replayed; False if the user stopped it.
         seconds: How long it took.
         again: Messages that the target had already.
@@ -95,7 +97,6 @@ class Replay:
         self._stop = stop or asyncio.Event()
         self._say = say or (lambda _: None)
         self._progress = progress or (lambda _: None)
-        self._sent_before = file.state.sent
         self._resumed = bool(file.state.channels or file.state.streams)
         self._begun = False
         self.outcome = Outcome()
@@ -110,13 +111,16 @@ class Replay:
         started = loop.time()
         connection = self._publisher.connection
         attempts = confirmed = 0
+        before = self._left()
         try:
             while True:
                 try:
                     with connection.watch(*map(shown, self._publisher.subjects)) as failed:
                         await self._leg(failed)
                     break
-                except (ConnectionLostError, NoAnswerError) as problem:
+                except TargetError as problem:
+                    if not _passes(problem):
+                        raise
                     attempts = 1 if self._ledger.confirmed > confirmed else attempts + 1
                     confirmed = self._ledger.confirmed
                     if not self._begun or attempts >= ATTEMPTS:
@@ -135,10 +139,13 @@ class Replay:
         finally:
             self._save()
             self.outcome.notes = self._publisher.notes
-            self.outcome.messages = self._ledger.confirmed
+            self.outcome.messages = before - self._left()
             self.outcome.again = self._publisher.again
             self.outcome.seconds = loop.time() - started
         return self.outcome
+
+    def _left(self) -> int:
+        return self._plan.after(self._ledger.positions()).messages
 
     async def _leg(self, failed: asyncio.Future[TargetError]) -> None:
         await self._publisher.begin(failed, resumed=self._resumed)
@@ -160,9 +167,9 @@ class Replay:
         """Sends what is left; False if the user stopped it before everything was sent."""
         try:
             finished = await self._send_batches(failed)
-        except (ConnectionLostError, NoAnswerError):
-            raise
-        except StantoolsError:
+        except StantoolsError as problem:
+            if _passes(problem):
+                raise
             # The store, or a message, stops us; what is on its way need not be repeated.
             with suppress(TargetError, TimeoutError):
                 await asyncio.wait_for(self._publisher.settle(), GRACE)
@@ -243,8 +250,14 @@ class Replay:
         state = self._file.state
         state.channels = self._ledger.positions()
         state.streams = self._publisher.confirmed_streams()
-        state.sent = self._sent_before + self._ledger.confirmed
         self._file.save()
+
+
+def _passes(problem: StantoolsError) -> bool:
+    """Tells whether the next leg may do better."""
+    return isinstance(problem, ConnectionLostError | NoAnswerError) or (
+        isinstance(problem, ApiError) and problem.code == _UNAVAILABLE
+    )
 
 
 def _piece(batch: Batch, at: int, ready: int) -> int:

@@ -135,6 +135,19 @@ class ReplayPlan:
         first = min(channel.source.first_timestamp for channel in self.channels)
         return max(0, max(channel.source.last_timestamp for channel in self.channels) - first)
 
+    @property
+    def routes(self) -> dict[bytes, bytes]:
+        """Channel -> where it goes."""
+        return {channel.source.raw_name: channel.subject for channel in self.channels}
+
+    def position(self, channel: bytes, sequence: int) -> Position | None:
+        """Returns the position of a channel at one of its sequences; None for 0."""
+        for each in self.channels:
+            if each.source.raw_name == channel and sequence:
+                message = each.source.narrowed(Ranges.of([(sequence, sequence)]))
+                return Position(sequence, message.first_timestamp)
+        return None
+
     def after(self, positions: Mapping[bytes, Position]) -> ReplayPlan:
         """Returns what is left behind some positions."""
         left = []

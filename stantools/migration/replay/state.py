@@ -1,7 +1,7 @@
 """The state file of a replay: how far it is, so that `--resume` goes on where it ended, whatever ended it.
 
     {"schema": 1, "kind": "stantools-replay", "identity": {"store": …, "to": …, …}, "run": "…", "selection": {…},
-     "channels": {"orders": [42, 1600000000000000000], …}, "streams": {"ORDERS": 57}, "sent": 42}
+     "channels": {"orders": [42, 1600000000000000000], …}, "streams": {"ORDERS": 57}}
 
 It is replaced as a whole by a rename, so that it is never half written. Whoever has it open holds a lock on it. A
 position stands for what the target has confirmed; when the process is killed, what was confirmed since the file was
@@ -41,7 +41,6 @@ class ReplayState:
         run: A text that no other replay has; every message carries it, so that a target can tell what it has.
         channels: What is confirmed of each channel.
         streams: Stream -> a sequence in it: what is confirmed is not behind it. Only for JetStream.
-        sent: Messages that are confirmed.
     """
 
     identity: dict[str, Any]
@@ -49,7 +48,6 @@ class ReplayState:
     run: str = field(default_factory=lambda: secrets.token_hex(8))
     channels: dict[bytes, Position] = field(default_factory=dict)
     streams: dict[str, int] = field(default_factory=dict)
-    sent: int = 0
 
     def encode(self) -> bytes:
         """Returns the content of the file."""
@@ -61,7 +59,6 @@ class ReplayState:
             "run": self.run,
             "channels": {shown(name): [each.sequence, each.timestamp] for name, each in self.channels.items()},
             "streams": self.streams,
-            "sent": self.sent,
         }
         return json.dumps(document, indent=1).encode() + b"\n"
 
@@ -86,7 +83,7 @@ class ReplayState:
         if not isinstance(run, str) or not run.isalnum() or not run.isascii():
             raise ValueError("its run is missing")
         selection = _table(document, "selection")
-        return cls(_table(document, "identity"), selection, run, channels, streams, _whole(document.get("sent")))
+        return cls(_table(document, "identity"), selection, run, channels, streams)
 
 
 def _table(document: dict[str, Any], name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the process is killed, messages whose acks had not come are sent again, and may 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stantools.migration.batches import Batch
@@ -31,7 +32,7 @@ class StreamingPublisher(Publisher):
     Args:
         connection: To the NATS server that the streaming server uses.
         ledger: Told what is sent and what is confirmed.
-        subjects: All channels of the replay.
+        routes: Channel -> where it goes.
         cluster_id: The server's cluster id.
         client_id: The name to register under.
         run: Names the run.
@@ -42,14 +43,14 @@ class StreamingPublisher(Publisher):
         self,
         connection: Connection,
         ledger: Ledger,
-        subjects: list[bytes],
+        routes: Mapping[bytes, bytes],
         *,
         cluster_id: str,
         client_id: str,
         run: str,
         discover_prefix: str = DISCOVER_PREFIX,
     ) -> None:
-        super().__init__(connection, ledger, subjects)
+        super().__init__(connection, ledger, routes)
         self._cluster_id = cluster_id
         self._client_id = client_id
         self._run = run
@@ -103,16 +104,17 @@ class StreamingPublisher(Publisher):
             raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
         session.ping_answered(answer.data)
 
-    async def _send(self, batch: Batch, start: int, stop: int, number: int) -> None:
+    async def _send(self, batch: Batch, start: int, stop: int) -> None:
         session = self._session
         assert session is not None
         publish, most = self.connection.client.publish, self.connection.max_payload
         for row in rows(batch, start, stop):
-            sent = session.publish(number, batch.subject, row.reply, row.data)
+            self.check()
+            sent = session.publish(self.published, batch.subject, row.reply, row.data)
             if len(sent.payload) > most:
                 raise self.too_large(batch, row, len(sent.payload))
             await publish(sent.subject, sent.payload, self._acks)
-            number += 1
+            self.published += 1
 
     async def tick(self) -> None:
         """Sends a ping when one is due.

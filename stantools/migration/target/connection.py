@@ -65,6 +65,7 @@ class Connection:
         # What is waited for -> subjects as the library hands them over in errors -> as they really are.
         self._watches: dict[asyncio.Future[TargetError], dict[str, str]] = {}
         self._no_inbox = False
+        self._last_url = " ".join(options.servers)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -97,12 +98,16 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """Where we are connected, without user and password."""
+        """Where we are connected, or were before the connection broke, without user and password."""
+        self.note_url()
+        return self._last_url
+
+    def note_url(self) -> None:
+        """Keeps in mind where we are connected, if we are."""
         parsed = self.client.connected_url
-        if parsed is None:
-            return " ".join(self.options.servers)
-        host = f"[{parsed.hostname}]" if parsed.hostname and ":" in parsed.hostname else parsed.hostname
-        return f"{parsed.scheme}://{host}:{parsed.port}"
+        if parsed is not None:
+            host = f"[{parsed.hostname}]" if parsed.hostname and ":" in parsed.hostname else parsed.hostname
+            self._last_url = f"{parsed.scheme}://{host}:{parsed.port}"
 
     @property
     def encrypted(self) -> bool:
@@ -365,6 +370,7 @@ async def _open(client: _Client, connection: Connection, name: str) -> None:
         except (nats_errors.Error, OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise _cannot_connect(options, [*problems, problem]) from problem
         connected = True
+        connection.note_url()
     finally:
         tried.cancel()
         if not connected:

@@ -1,10 +1,10 @@
 """Restoring a stream from an archive (jetstream-migration.md section 4): all of it, or nothing.
 
-A server makes the stream only when it has the whole archive. So whatever goes wrong before its end was sent leaves
-nothing, but in a cluster (see `leftovers`). Two more things are to be dealt with: the answer to the end can be lost,
-then the stream may be there complete or not at all; and a server that finds a damaged record leaves out the rest of
-its block without an error (section 5.4), so the state that it reports is compared with what it must be, and a stream
-that differs is deleted again.
+A server makes the stream only when it has the whole archive (new ones do not even wait until they are told that it has
+ended). So whatever goes wrong before leaves nothing, but in a cluster (see `leftovers`). Two more things are to be
+dealt with: the answer at the end can be lost, then the stream may be there or not; and a server that finds a damaged
+record leaves out the rest of its block without an error (section 5.4), so the state that it reports is compared with
+what it must be, and a stream that differs is deleted again.
 
 Nothing is deleted but what this restore made: the server has said so, or, in a cluster, the name was free before.
 """
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.target.errors import ApiError, PermissionDeniedError, TargetError
+from stantools.migration.target.errors import ApiError, NoAnswerError, PermissionDeniedError, TargetError
 from stantools.migration.target.jetstream import CHANGE_SECONDS, JetStream, read_answer
-from stantools.migration.target.leftovers import find_in_time, is_passing, remove, settle_seconds
+from stantools.migration.target.leftovers import find, find_in_time, is_passing, remove, settle_seconds
 from stantools.migration.target.state import state_differences
-from stantools.migration.target.transfer import DroppedError, transfer
+from stantools.migration.target.transfer import DroppedError, Transfer, transfer
 
 if TYPE_CHECKING:
     from stantools.progress import Progress
@@ -33,6 +33,9 @@ CHUNK_TIMEOUT: Final = 30.0
 FINAL_TIMEOUT: Final = 3600.0
 _NAME_IN_USE = 10130
 _POLL_SECONDS = 0.25
+#: A cluster is asked so often, in seconds, whether the restore is still under way, and so often it may be in doubt.
+_LOOK_SECONDS = 5.0
+_DOUBTS = 3
 
 # Streams that are being restored by this process: (system, prefix, stream).
 _under_way: set[tuple[str, str, str]] = set()
@@ -109,9 +112,9 @@ async def restore(
                 progress=progress,
             ) as sending:
                 await sending.send_all(pieces)
-                answer = read_answer(job.operation, await sending.end(final_timeout))
+                answer = await job.finish(sending, final_timeout)
         except StantoolsError as problem:
-            return await job.after_failure(problem, ended=sending is not None and sending.ended)
+            return await job.after_failure(problem, complete=sending is not None and sending.complete)
         return await job.check(dict(answer.get("state") or {}))
 
 
@@ -155,7 +158,7 @@ class _Restore:
             if not is_passing(problem):
                 raise
             # It may have been accepted all the same.
-            await self.after_failure(problem, ended=False)
+            await self.after_failure(problem, complete=False)
             raise
         subject = answer.get("deliver_subject")
         if not isinstance(subject, str) or not subject:
@@ -175,12 +178,36 @@ class _Restore:
     def _is_there(self, remedy: str) -> RefusedError:
         return RefusedError(f"stream {self._stream} is there already", remedy)
 
-    async def after_failure(self, problem: StantoolsError, *, ended: bool) -> dict[str, Any]:
+    async def finish(self, sending: Transfer, timeout: float) -> dict[str, Any]:
+        """Ends the archive and waits for the answer, in a cluster only as long as there is somebody to give it."""
+        answer = asyncio.ensure_future(sending.end(timeout))
+        try:
+            doubts = 0
+            while self._was_free and doubts < _DOUBTS:
+                await asyncio.wait({answer}, timeout=_LOOK_SECONDS)
+                if answer.done():
+                    break
+                doubts = 0 if await self._is_under_way() else doubts + 1
+            if not answer.done() and doubts == _DOUBTS:
+                sending.fail(NoAnswerError("the server that restored the stream is gone", "see the cluster's state"))
+            return read_answer(self.operation, await answer)
+        finally:
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+
+    async def _is_under_way(self) -> bool:
+        """Tells whether the stream is being restored: then its name is taken, but it has neither leader nor state."""
+        try:
+            return await find(self._js, self._stream, self._subjects) == {}
+        except TargetError:
+            return False
+
+    async def after_failure(self, problem: StantoolsError, *, complete: bool) -> dict[str, Any]:
         """Finds out what is left, and removes it if it is ours and not what it should be.
 
         Args:
             problem: What went wrong.
-            ended: The archive was sent completely, so the stream may be there.
+            complete: The archive was sent to its last byte, so the stream may be there, or come yet.
 
         Returns:
             The state of the stream if it is there as it should be.
@@ -188,7 +215,7 @@ class _Restore:
         Raises:
             RestoreError: It is not.
         """
-        lost = ended and is_passing(problem)
+        lost = complete and is_passing(problem)
         deadline = asyncio.get_running_loop().time() + settle_seconds(self._js)
         try:
             info = await find_in_time(self._js, self._stream, self._subjects)

@@ -39,7 +39,7 @@ def state_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> 
         What differs, in words; empty if nothing does. In an empty stream only the last sequence tells anything:
         servers do not agree about what the first one is (jetstream-migration.md section 5.3).
     """
-    names = ["messages", "last_seq"]
+    names = ["messages", "last_seq", "consumer_count"]
     if expected.get("messages") or found.get("messages"):
         names += ["bytes", "first_seq", "first_ts", "last_ts"]
     return [

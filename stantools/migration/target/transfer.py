@@ -82,7 +82,8 @@ class Transfer:
         self._answered = asyncio.Event()
         self._final: asyncio.Future[bytes] = loop.create_future()
         self._failed: asyncio.Future[TargetError] = loop.create_future()
-        self.ended = False
+        #: Whether all of the archive was sent.
+        self.complete = False
 
     @property
     def answers(self) -> str:
@@ -104,6 +105,7 @@ class Transfer:
                 await self._wait_alive(building)
                 part = building.result()
                 if part is None:
+                    self.complete = True
                     return
                 await self._send(memoryview(part).cast("B"))
                 building = loop.run_in_executor(builder, next, iterator, None)
@@ -124,7 +126,6 @@ class Transfer:
         Raises:
             TargetError: The server refused, fell silent, or was lost.
         """
-        self.ended = True
         await self._publish(b"", "end")
         either: set[asyncio.Future[Any]] = {self._final, self._failed}
         await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

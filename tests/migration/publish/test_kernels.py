@@ -60,6 +60,7 @@ def encode(kernel: ModuleType, batch: Any, row: int = 0, rows: int | None = None
         REPLY,
         b"orders:1:",
         more.get("origin", True),
+        more.get("shift", 0),
         more.get("largest", LARGEST),
         out,
     )
@@ -161,7 +162,7 @@ def test_both_write_the_same(
         item, number = listed[at], int(batch.sequence[at])
         assert (subject, reply, data) == (b"orders", REPLY + b"%d" % number, item.data)
         own = headers.header_block(b"orders", item.sequence, item.timestamp, item.reply, origin=origin)
-        assert block == guards.guarded(own, b"orders:1:", item.sequence, number)
+        assert block == guards.guarded(own, b"orders:1:", item.sequence, number - 1)
         assert guards.own_block(block) == own
 
 

@@ -52,6 +52,21 @@ def test_what_is_sent_again_has_new_numbers() -> None:
     assert ledger.confirmed == 3
 
 
+def test_what_was_not_sent_after_all() -> None:
+    ledger = Ledger()
+    add(ledger, b"a", 1, 2, 3)
+    add(ledger, b"b", 1, 2)
+    add(ledger, b"a", 4)
+    ledger.withdraw(4)
+    assert ledger.outstanding == 4
+    ledger.confirm_below(6)
+    assert ledger.positions() == {b"a": Position(3, 30), b"b": Position(1, 10)}
+    ledger.withdraw(9)
+    assert add(ledger, b"b", 2) == 4
+    ledger.withdraw(4)
+    assert ledger.outstanding == 0
+
+
 @given(st.data())
 def test_any_order(data: st.DataObject) -> None:
     ledger = Ledger()

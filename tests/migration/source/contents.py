@@ -60,12 +60,23 @@ def stored(root: Path, crc: Crc = CRC) -> dict[str, dict[int, Message]]:
     return found
 
 
-def write_slices(root: Path, channel: bytes, slices: Sequence[Sequence[Record]], subject: bytes | None = None) -> None:
-    """Writes slices of a channel without indexes; a server would rebuild those."""
+def write_slices(
+    root: Path, channel: bytes, slices: Sequence[Sequence[Record]], *, subject: bytes | None = None, start: int = 1
+) -> None:
+    """Writes slices of a channel without indexes; a server would rebuild those.
+
+    Args:
+        root: The store.
+        channel: The channel's directory.
+        slices: The messages of each slice.
+        subject: The subject of the messages, if it is not the channel.
+        start: The number of the first slice.
+    """
     directory = root / os.fsdecode(channel)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "subs.dat").write_bytes(b"\1\0\0\0")
-    for number, records in enumerate(slices, 1):
+    if not (directory / "subs.dat").exists():
+        (directory / "subs.dat").write_bytes(b"\1\0\0\0")
+    for number, records in enumerate(slices, start):
         data, _ = kernels.encode_messages(
             channel if subject is None else subject,
             [r[0] for r in records],

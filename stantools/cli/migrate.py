@@ -1,0 +1,479 @@
+"""`stantools migrate`: plan, apply and verify a migration to JetStream, in one go or stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli import console
+from stantools.cli.connecting import connection_options
+from stantools.cli.migrationoptions import (
+    Applying,
+    Places,
+    Planning,
+    applying_options,
+    place_options,
+    planning_options,
+)
+from stantools.cli.migrationtarget import connecting_of, opened, places_of
+from stantools.cli.options import (
+    common_options,
+    dry_run_option,
+    key_options,
+    output_option,
+    progress_option,
+    store_argument,
+    workers_option,
+    yes_option,
+)
+from stantools.cli.verbs import CONTEXT, summaries
+from stantools.errors import ExitCode, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from stantools.migration.apply import StreamResult
+    from stantools.migration.destination import Destination
+    from stantools.migration.plan.model import Note, Plan
+    from stantools.migration.source import StoreSource
+    from stantools.migration.target.options import ConnectOptions
+    from stantools.store.options import ReadOptions
+
+_PLAIN = "run"
+
+
+class _Stages(click.Group):
+    """A group that takes a store in the place of a stage: then all stages are run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Finds out whether a stage is named."""
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [_PLAIN, *args]
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Returns the options of all stages in one, which is what help is about."""
+        return [*self.commands[_PLAIN].params, *super().get_params(ctx)] if ctx.resilient_parsing else self.params
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the help of all stages in one, and how to run them one by one."""
+        plain = self.commands[_PLAIN]
+        with click.Context(plain, info_name=ctx.info_name, parent=ctx.parent, **CONTEXT) as own:
+            plain.format_help(own, formatter)
+        with formatter.section("Stage by stage"):
+            stages = {name: each for name, each in self.commands.items() if name != _PLAIN}
+            formatter.write_dl([(f"{ctx.info_name} {n}", each.get_short_help_str(120)) for n, each in stages.items()])
+
+
+@click.group("migrate", cls=_Stages, short_help=summaries()["migrate"], context_settings=CONTEXT)
+def command() -> None:
+    """Move channels into JetStream streams and durables into consumers."""
+
+
+@command.command(_PLAIN, context_settings=CONTEXT, hidden=True)
+@store_argument
+@place_options
+@connection_options
+@planning_options
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Where the plan is written.")
+@applying_options
+@dry_run_option
+@yes_option
+@output_option("table", "json")
+@progress_option
+@common_options
+def run(
+    store: Path,
+    places: Places,
+    connecting: ConnectOptions,
+    planning: Planning,
+    plan_file: Path | None,
+    applying: Applying,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    progress: str,
+) -> int:
+    """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
+
+    Sequences, gaps, timestamps, payloads, reply subjects and the position of every durable and durable queue group are
+    kept. STORE is not changed, and needs no server; what is damaged in it is left out, and told before.
+
+    A plan is written first (--plan, by default beside where you are) and shown; after your consent every stream is
+    restored, compared message by message, and noted in a journal beside the plan. Interrupted? The same command
+    goes on. --dry-run stops after the plan is shown, and writes none.
+
+    Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
+    was changed. 5: done, with the loss that --accept-loss accepted.
+    """
+    from stantools.migration.plan.planfile import write_plan
+
+    with opened(places, connecting) as target:
+        source, plan = _make_plan(store, planning, target, progress)
+        file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
+        if not dry_run:
+            _check_plan_file(file, plan)
+        problems = _judge(plan, source, target, applying, planning.keep_encrypted)
+        _show(plan, problems, output)
+        if dry_run:
+            return ExitCode.REFUSED if problems else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+        _refuse(plan, problems, applying)
+        if not file.exists():
+            write_plan(plan, file, _next_steps(file))
+        console.note(f"the plan is in {file}; the journal will be beside it")
+        if not console.confirm(f"migrate {len(plan.streams)} streams to {plan.target}?", yes=yes):
+            console.note(f"nothing was done; later: stantools migrate apply {file}")
+            return ExitCode.CLEAN
+        return _carry_out(file, plan, source, target, applying, output, progress)
+
+
+@command.command("plan", context_settings=CONTEXT)
+@store_argument
+@place_options
+@connection_options
+@planning_options
+@click.option(
+    "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Where to; - is standard output."
+)
+@output_option("table", "json")
+@progress_option
+@common_options
+def plan_stage(
+    store: Path,
+    places: Places,
+    connecting: ConnectOptions,
+    planning: Planning,
+    plan_file: Path | None,
+    output: str,
+    progress: str,
+) -> int:
+    """Write the plan of a migration, to be reviewed and edited; change nothing.
+
+    It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
+    it becomes and where that stands; and what is left out, and why.
+    """
+    from stantools.migration.plan.planfile import format_plan, write_plan
+
+    with opened(places, connecting) as target:
+        source, plan = _make_plan(store, planning, target, progress)
+        problems = _judge(plan, source, target, None, planning.keep_encrypted)
+    if str(plan_file) == "-":
+        click.echo(format_plan(plan), nl=False)
+    else:
+        file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
+        _check_plan_file(file, plan)
+        write_plan(plan, file, _next_steps(file))
+        console.note(f"the plan is in {file}; go on with: stantools migrate apply {file}")
+        _show(plan, problems, output)
+    return ExitCode.FINDINGS if problems or plan.lossy else ExitCode.CLEAN
+
+
+_plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
+
+
+@command.command("apply", context_settings=CONTEXT)
+@_plan_argument
+@connection_options
+@click.option(
+    "--store", type=click.Path(path_type=Path), metavar="DIR", help="The store, if it is not where the plan says."
+)
+@key_options
+@click.option("--keep-encrypted", is_flag=True, help="Migrate encrypted payloads as they are stored, without a key.")
+@click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
+@click.option(
+    "--embedded-store",
+    type=click.Path(path_type=Path),
+    default="jetstream",
+    show_default=True,
+    metavar="DIR",
+    help="With --server embedded: where the server that is started keeps its streams.",
+)
+@applying_options
+@workers_option
+@dry_run_option
+@yes_option
+@output_option("table", "json")
+@progress_option
+@common_options
+def apply_stage(
+    plan_file: Path,
+    connecting: ConnectOptions,
+    store: Path | None,
+    encryption_key: bytes | None,
+    keep_encrypted: bool,
+    account: str,
+    embedded_store: Path,
+    applying: Applying,
+    workers: int,
+    dry_run: bool,
+    yes: bool,
+    output: str,
+    progress: str,
+) -> int:
+    """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
+    from stantools.migration.plan.planreader import read_plan
+
+    plan = read_plan(plan_file)
+    with opened(places_of(plan, account, embedded_store), connecting_of(plan, connecting)) as target:
+        plan = plan.at(target.reference())
+        source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
+        problems = _judge(plan, source, target, applying, keep_encrypted)
+        _show(plan, problems, output)
+        if dry_run:
+            return ExitCode.REFUSED if problems else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+        _refuse(plan, problems, applying)
+        if not console.confirm(f"migrate {len(plan.streams)} streams to {plan.target}?", yes=yes):
+            return ExitCode.CLEAN
+        return _carry_out(plan_file, plan, source, target, applying, output, progress)
+
+
+@command.command("verify", context_settings=CONTEXT)
+@_plan_argument
+@connection_options
+@click.option(
+    "--store", type=click.Path(path_type=Path), metavar="DIR", help="The store, if it is not where the plan says."
+)
+@key_options
+@click.option("--keep-encrypted", is_flag=True, help="Payloads were migrated as they are stored, without a key.")
+@click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Streams read at the same time."
+)
+@workers_option
+@output_option("table", "json")
+@progress_option
+@common_options
+def verify_stage(
+    plan_file: Path,
+    connecting: ConnectOptions,
+    store: Path | None,
+    encryption_key: bytes | None,
+    keep_encrypted: bool,
+    account: str,
+    parallel: int,
+    workers: int,
+    output: str,
+    progress: str,
+) -> int:
+    """Prove a migration: compare every message and every consumer of the target with the store."""
+    from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.plan.planreader import read_plan
+    from stantools.migration.prepared import prepare
+
+    plan = read_plan(plan_file)
+    with opened(places_of(plan, account, Path("jetstream")), connecting_of(plan, connecting)) as target:
+        plan = plan.at(target.reference())
+        source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
+        with StreamsProgress(progress, "verify", plan.messages) as watch:
+            results = target.verify(prepare(plan, source), plan.way, watch, parallel)
+    return _report(plan, results, None, output)
+
+
+def _make_plan(store: Path, planning: Planning, target: Destination, progress: str) -> tuple[StoreSource, Plan]:
+    """Reads the store and plans."""
+    from stantools.migration.plan.planner import make_plan
+
+    options = planning.options(target.reference())
+    source = _open_source(
+        store,
+        planning.reading,
+        planning.channels,
+        planning.generation,
+        planning.archived,
+        planning.keep_encrypted,
+        planning.workers,
+        progress,
+    )
+    return source, make_plan(source, options, options.target.version)
+
+
+def _reopen(
+    plan: Plan, store: Path | None, key: bytes | None, keep_encrypted: bool, workers: int, progress: str
+) -> StoreSource:
+    """Reads the store that a plan was made for.
+
+    Raises:
+        UsageError: The plan needs the encryption key.
+    """
+    from stantools.store.options import ReadOptions
+
+    source = plan.source
+    if source.decrypted and key is None:
+        raise UsageError(
+            "the plan was made with the encryption key, which it does not hold",
+            "give the key: --encryption-key-env or --encryption-key-file",
+        )
+    reading = ReadOptions(source.crc_poly, True, key)
+    return _open_source(
+        store or Path(source.path),
+        reading,
+        source.patterns,
+        source.generation,
+        source.archived,
+        keep_encrypted,
+        workers,
+        progress,
+    )
+
+
+def _open_source(
+    store: Path,
+    reading: ReadOptions,
+    patterns: tuple[str, ...],
+    generation: str,
+    archived: bool,
+    keep_encrypted: bool,
+    workers: int,
+    progress: str,
+) -> StoreSource:
+    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.progress import Progress
+    from stantools.migration.source import open_source
+    from stantools.store.locks import check_not_in_use
+
+    opened_store, crc = open_store(store, reading)
+    for use in check_not_in_use(store, force=True):
+        console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
+    names = channel_names(opened_store, patterns)
+    with Progress(progress, "read", data_size(opened_store, names)) as shown:
+        source = open_source(
+            opened_store,
+            crc,
+            patterns=patterns,
+            generation=generation,
+            archived=archived,
+            key=reading.key,
+            keep_sealed=keep_encrypted,
+            workers=workers,
+            progress=shown.advance,
+        )
+    if reading.key is not None and not keep_encrypted:
+        for channel in source.channels:
+            channel.check_key()
+    return source
+
+
+def _check_plan_file(file: Path, plan: Plan) -> None:
+    """Takes care that a plan that somebody may have edited is not overwritten.
+
+    Raises:
+        RefusedError: There is another one.
+    """
+    from stantools.migration.plan.planreader import read_plan
+
+    if file.exists() and read_plan(file).digest != plan.digest:
+        raise RefusedError(
+            f"{file}: is there already, and is another plan",
+            f"stantools migrate apply {file} carries that one out; or choose another file with --plan, or remove it",
+        )
+
+
+def _next_steps(file: Path) -> list[str]:
+    return [f"stantools migrate apply {file}", f"stantools migrate verify {file}"]
+
+
+def _judge(
+    plan: Plan, source: StoreSource, target: Destination, applying: Applying | None, keep_encrypted: bool
+) -> list[Note]:
+    """Returns everything that stands in the way of a plan."""
+    from stantools.migration.plan.checks import find_problems
+    from stantools.migration.plan.matching import find_changes
+    from stantools.migration.plan.model import Level
+
+    notes = [*find_problems(plan), *find_changes(plan, source)]
+    if not plan.source.decrypted and not keep_encrypted:
+        notes += _sealed(plan, source)
+    if applying is not None:
+        notes += target.problems(plan, applying.options(plan.way))
+    return [note for note in notes if note.level is Level.PROBLEM]
+
+
+def _sealed(plan: Plan, source: StoreSource) -> Iterator[Note]:
+    from stantools.migration.plan.model import Level, Note
+
+    for stream in plan.streams:
+        for part in stream.parts:
+            channel = source.channel(part.channel)
+            if channel is not None and channel.encrypted:
+                yield Note(
+                    Level.PROBLEM,
+                    part.channel,
+                    "its payloads look encrypted, and there is no key: nobody could read them in the stream",
+                    "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted",
+                )
+
+
+def _show(plan: Plan, problems: Sequence[Note], output: str) -> None:
+    from stantools.cli.migrationview import show_plan
+
+    if output == "table":
+        show_plan(plan, problems)
+
+
+def _refuse(plan: Plan, problems: Sequence[Note], applying: Applying) -> None:
+    """Stops where something stands in the way, or is lost without consent.
+
+    Raises:
+        RefusedError: Always in these cases.
+    """
+    if problems:
+        first = problems[0]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        about = f"{first.about}: " if first.about else ""
+        raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
+    if plan.lossy and not applying.accept_loss:
+        lost = f"{plan.lost} messages are" if plan.lost else "something is"
+        raise RefusedError(
+            f"nothing was changed: the store is damaged, {lost} lost (see above)",
+            "--accept-loss migrates what is intact; `stantools verify` says more",
+        )
+
+
+def _carry_out(
+    file: Path, plan: Plan, source: StoreSource, target: Destination, applying: Applying, output: str, progress: str
+) -> int:
+    from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.journal import Journal
+    from stantools.migration.prepared import prepare
+
+    options = applying.options(plan.way)
+    with Journal(file, plan.digest, str(plan.target)) as journal:
+        if journal.resumed:
+            console.note(f"going on with what {journal.path} remembers")
+        total = plan.messages * (2 if options.prove else 1)
+        try:
+            with StreamsProgress(progress, "migrate", total) as watch:
+                results = target.apply(prepare(plan, source), journal, options, watch)
+        except KeyboardInterrupt:
+            console.error(
+                "interrupted; streams that are complete stay, a restore that was under way leaves nothing",
+                f"to go on: the same command, or stantools migrate apply {file}",
+            )
+            return ExitCode.INTERRUPTED
+    return _report(plan, results, file, output)
+
+
+def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, output: str) -> int:
+    """Prints the results and returns the exit code."""
+    from stantools.cli.migrationview import results_json, show_results
+    from stantools.cli.output import print_json
+
+    if output == "json":
+        print_json(results_json(plan, results))
+    else:
+        show_results(results)
+    failed = [result for result in results if result.error]
+    different = [result for result in results if result.findings]
+    if file is not None and (failed or different):
+        console.note(f"when the cause is removed, go on with: stantools migrate apply {file}")
+    if failed:
+        return max(result.error.exit_code for result in failed if result.error)
+    if different:
+        return ExitCode.FINDINGS
+    if output == "table":
+        compared = sum(result.proven for result in results)
+        text = f"{len(results)} streams are as the plan says"
+        text += f"; {compared} messages were compared one by one" if compared else ""
+        click.echo(console.paint(text, "green", err=False))
+    return ExitCode.LOSS if plan.lossy and file is not None else ExitCode.CLEAN

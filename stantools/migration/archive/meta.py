@@ -1,0 +1,124 @@
+"""The configuration of a stream or consumer as an archive holds it: `meta.inf` and its hash, `meta.sum` (section 5.1).
+
+Only fields that every server version knows are written: from 2.11 on a server takes a stream offline at its next start
+if the file has a field that it does not know. Others, such as `metadata`, belong into the request of the restore.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stantools.errors import RefusedError
+from stantools.migration.archive import highway, kernels
+
+#: Fields of a stream that may be in `meta.inf`, in the order in which they are written. Values are written where the
+#: configuration has none.
+_STREAM_DEFAULTS: Final[Mapping[str, Any]] = {
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "duplicate_window": 120_000_000_000,
+}
+STREAM_FIELDS: Final = (
+    "name",
+    "subjects",
+    *_STREAM_DEFAULTS,
+    "description",
+    "placement",
+    "allow_direct",
+    "deny_delete",
+    "deny_purge",
+    "sealed",
+    "allow_rollup_hdrs",
+)
+
+_CONSUMER_DEFAULTS: Final[Mapping[str, Any]] = {
+    "deliver_policy": "all",
+    "ack_policy": "explicit",
+    "ack_wait": 30_000_000_000,
+    "max_deliver": -1,
+    "max_ack_pending": 1024,
+    "replay_policy": "instant",
+    "num_replicas": 0,
+}
+CONSUMER_FIELDS: Final = (
+    "durable_name",
+    *_CONSUMER_DEFAULTS,
+    "description",
+    "filter_subject",
+    "deliver_subject",
+    "deliver_group",
+    "flow_control",
+    "idle_heartbeat",
+    "rate_limit_bps",
+    "sample_freq",
+    "max_waiting",
+    "max_batch",
+    "max_expires",
+    "max_bytes",
+    "inactive_threshold",
+    "headers_only",
+    "backoff",
+)
+
+
+def stream_meta(stream: str, config: Mapping[str, Any], created_ns: int) -> bytes:
+    """Returns the `meta.inf` of a stream.
+
+    Args:
+        stream: Its name.
+        config: Its configuration; what is not in `STREAM_FIELDS` is left out.
+        created_ns: When it was created, in nanoseconds since 1970.
+
+    Raises:
+        RefusedError: It would be kept in memory: a server makes such a stream of an archive, empty, without an error;
+            or a name or subject is not UTF-8.
+    """
+    if config.get("storage", "file") != "file":
+        raise RefusedError(
+            f"stream {stream}: an archive cannot become a stream with storage {config['storage']}",
+            "choose file storage, or the way publish",
+        )
+    return _encode({"Created": rfc3339(created_ns)}, STREAM_FIELDS, {**_STREAM_DEFAULTS, **config, "name": stream})
+
+
+def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
+    """Returns the `meta.inf` of a durable consumer; what is not in `CONSUMER_FIELDS` is left out.
+
+    Raises:
+        RefusedError: A name or subject is not UTF-8.
+    """
+    values = {**_CONSUMER_DEFAULTS, **config, "durable_name": name}
+    return _encode({"Created": rfc3339(created_ns), "Name": name}, CONSUMER_FIELDS, values)
+
+
+def meta_sum(data: bytes | bytearray, key: bytes) -> bytes:
+    """Returns the `meta.sum` that belongs to a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
+    return kernels.hash64(data, key).to_bytes(highway.HASH_SIZE, "little").hex().encode()
+
+
+def rfc3339(timestamp: int) -> str:
+    """Formats nanoseconds since 1970 as servers read times."""
+    seconds, fraction = divmod(timestamp, 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{fraction:09d}Z"
+
+
+def _encode(first: Mapping[str, Any], fields: tuple[str, ...], values: Mapping[str, Any]) -> bytes:
+    members = {**first, **{field: values[field] for field in fields if field in values}}
+    try:
+        return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as problem:
+        raise RefusedError(
+            f"the configuration of {values.get('name', values.get('durable_name'))!r} has text that is not UTF-8",
+            "choose other names and subjects in the plan",
+        ) from problem

@@ -1,0 +1,209 @@
+"""Reading stream archives back, without trust in them: every hash and size is checked, memory is bounded.
+
+Reads what `writer` builds and what servers of the first archive format send as a stream backup, as far as their
+compression can be read (see `framing`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.migration.archive import highway, kernels, meta
+from stantools.migration.archive.consumer import ConsumerState, decode_consumer
+from stantools.migration.archive.errors import ArchiveError
+from stantools.migration.archive.framing import unframe
+from stantools.migration.archive.layout import Flaw, RecordColumns
+from stantools.migration.archive.pull import Pull
+from stantools.migration.archive.state import ArchiveState
+from stantools.migration.archive.tar import TarFile, read_files
+from stantools.migration.archive.writer import ConsumerEntry
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_BLOCK: Final = re.compile(r"msgs/([1-9][0-9]{0,9})\.blk")
+_CONSUMER: Final = re.compile(r"obs/([^/]+)/(meta\.inf|meta\.sum|o\.dat)")
+_UNICODE: Final = re.compile(r"[^\ud800-\udfff]+", re.DOTALL)
+#: Files that servers send along and can do without.
+_EXTRA: Final = re.compile(r"msgs/(index\.db|[0-9]+\.(idx|fss)|thw\.db|sched\.db)")
+#: All consumers together, which are kept until the end.
+_MAX_CONSUMERS: Final = 256 << 20
+_ROWS: Final = 16384
+_FLAWS: Final = {
+    Flaw.CUT: "ends within a record",
+    Flaw.BAD_LENGTH: "has a record with impossible sizes",
+    Flaw.BAD_HASH: "has a record whose hash is another one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Some records of a block, skipped sequences included. Valid until the next ones are asked for.
+
+    Attributes:
+        block: Number of the block.
+        buffer: Its bytes, which the columns point into.
+        columns: One row a record; `flags` is not 0 for what is no message.
+    """
+
+    block: int
+    buffer: memoryview
+    columns: RecordColumns
+
+
+class StreamReader:
+    """Reads the files of a stream once, in the order in which an archive has them.
+
+    Args:
+        files: The files with their relative names.
+        name: Where they are, for messages: the path of an archive, for example.
+
+    Attributes:
+        stream: The stream's name.
+        config: Its `meta.inf`.
+        consumers: Its consumers; complete when the records are through.
+
+    Raises:
+        ArchiveError: They do not begin with the stream's configuration.
+    """
+
+    def __init__(self, files: Iterator[TarFile], name: str) -> None:
+        self._name = name
+        self._files = files
+        self._messages = self._bytes = self._first_seq = self._last_seq = self._first_ts = self._last_ts = 0
+        self._block = self._kept = 0
+        self._metas: dict[str, dict[str, bytes]] = {}
+        inf, checksum = self._next("meta.inf"), self._next("meta.sum")
+        self.config = self._json(inf)
+        self.stream = self._stream_name()
+        self._check_sum(inf, checksum, highway.stream_key(self.stream))
+        self.consumers: list[ConsumerEntry] = []
+
+    def records(self) -> Iterator[Records]:
+        """Reads all messages, then the consumers.
+
+        Raises:
+            ArchiveError: The archive is damaged or incomplete.
+        """
+        columns = RecordColumns(_ROWS)
+        for file in self._files:
+            if match := _BLOCK.fullmatch(file.name):
+                yield from self._records(int(match[1]), file, columns)
+            elif match := _CONSUMER.fullmatch(file.name):
+                self._keep(match[1], match[2], file)
+            elif not _EXTRA.fullmatch(file.name):
+                raise ArchiveError(f"{self._name}: {file.name} does not belong into an archive")
+        self.consumers = [self._consumer(name, files) for name, files in self._metas.items()]
+
+    @property
+    def state(self) -> ArchiveState:
+        """The state of the stream; complete when the records are through."""
+        first = self._first_seq if self._messages else self._last_seq + 1 if self._last_seq else 0
+        return ArchiveState(self._messages, self._bytes, first, self._last_seq, self._first_ts, self._last_ts)
+
+    def _records(self, index: int, file: TarFile, columns: RecordColumns) -> Iterator[Records]:
+        if index <= self._block:
+            raise ArchiveError(f"{self._name}: {file.name} comes after block {self._block}")
+        self._block = index
+        key = highway.block_key(self.stream, index)
+        buffer = memoryview(file.content)
+        position, flaw = 0, Flaw.FULL
+        while flaw is Flaw.FULL:
+            rows, position, flaw = kernels.scan_records(buffer, position, key, columns)
+            part = columns.take(rows)
+            if rows:
+                self._count(part, file.name)
+                yield Records(index, buffer, part)
+        if flaw is not Flaw.NONE:
+            raise ArchiveError(f"{self._name}: {file.name} {_FLAWS[flaw]} at byte {position}")
+
+    def _count(self, columns: RecordColumns, name: str) -> None:
+        numbers = columns.sequence
+        if int(numbers[0]) <= self._last_seq or bool((numbers[1:] <= numbers[:-1]).any()):
+            raise ArchiveError(f"{self._name}: the sequences in {name} do not rise")
+        self._last_seq = int(numbers[-1])
+        live = columns.flags == 0
+        times, there = columns.timestamp[live], numbers[live]
+        if len(there):
+            if not self._messages:
+                self._first_seq, self._first_ts = int(there[0]), int(times[0])
+            self._last_ts = int(times[-1])
+            self._messages += len(there)
+            self._bytes += int(columns.length[live].sum())
+
+    def _keep(self, consumer: str, name: str, file: TarFile) -> None:
+        files = self._metas.setdefault(consumer, {})
+        if name in files:
+            raise ArchiveError(f"{self._name}: {file.name} is there twice")
+        self._kept += len(file.content)
+        if self._kept > _MAX_CONSUMERS:
+            raise ArchiveError(f"{self._name}: its consumers have more than {_MAX_CONSUMERS} bytes")
+        files[name] = bytes(file.content)
+
+    def _consumer(self, name: str, files: dict[str, bytes]) -> ConsumerEntry:
+        for needed in ("meta.inf", "meta.sum"):
+            if needed not in files:
+                raise ArchiveError(f"{self._name}: obs/{name}/{needed} is missing")
+        inf = TarFile(f"obs/{name}/meta.inf", bytearray(files["meta.inf"]))
+        checksum = TarFile(f"obs/{name}/meta.sum", bytearray(files["meta.sum"]))
+        config = self._json(inf)
+        self._check_sum(inf, checksum, highway.consumer_key(self.stream, name))
+        state: ConsumerState | None = None
+        if "o.dat" in files:
+            try:
+                state = decode_consumer(files["o.dat"])
+            except ArchiveError as problem:
+                raise ArchiveError(f"{self._name}: obs/{name}/o.dat: {problem.message}") from problem
+        return ConsumerEntry(name, config, state)
+
+    def _next(self, name: str) -> TarFile:
+        file = next(self._files, None)
+        if file is None or file.name != name:
+            found = "nothing" if file is None else file.name
+            raise ArchiveError(f"{self._name}: {found} is where {name} should be: this is not a stream archive")
+        return file
+
+    def _stream_name(self) -> str:
+        name = self.config.get("name")
+        if not isinstance(name, str) or not name or not _UNICODE.fullmatch(name):
+            raise ArchiveError(f"{self._name}: meta.inf has no name of a stream")
+        return name
+
+    def _json(self, file: TarFile) -> dict[str, Any]:
+        try:
+            value = json.loads(file.content)
+        except (ValueError, RecursionError) as problem:
+            raise ArchiveError(f"{self._name}: {file.name} is not JSON: {problem}") from problem
+        if not isinstance(value, dict):
+            raise ArchiveError(f"{self._name}: {file.name} is not a JSON object")
+        return value
+
+    def _check_sum(self, file: TarFile, checksum: TarFile, key: bytes) -> None:
+        if checksum.content != meta.meta_sum(file.content, key):
+            raise ArchiveError(f"{self._name}: {checksum.name} does not belong to {file.name} of this stream")
+
+
+class ArchiveReader(StreamReader):
+    """Reads an archive once, from its beginning to its end.
+
+    Args:
+        pieces: The framed bytes, in parts of any size.
+        name: What they are, for messages: the path of a file, for example.
+
+    Raises:
+        ArchiveError: It does not begin like an archive.
+    """
+
+    def __init__(self, pieces: Iterable[ReadableBuffer], name: str = "the archive") -> None:
+        super().__init__(_unpacked(pieces, name), name)
+
+
+def _unpacked(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[TarFile]:
+    pull = Pull(iter(unframe(pieces, name)), f"{name}, unpacked,")
+    yield from read_files(pull)
+    if not pull.at_end() and any(pull.take(1)):
+        raise ArchiveError(f"{name}: something follows behind the end of the tar")

@@ -1,0 +1,252 @@
+"""Building a stream archive (migration spec, section 5), piece by piece, with about two blocks of memory.
+
+    meta.inf, meta.sum         the stream's configuration
+    msgs/1.blk, msgs/2.blk, …  its messages, skip records for sequences that are missing
+    obs/<consumer>/…           configuration and state of each consumer
+
+A server that is sent these bytes makes the stream of them, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from stantools.errors import RefusedError
+from stantools.migration.archive import highway, kernels, meta, tar
+from stantools.migration.archive.consumer import ConsumerState, encode_consumer
+from stantools.migration.archive.framing import STORED, Framer
+from stantools.migration.archive.layout import (
+    EMPTY_RECORD_SIZE,
+    MAX_RECORD_SIZE,
+    MAX_SEQUENCE,
+    MAX_SKIPS,
+    Stop,
+)
+from stantools.migration.archive.sizes import record_sizes
+from stantools.migration.archive.state import ArchiveState, Tally, measure
+from stantools.migration.batches import Batch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ArchiveState", "ConsumerEntry", "StreamArchive", "measure"]
+
+#: What a gap may need in a block behind its last message.
+_SKIPS_SIZE: Final = MAX_SKIPS * EMPTY_RECORD_SIZE
+#: The last file before the messages: what comes up to it is sent at once.
+_LAST_OF_STREAM: Final = "meta.sum"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerEntry:
+    """A durable consumer of a stream.
+
+    Attributes:
+        name: Its name.
+        config: Its configuration as in the API.
+        state: How far it is; None if it begins where its configuration says.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    state: ConsumerState | None = None
+
+
+class StreamArchive:
+    """Builds the archive of one stream.
+
+    Args:
+        stream: Its name; part of the hashes, so it cannot be changed later.
+        config: Its configuration as in the API; what not every server knows is left out.
+        created_ns: When it was created, in nanoseconds since 1970.
+        origin: Messages get headers with channel, sequence and time.
+        compression: `stored` or `snappy`.
+        block_bytes: About the size of a block.
+
+    Raises:
+        RefusedError: A stream with this configuration cannot be made of an archive.
+        UsageError: There is no such compression here.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        config: Mapping[str, Any],
+        created_ns: int,
+        *,
+        origin: bool,
+        compression: str = STORED,
+        block_bytes: int = 8_000_000,
+    ) -> None:
+        self._stream = stream
+        self._meta = meta.stream_meta(stream, config, created_ns)
+        self._created = created_ns
+        self._modified = max(0, created_ns // 1_000_000_000)
+        self._origin = origin
+        self._framer = Framer(compression)
+        self._room = block_bytes
+        self._tally = Tally()
+        self._last = 0
+        self._index = 1
+        self._position = 0
+        self._key = highway.block_key(stream, 1)
+        self._file = np.zeros(0, np.uint8)
+        self._block = self._file
+
+    @property
+    def state(self) -> ArchiveState:
+        """What the server must report once it has all pieces; complete when they are."""
+        return self._tally.state(self._last)
+
+    def pieces(
+        self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
+    ) -> Iterator[memoryview]:
+        """Builds the archive. Only once for each object.
+
+        Args:
+            batches: All messages, in rising order of their sequences in the stream.
+            consumers: Called when the messages are through.
+            last: The last sequence that the stream has used, of a message or not.
+
+        Yields:
+            The framed bytes, always whole frames. Each is complete before it comes, so that a server waiting for it
+            does not wait for long, and valid until the next one is asked for.
+
+        Raises:
+            RefusedError: A message is too large for a record, or sequences are not what a stream can have.
+            UsageError: A consumer's state contradicts itself.
+        """
+        small = bytearray()
+        for name, content in self.members(batches, consumers, last):
+            if isinstance(content, memoryview):
+                yield self._framer.frame(self._in_tar(name, len(content)))
+                continue
+            small += tar.whole_file(name, content, self._modified)
+            if name == _LAST_OF_STREAM:
+                yield self._framer.frame(small)
+                small = bytearray()
+        yield self._framer.frame(small + tar.END)
+
+    def members(
+        self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
+    ) -> Iterator[tuple[str, bytes | memoryview]]:
+        """Builds the files of the archive, which are also those of the stream's directory on a server.
+
+        To be used instead of `pieces`, where arguments and exceptions are explained.
+
+        Yields:
+            The relative name and the content of each file. Blocks are a `memoryview`, valid until the next file is
+            asked for.
+        """
+        yield from self._described("", self._meta, highway.stream_key(self._stream))
+        self._reserve(self._room)
+        for batch in batches:
+            yield from self._add(batch)
+        yield from self._add_end(last)
+        for entry in consumers():
+            folder = f"obs/{entry.name}/"
+            config = meta.consumer_meta(entry.name, entry.config, self._created)
+            yield from self._described(folder, config, highway.consumer_key(self._stream, entry.name))
+            if entry.state is not None:
+                yield f"{folder}o.dat", encode_consumer(entry.state)
+
+    def _described(self, folder: str, config: bytes, key: bytes) -> Iterator[tuple[str, bytes]]:
+        yield f"{folder}meta.inf", config
+        yield f"{folder}meta.sum", meta.meta_sum(config, key)
+
+    def _reserve(self, room: int) -> None:
+        """Makes the block large enough for so many bytes of records. What is in it is lost."""
+        # In front goes its name, behind it what fills it up to whole units.
+        self._file = np.zeros(tar.UNIT + room + _SKIPS_SIZE + tar.UNIT, np.uint8)
+        self._block = self._file[tar.UNIT : -tar.UNIT]
+
+    def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
+        row = 0
+        while True:
+            before = row
+            row, self._position, size, stop = kernels.encode_records(
+                batch.buffer,
+                batch.columns,
+                batch.sequence,
+                row,
+                batch.channel,
+                batch.subject,
+                self._origin,
+                self._key,
+                self._tally.last_seq,
+                self._tally.last_ts,
+                self._room,
+                self._block,
+                self._position,
+            )
+            self._tally.add(batch, before, row, size)
+            if stop is Stop.DONE:
+                return
+            if stop is Stop.FULL and not self._position:
+                self._reserve(int(self._sizes(batch)[row]))
+            elif stop in (Stop.FULL, Stop.GAP):
+                yield self._sealed()
+            else:
+                raise self._refused(batch, row, stop)
+
+    def _sizes(self, batch: Batch) -> NDArray[np.int64]:
+        return record_sizes(batch.columns, len(batch.channel), len(batch.subject), self._origin)[0]
+
+    def _add_end(self, last: int) -> Iterator[tuple[str, memoryview]]:
+        """Skip records up to the last sequence."""
+        if last > MAX_SEQUENCE:
+            raise self._beyond(last)
+        self._last = last
+        missing = last - self._tally.last_seq
+        if missing > 0:
+            count, time = missing, self._tally.last_ts
+            if not self._tally.messages:
+                count, time = 1, self._created
+            elif missing > MAX_SKIPS:
+                # A server may write behind it: not into a block with a giant hole.
+                yield self._sealed()
+                count = 1
+            self._position = kernels.encode_skips(last - count + 1, count, time, self._key, self._block, self._position)
+        if self._position:
+            yield self._sealed()
+
+    def _sealed(self) -> tuple[str, memoryview]:
+        """Name and content of the block so far; begins the next one."""
+        name, content = f"msgs/{self._index}.blk", self._block[: self._position].data
+        self._index += 1
+        self._position = 0
+        self._key = highway.block_key(self._stream, self._index)
+        return name, content
+
+    def _in_tar(self, name: str, size: int) -> memoryview:
+        """The block that was sealed last as it stands in a tar; it becomes so where it is, without a copy."""
+        end = tar.UNIT + size + tar.padding(size)
+        self._file[: tar.UNIT] = np.frombuffer(tar.file_header(name, size, self._modified), np.uint8)
+        self._file[tar.UNIT + size : end] = 0
+        return self._file.data[:end]
+
+    def _refused(self, batch: Batch, row: int, stop: Stop) -> RefusedError:
+        number = int(batch.sequence[row])
+        channel = batch.channel.decode("utf-8", "backslashreplace")
+        if stop is Stop.TOO_LARGE:
+            return RefusedError(
+                f"channel {channel}: message {int(batch.columns.sequence[row])} needs {int(self._sizes(batch)[row])} "
+                f"bytes in stream {self._stream}, a server takes at most {MAX_RECORD_SIZE} from an archive",
+                "leave the channel out, or choose the way publish",
+            )
+        if number > MAX_SEQUENCE:
+            return self._beyond(number)
+        return RefusedError(
+            f"channel {channel}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
+            "see what `stantools verify` says about the channel",
+        )
+
+    def _beyond(self, number: int) -> RefusedError:
+        return RefusedError(
+            f"sequence {number} is more than a stream can have: stream {self._stream} ends at {MAX_SEQUENCE}",
+            "see what `stantools verify` says about the channel",
+        )

@@ -1,0 +1,111 @@
+"""Where a plan goes: a running server, a directory of backups, or the store directory of a stopped server.
+
+All three are asked the same: what stands in the way, make it so, is it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from stantools.errors import StantoolsError
+from stantools.migration.apply import ApplyOptions, Outcome, StreamResult, apply_streams, prove
+from stantools.migration.journal import Journal
+from stantools.migration.plan.model import Note, Plan, TargetKind, TargetRef, Way
+from stantools.migration.prepared import PreparedStream
+from stantools.migration.target.connection import connect
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from stantools.migration.watch import Stage, Watch
+
+_T = TypeVar("_T")
+
+
+class Destination(Protocol):
+    """A place that streams are made in."""
+
+    def reference(self) -> TargetRef:
+        """Returns what a plan says about it, with the server's version as far as it is known."""
+
+    def problems(self, plan: Plan, options: ApplyOptions) -> list[Note]:
+        """Looks for what stands in the way, before anything is created."""
+
+    def apply(
+        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+    ) -> list[StreamResult]:
+        """Makes every stream what the plan says."""
+
+    def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
+        """Compares every stream with the store."""
+
+
+class ServerDestination:
+    """A running server.
+
+    Args:
+        options: How to connect.
+        name: What a plan calls it, if not by its URLs.
+    """
+
+    def __init__(self, options: ConnectOptions, *, name: str = "") -> None:
+        self._options = options
+        self._name = name
+
+    def reference(self) -> TargetRef:
+        """Returns its URLs and version."""
+
+        async def ask(js: JetStream) -> TargetRef:
+            places = (self._name,) if self._name else self._options.servers or (js.connection.url,)
+            return TargetRef(TargetKind.SERVER, tuple(places), js.connection.version)
+
+        return self._run(ask)
+
+    def problems(self, plan: Plan, options: ApplyOptions) -> list[Note]:
+        """Asks the server for limits of the account, streams that exist, and what its version cannot."""
+
+        async def ask(js: JetStream) -> list[Note]:
+            return await preflight_plan(js, plan, options)
+
+        return self._run(ask)
+
+    def apply(
+        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+    ) -> list[StreamResult]:
+        """Restores or publishes every stream, and proves it."""
+        return self._run(lambda js: apply_streams(js, streams, journal, options, watch))
+
+    def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
+        """Reads every stream back."""
+        return self._run(lambda js: prove_streams(js, streams, way, watch, parallel))
+
+    def _run(self, work: Callable[[JetStream], Awaitable[_T]]) -> _T:
+        async def main() -> _T:
+            async with connect(self._options) as connection:
+                return await work(JetStream(connection))
+
+        return asyncio.run(main())
+
+
+async def prove_streams(
+    js: JetStream, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int
+) -> list[StreamResult]:
+    """Compares streams on a server with the store; results are in the order of the streams."""
+    slots = asyncio.Semaphore(parallel)
+
+    async def one(stream: PreparedStream) -> StreamResult:
+        result = StreamResult(stream.name, Outcome.COMPARED)
+        async with slots:
+            watch.begin(stream.name, Stage.PROVE, stream.source.count)
+            try:
+                proof = await prove(js, stream, way, watch)
+            except StantoolsError as problem:
+                result.outcome, result.error = Outcome.FAILED, problem
+            else:
+                result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
+                result.messages, result.bytes = proof.messages, proof.bytes
+            finally:
+                watch.end(stream.name)
+        return result
+
+    return await asyncio.gather(*(one(stream) for stream in streams))

@@ -1,0 +1,147 @@
+"""Streams as backups in a directory, made without any server (migration spec, section 4).
+
+    OUT/<stream>/backup.json      {"config": …, "state": …}: the request for a restore
+    OUT/<stream>/stream.tar.s2    the archive
+
+This is what `nats stream restore OUT/<stream>` of the official command line takes, and `nats account restore OUT`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import RefusedError
+from stantools.migration.archive.framing import STORED
+from stantools.migration.archive.meta import stream_meta
+from stantools.migration.archive.state import ArchiveState
+from stantools.migration.offlineproof import prove_backup
+from stantools.migration.offlineread import ARCHIVE, REQUEST, check_backup
+from stantools.migration.plan.model import StreamPlan
+from stantools.migration.plan.names import name_problem
+from stantools.migration.prepared import PreparedStream
+from stantools.migration.watch import Stage, Unwatched, Watch
+from stantools.recovery.place import check_room
+from stantools.store.atomic import absolute, new_directory
+from stantools.store.durable import fsync_directory, write_all, writing
+
+__all__ = ["BackupResult", "backup_directory", "check_backup", "estimated_bytes", "prove_backup", "write_backup"]
+
+#: Bytes of a record beside subject and payload, and about what headers add.
+_RECORD_BYTES = 34
+_REPLY_BYTES = 64
+_ORIGIN_BYTES = 150
+
+
+@dataclass(frozen=True)
+class BackupResult:
+    """A backup that is there.
+
+    Attributes:
+        stream: The stream's name.
+        directory: Where.
+        state: What a server will say of the stream when it has restored it.
+        bytes: Size of the archive.
+        present: It was there already, exactly so.
+    """
+
+    stream: str
+    directory: Path
+    state: ArchiveState
+    bytes: int
+    present: bool = False
+
+
+def backup_directory(out: Path, stream: str) -> Path:
+    """Returns where the backup of a stream goes.
+
+    Raises:
+        RefusedError: The name cannot be that of a stream.
+    """
+    if problem := name_problem(stream):
+        raise RefusedError(f"stream {stream!r}: {problem}", "change the name in the plan")
+    return out / stream
+
+
+def write_backup(
+    out: Path, stream: PreparedStream, *, compression: str = STORED, watch: Watch | None = None
+) -> BackupResult:
+    """Writes the backup of a stream: it is there whole and synced, or not at all.
+
+    One that is there already is compared with the source, message by message, and left alone if it is exactly this.
+
+    Args:
+        out: The directory for backups; made if it is missing.
+        stream: The stream.
+        compression: `stored` or `snappy`.
+        watch: Told how many messages are written, or compared.
+
+    Raises:
+        RefusedError: Another backup is there, another run is writing it, there is too little room, or the stream
+            cannot be made of an archive.
+        StoreUnwritableError: It cannot be written.
+        StoreUnreadableError: The source, or what is there, cannot be read.
+    """
+    target = backup_directory(absolute(out), stream.name)
+    if target.is_dir() and any(target.iterdir()):
+        return _present(target, stream, watch)
+    check_room(target, estimated_bytes(stream.plan))
+    with writing(out, "nothing was written"):
+        if not out.exists():
+            out.mkdir()
+            fsync_directory(absolute(out).parent)
+    with new_directory(target) as directory:
+        state = _write(directory, stream, compression, watch or Unwatched())
+    return BackupResult(stream.name, target, state, (target / ARCHIVE).stat().st_size)
+
+
+def request(plan: StreamPlan, state: ArchiveState) -> dict[str, Any]:
+    """Returns the request for a restore.
+
+    All that is in the archive's configuration is said again, since the official command line knows other defaults than
+    servers do.
+    """
+    config = json.loads(stream_meta(plan.name, plan.config, plan.created_ns))
+    del config["Created"]
+    return {"config": {**config, **plan.config}, "state": state.as_json() | {"consumer_count": len(plan.consumers)}}
+
+
+def estimated_bytes(stream: StreamPlan) -> int:
+    """Returns about how many bytes the files of a stream take."""
+    subjects = sum(part.messages * len(part.subject) for part in stream.parts)
+    fixed = _RECORD_BYTES + _REPLY_BYTES + (_ORIGIN_BYTES if stream.origin_headers else 0)
+    return stream.bytes + subjects + stream.messages * fixed
+
+
+def _present(target: Path, stream: PreparedStream, watch: Watch | None) -> BackupResult:
+    for name in (REQUEST, ARCHIVE):
+        if not (target / name).is_file():
+            raise RefusedError(
+                f"{target}: exists already and is no backup: it has no {name}", "choose another directory"
+            )
+    proof = prove_backup(target, stream, watch)
+    if proof.findings:
+        raise RefusedError(
+            f"{target}: holds another backup: {proof.findings[0].detail}",
+            "remove it if it is not needed any more, or choose another directory",
+        )
+    return BackupResult(stream.name, target, stream.measure(), (target / ARCHIVE).stat().st_size, present=True)
+
+
+def _write(directory: Path, stream: PreparedStream, compression: str, watch: Watch) -> ArchiveState:
+    archive = stream.archive(stream.plan.config, compression)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    watch.begin(stream.name, Stage.LOAD, stream.source.count)
+    descriptor = os.open(directory / ARCHIVE, flags, 0o666)
+    try:
+        for piece in stream.pieces(archive, watch):
+            write_all(descriptor, piece)
+    finally:
+        os.close(descriptor)
+        watch.end(stream.name)
+    text = json.dumps(request(stream.plan, archive.state), indent=2, ensure_ascii=False)
+    (directory / REQUEST).write_text(text + "\n", encoding="utf-8")
+    return archive.state

@@ -1,0 +1,261 @@
+"""What stands in the way of a plan: found from the plan itself, so that it is found again after every edit.
+
+What the target already holds is not asked here: streams that exist and limits of accounts are looked at before
+applying, on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stantools.migration.plan.fields import CONSUMER_FIELDS, STREAM_FIELDS
+from stantools.migration.plan.model import (
+    ConsumerKind,
+    ConsumerPlan,
+    Level,
+    Note,
+    Plan,
+    StreamPlan,
+    TargetKind,
+    Way,
+)
+from stantools.migration.plan.names import LONGEST, name_problem, overlap, reserved, subject_problem
+from stantools.migration.plan.units import format_duration
+from stantools.store.directory import subject_matches
+
+_SHORTEST_AGE = 100_000_000
+_MANY_STREAMS = 500
+
+
+def find_problems(plan: Plan) -> list[Note]:
+    """Looks for what would go wrong.
+
+    Returns:
+        Problems, with which a plan must not be applied, and warnings; in the order of the plan.
+    """
+    notes = [*_whole(plan)]
+    for stream in plan.streams:
+        notes += _names_and_subjects(stream)
+        notes += _settings(plan, stream)
+        for consumer in stream.consumers:
+            notes += _consumer(stream, consumer)
+        notes += _consumer_names(stream)
+    notes += _between_streams(plan)
+    return notes
+
+
+def _problem(about: str, text: str, remedy: str) -> Note:
+    return Note(Level.PROBLEM, about, text, remedy)
+
+
+def _warning(about: str, text: str, remedy: str = "") -> Note:
+    return Note(Level.WARNING, about, text, remedy)
+
+
+def _whole(plan: Plan) -> Iterator[Note]:
+    kind = plan.target.kind
+    if not plan.streams:
+        yield _problem("", "no channel goes along", "check the patterns of channels and the overrides")
+    if plan.way is Way.PUBLISH and kind is not TargetKind.SERVER:
+        yield _problem("", f"publishing needs a running server, the target is a {kind}", "plan with `way: archive`")
+    replicated = sum(stream.settings.get("num_replicas", 1) > 1 for stream in plan.streams)
+    if replicated > _MANY_STREAMS:
+        text = f"{replicated} streams with several replicas: each one is a raft group of its own on the cluster"
+        yield _warning("", text, "migrate with `replicas: 1` and raise it stream by stream, or join channels")
+
+
+def _names_and_subjects(stream: StreamPlan) -> Iterator[Note]:
+    name = stream.name
+    if problem := name_problem(name):
+        yield _problem(name, f"{name!r} cannot be the name of a stream: {problem}", "choose another name")
+    elif len(name.encode()) > LONGEST:
+        text = f"the name has more than {LONGEST} bytes: some servers cannot delete such a stream completely"
+        yield _warning(name, text, "choose a shorter name")
+    if not stream.parts:
+        yield _problem(name, "no channel goes into the stream", "take the stream out of the plan")
+    if stream.renumbered != (len(stream.parts) > 1):
+        yield _problem(name, "exactly streams of several channels are numbered anew", "plan again")
+    for subject in stream.subjects:
+        if problem := subject_problem(subject, wildcards=True):
+            yield _problem(name, problem, "correct the subject")
+        elif system := reserved(subject):
+            text = f"subject {subject!r} overlaps {system!r}, which belongs to the system"
+            yield _problem(name, text, "give the channel another subject, for example by a prefix such as `stan.`")
+    yield from _twice(name, "subject", stream.subjects)
+    for one, two in _overlapping((subject, "") for subject in dict.fromkeys(stream.subjects)):
+        yield _problem(name, f"its subjects {one[0]!r} and {two[0]!r} overlap", "take one of the two out")
+    yield from _twice(name, "channel", (part.channel for part in stream.parts))
+    yield from _twice(name, "subject of a channel", (part.subject for part in stream.parts))
+    for part in stream.parts:
+        if problem := subject_problem(part.subject):
+            yield _problem(name, problem, "correct the subject of the channel")
+        elif not any(subject_matches(subject, part.subject) for subject in stream.subjects):
+            text = f"subject {part.subject!r} of channel {part.channel!r} is none of the stream's subjects"
+            yield _problem(name, text, "add it to `subjects`, or leave `subjects` out")
+
+
+def _settings(plan: Plan, stream: StreamPlan) -> Iterator[Note]:
+    settings, name = stream.settings, stream.name
+    if settings.get("storage") == "memory" and plan.way is Way.ARCHIVE:
+        text = "an archive cannot be restored into memory: the server would make an empty stream and report success"
+        yield _problem(name, text, "use `storage: file`, or `way: publish`")
+    if plan.target.kind is TargetKind.STORE and settings.get("num_replicas", 1) > 1:
+        text = "replicas are made by a running cluster, not in a store directory"
+        yield _problem(name, text, "use `replicas: 1` and raise it when the server runs")
+    age, window = settings.get("max_age", 0), settings.get("duplicate_window", 0)
+    if 0 < age < _SHORTEST_AGE:
+        yield _problem(name, "max_age is below 100ms, which the server refuses", "raise it")
+    elif 0 < age < window:
+        text = f"duplicate_window {format_duration(window)} is longer than max_age {format_duration(age)}"
+        yield _problem(name, text, "make duplicate_window as short as max_age, at least")
+    if 0 < settings.get("max_consumers", -1) < len(stream.consumers):
+        text = f"max_consumers is {settings['max_consumers']}, but {len(stream.consumers)} consumers are planned"
+        yield _problem(name, text, "raise max_consumers")
+    if plan.way is Way.PUBLISH and not stream.origin_headers:
+        text = "published messages get new timestamps, and without headers the old ones are lost"
+        yield _warning(name, text, "set `origin_headers: yes`")
+    if stream.renumbered and not stream.origin_headers:
+        text = "messages are numbered anew, and without headers their sequences in the channels are lost"
+        yield _warning(name, text, "set `origin_headers: yes`")
+    version = plan.target.version
+    for field in STREAM_FIELDS:
+        if version and version[:2] < field.since and field.key in settings and field.key != "metadata":
+            text = f"{field.label} needs server {field.since[0]}.{field.since[1]}, the target has {_version(plan)}"
+            yield _warning(name, text + ": it is ignored there", "take it out")
+
+
+def _version(plan: Plan) -> str:
+    return ".".join(map(str, plan.target.version or ()))
+
+
+def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[Note]:
+    about, settings, position = f"{stream.name}/{consumer.name}", consumer.settings, consumer.position
+    if problem := name_problem(consumer.name):
+        yield _problem(about, f"{consumer.name!r} cannot be the name of a consumer: {problem}", "choose another name")
+    part = next((part for part in stream.parts if part.channel == consumer.channel), None)
+    if part is None:
+        text = f"its channel {consumer.channel!r} does not go into this stream"
+        yield _problem(about, text, "put the consumer to the stream of its channel")
+        return
+    wanted = settings.get("filter_subject")
+    if wanted is None and len(stream.parts) > 1:
+        yield _problem(about, "it would get messages of other channels too", f"add `filter_subject: {part.subject}`")
+    elif wanted is not None and not subject_matches(wanted, part.subject):
+        text = f"filter_subject {wanted!r} does not match {part.subject!r}, the subject of its channel"
+        yield _problem(about, text, f"use `filter_subject: {part.subject}`")
+    if position.delivered > part.last:
+        text = f"delivered {position.delivered} is behind the channel's last sequence {part.last}"
+        yield _problem(about, text, f"use at most {part.last}")
+    if position != type(position).of(position.delivered, position.pending):
+        text = "its acknowledgement floor does not fit what is pending"
+        yield _problem(about, text, "plan again")
+    elif position.pending and position.pending[-1] > position.delivered:
+        text = f"{position.pending[-1]} is pending, but only {position.delivered} was delivered"
+        yield _problem(about, text, "take it out of `pending`, or raise `delivered`")
+    limit = settings.get("max_ack_pending", -1)
+    if 0 <= limit < len(position.pending):
+        text = f"max_ack_pending is {limit}, but {len(position.pending)} messages are pending"
+        yield _problem(about, text, f"use at least {len(position.pending)}, else nothing new is delivered")
+    if settings.get("num_replicas", 0) > stream.settings.get("num_replicas", 1):
+        yield _problem(about, "it has more replicas than its stream", "lower them, or leave them out")
+    yield from _delivery(about, consumer)
+
+
+def _delivery(about: str, consumer: ConsumerPlan) -> Iterator[Note]:
+    settings = consumer.settings
+    if consumer.kind is ConsumerKind.PUSH:
+        if "deliver_subject" not in settings:
+            yield _problem(about, "a push consumer needs a subject to deliver to", "add `deliver_subject: …`")
+        if settings.get("flow_control") and "deliver_group" in settings:
+            yield _problem(about, "flow control does not work with a deliver group", "take `flow_control` out")
+        if settings.get("flow_control") and not settings.get("idle_heartbeat"):
+            yield _problem(about, "flow control needs a heartbeat", "add `idle_heartbeat: 5s`")
+        if "max_waiting" in settings:
+            yield _problem(about, "max_waiting is for pull consumers", "take it out")
+        return
+    wrong = [f.label for f in CONSUMER_FIELDS if f.key in settings and f.key in _PUSH_ONLY]
+    if wrong:
+        text = f"a pull consumer has no {', '.join(wrong)}"
+        yield _problem(about, text, "take them out, or use `kind: push`")
+
+
+_PUSH_ONLY = frozenset(("deliver_subject", "deliver_group", "idle_heartbeat", "flow_control"))
+
+
+def _consumer_names(stream: StreamPlan) -> Iterator[Note]:
+    yield from _twice(stream.name, "consumer", (consumer.name for consumer in stream.consumers))
+    yield from _same_but_for_case(stream.name, "consumers", (consumer.name for consumer in stream.consumers))
+
+
+def _between_streams(plan: Plan) -> Iterator[Note]:
+    yield from _twice("", "stream", (stream.name for stream in plan.streams))
+    yield from _same_but_for_case("", "streams", (stream.name for stream in plan.streams))
+    for channel, streams in _owners((part.channel, stream.name) for stream in plan.streams for part in stream.parts):
+        if len(set(streams)) > 1:
+            text = f"channel {channel!r} goes into several streams: {', '.join(sorted(set(streams)))}"
+            yield _problem("", text, "leave it in one of them")
+    subjects = [(subject, stream.name) for stream in plan.streams for subject in dict.fromkeys(stream.subjects)]
+    for one, two in _overlapping(subjects):
+        if one[1] != two[1]:
+            text = f"subjects {one[0]!r} of stream {one[1]} and {two[0]!r} of stream {two[1]} overlap"
+            yield _problem(two[1], text, "a message can only go into one stream: change one of the two")
+    delivered = [
+        (consumer.settings["deliver_subject"], f"{stream.name}/{consumer.name}")
+        for stream in plan.streams
+        for consumer in stream.consumers
+        if "deliver_subject" in consumer.settings
+    ]
+    for subject, consumers in _owners(delivered):
+        if len(consumers) > 1:
+            text = f"consumers {', '.join(consumers)} deliver to the same subject {subject!r}"
+            yield _problem("", text, "give each its own")
+    if delivered:
+        wild = [pair for pair in subjects if _is_wild(pair[0])]
+        literal = {subject: name for subject, name in subjects if not _is_wild(subject)}
+        for subject, consumer in delivered:
+            names = [literal[subject]] if subject in literal else [n for s, n in wild if subject_matches(s, subject)]
+            for name in names:
+                text = f"it delivers to {subject!r}, which stream {name} would store again"
+                yield _problem(consumer, text, "choose a deliver_subject that no stream listens on")
+
+
+def _is_wild(subject: str) -> bool:
+    return "*" in subject or ">" in subject
+
+
+def _owners(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    owners: dict[str, list[str]] = {}
+    for thing, owner in pairs:
+        owners.setdefault(thing, []).append(owner)
+    return owners.items()
+
+
+def _twice(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
+    for name, all_of_them in _owners((name, name) for name in names):
+        if len(all_of_them) > 1:
+            yield _problem(about, f"{what} {name!r} is there {len(all_of_them)} times", "give each its own")
+
+
+def _same_but_for_case(about: str, what: str, names: Iterable[str]) -> Iterator[Note]:
+    for _, same in _owners((name.casefold(), name) for name in dict.fromkeys(names)):
+        if len(same) > 1:
+            text = f"{what} {', '.join(same)} differ only in case: on some file systems they are one directory"
+            yield _warning(about, text, "choose names that differ otherwise")
+
+
+def _overlapping(subjects: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Gives pairs of subjects that overlap; equal literal ones of different owners too."""
+    listed = list(subjects)
+    seen: dict[str, tuple[str, str]] = {}
+    wild: list[tuple[str, str]] = []
+    for pair in listed:
+        if _is_wild(pair[0]):
+            wild.append(pair)
+        elif pair[0] in seen:
+            yield seen[pair[0]], pair
+        else:
+            seen[pair[0]] = pair
+    for at, pair in enumerate(wild):
+        for other in (*wild[:at], *seen.values()):
+            if overlap(pair[0], other[0]):
+                yield other, pair

@@ -1,0 +1,290 @@
+"""Makes the plan of a migration: which stream each channel goes into, with which settings and consumers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stantools.errors import UsageError
+from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
+from stantools.migration.plan.limits import DUPLICATE_WINDOW, left_out_limits, removed_at_once, stream_limits
+from stantools.migration.plan.matching import channel_part
+from stantools.migration.plan.model import (
+    UNLIMITED,
+    ChannelPart,
+    ConsumerKind,
+    LeftOut,
+    Note,
+    Plan,
+    SourceRef,
+    StreamPlan,
+    TargetRef,
+    Way,
+    created_at,
+)
+from stantools.migration.plan.names import apart, overlap, reserved, stream_name, subject_name
+from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
+from stantools.migration.plan.remarks import channel_notes, left_behind, store_notes
+from stantools.migration.source import ChannelSource, StoreSource
+
+#: Members of a stream's metadata that say where it comes from; the description says it too, for older servers.
+METADATA_CHANNEL = "stantools.channel"
+METADATA_CHANNELS = "stantools.channels"
+
+
+@dataclass
+class _Member:
+    """A channel on its way into a stream."""
+
+    channel: ChannelSource
+    part: ChannelPart
+    override: Override
+    origin: str
+    durables: ChannelDurables
+
+
+@dataclass
+class _Draft:
+    """A stream that is being planned."""
+
+    name: str
+    members: list[_Member] = field(default_factory=list)
+
+    @property
+    def parts(self) -> tuple[ChannelPart, ...]:
+        return tuple(member.part for member in self.members)
+
+
+def make_plan(
+    source: StoreSource,
+    options: PlanOptions | None = None,
+    target_version: tuple[int, int, int] | None = None,
+    *,
+    now_ns: int | None = None,
+) -> Plan:
+    """Plans a migration. Nothing is changed anywhere.
+
+    Args:
+        source: The store.
+        options: What is asked for.
+        target_version: The server's version, if there is a server.
+        now_ns: The present in nanoseconds since 1970, by default that of the clock.
+
+    Returns:
+        The plan. What stands in its way is told by `checks.find_problems`.
+
+    Raises:
+        UsageError: Overrides contradict each other.
+        StoreUnreadableError: The store cannot be read any more.
+    """
+    options = options or PlanOptions()
+    now = time.time_ns() if now_ns is None else now_ns
+    target = replace(options.target.without_secrets(), version=target_version or options.target.version)
+    planner = _Planner(source, options, target, now)
+    streams = planner.streams()
+    return Plan(
+        _source_ref(source, options),
+        target,
+        options.way,
+        tuple(streams),
+        tuple(planner.left_out),
+        tuple(planner.notes),
+        now,
+    )
+
+
+def _source_ref(source: StoreSource, options: PlanOptions) -> SourceRef:
+    salvage = source.plan
+    return SourceRef(
+        str(salvage.source.absolute()),
+        salvage.crc.polynomial,
+        tuple(salvage.options.patterns),
+        salvage.options.generation,
+        salvage.options.archived,
+        options.decrypted,
+    )
+
+
+class _Planner:
+    """One planning.
+
+    Attributes:
+        notes: What was noticed.
+        left_out: What stays behind.
+    """
+
+    def __init__(self, source: StoreSource, options: PlanOptions, target: TargetRef, now_ns: int) -> None:
+        self._source = source
+        self._options = options
+        self._target = target
+        self._now = now_ns
+        self._kept = {plan.name: plan for plan in source.plan.channels}
+        self.notes: list[Note] = []
+        self.left_out: list[LeftOut] = []
+
+    def streams(self) -> list[StreamPlan]:
+        """Plans all streams, sorted by name."""
+        drafts = self._drafts()
+        subjects = self._subjects(drafts)
+        streams = [self._stream(draft, subjects[draft.name]) for draft in drafts]
+        for stream, draft in zip(streams, drafts, strict=True):
+            self.notes += removed_at_once(stream, [member.channel for member in draft.members], self._now)
+        channels = [member.channel.name for draft in drafts for member in draft.members]
+        self.notes += store_notes(self._source, self._options, streams)
+        self.left_out += left_behind(self._source)
+        if self._options.limits is not None:
+            self.left_out += left_out_limits(self._options.limits, channels)
+        return streams
+
+    def _drafts(self) -> list[_Draft]:
+        """Puts the channels to their streams."""
+        named: dict[str, _Draft] = {}
+        alone: list[_Member] = []
+        for channel in self._source.channels:
+            override, origin = self._options.override_for(channel.name)
+            if override.skip:
+                text = (
+                    f"left out as asked, with {channel.count} messages and {len(channel.subscriptions)} subscriptions"
+                )
+                self.left_out.append(LeftOut("channel", channel.name, text))
+                continue
+            member = self._member(channel, override, origin)
+            if override.stream is None:
+                alone.append(member)
+            else:
+                named.setdefault(override.stream, _Draft(override.stream)).members.append(member)
+        channels = [member.channel.name for member in alone]
+        wanted = [stream_name(channel, self._options.stream_prefix) for channel in channels]
+        names = apart(wanted, channels, taken=named)
+        drafts = [*named.values(), *(_Draft(name, [member]) for name, member in zip(names, alone, strict=True))]
+        for draft in drafts:
+            draft.members.sort(key=lambda member: member.channel.raw_name)
+        return sorted(drafts, key=lambda draft: draft.name)
+
+    def _member(self, channel: ChannelSource, override: Override, origin: str) -> _Member:
+        subject = override.subject or subject_name(channel.name, self._options.subject_prefix)
+        part = channel_part(channel, subject)
+        durables = sort_subscriptions(channel.name, channel.subscriptions, channel.sequences, channel.last)
+        self.notes += channel_notes(channel, self._kept[channel.raw_name], decrypted=self._options.decrypted)
+        self.notes += durables.notes
+        self.left_out += durables.left_out
+        return _Member(channel, part, override, origin, durables)
+
+    def _subjects(self, drafts: Sequence[_Draft]) -> dict[str, tuple[str, ...]]:
+        """Returns the subjects of each stream.
+
+        Those of its channels; where a pattern with wildcards says what goes into a stream, the pattern, so that new
+        channels go there too, as streaming would make them. Unless it takes subjects of another stream.
+        """
+        subjects = {draft.name: tuple(part.subject for part in draft.parts) for draft in drafts}
+        wild = {draft.name: self._wildcard(draft) for draft in drafts}
+        for name, pattern in wild.items():
+            if not pattern:
+                continue
+            others = (s for other, all_of_it in subjects.items() if other != name for s in all_of_it)
+            patterns = (p for other, p in wild.items() if other != name and p)
+            if not any(overlap(pattern, other) for other in (*others, *patterns)):
+                subjects[name] = (pattern,)
+        return subjects
+
+    def _wildcard(self, draft: _Draft) -> str:
+        origins = {member.origin for member in draft.members}
+        (origin, *more) = origins
+        pattern = self._options.subject_prefix + origin
+        renamed = any(m.part.subject != self._options.subject_prefix + m.channel.name for m in draft.members)
+        if more or renamed or not ("*" in origin or ">" in origin) or reserved(pattern):
+            return ""
+        return pattern
+
+    def _stream(self, draft: _Draft, subjects: tuple[str, ...]) -> StreamPlan:
+        renumbered = len(draft.members) > 1
+        return StreamPlan(
+            draft.name,
+            subjects,
+            draft.parts,
+            self._settings(draft),
+            renumbered,
+            self._origin_headers(draft, renumbered=renumbered),
+            tuple(self._consumers(draft, subjects)),
+            created_at(draft.parts, self._now),
+        )
+
+    def _settings(self, draft: _Draft) -> dict[str, Any]:
+        asked = _agreed(draft)
+        limits = self._options.limits
+        known = [limits.limits_for(member.channel.name) for member in draft.members] if limits else []
+        settings: dict[str, Any] = {
+            "description": _description(draft),
+            "storage": self._options.storage,
+            "num_replicas": self._options.replicas,
+            "retention": "limits",
+            "discard": "old",
+            **UNLIMITED,
+            "max_msg_size": -1,
+            "max_consumers": -1,
+            **stream_limits(known),
+            **asked,
+        }
+        age = settings["max_age"]
+        settings.setdefault("duplicate_window", min(DUPLICATE_WINDOW, age) if age else DUPLICATE_WINDOW)
+        if self._target.version is None or self._target.version >= (2, 10, 0):
+            settings["metadata"] = _metadata(draft) | settings.get("metadata", {})
+        return settings
+
+    def _origin_headers(self, draft: _Draft, *, renumbered: bool) -> bool:
+        asked = {member.override.origin_headers or self._options.origin_headers for member in draft.members}
+        if OriginHeaders.ON in asked:
+            return True
+        return OriginHeaders.AUTO in asked and (renumbered or self._options.way is Way.PUBLISH)
+
+    def _consumers(self, draft: _Draft, subjects: tuple[str, ...]) -> list[Any]:
+        chosen: list[tuple[Durable, ConsumerKind]] = []
+        filters: list[str] = []
+        for member in draft.members:
+            kind = member.override.consumers or self._options.consumers
+            for durable in member.durables.durables:
+                if kind is Consumers.NONE:
+                    text = f"{durable}: no consumers are made, as asked"
+                    self.left_out.append(LeftOut("durable", member.channel.name, text, durable.members))
+                else:
+                    chosen.append((durable, ConsumerKind(kind.value)))
+                    filters.append("" if subjects == (member.part.subject,) else member.part.subject)
+        return plan_consumers(chosen, draft.name, filters, self._options.push_prefix)
+
+
+def _agreed(draft: _Draft) -> dict[str, Any]:
+    """Returns the settings that overrides ask for, which all channels of a stream must agree in."""
+    asked: dict[str, Any] = {}
+    said_by: dict[str, str] = {}
+    for member in draft.members:
+        for key, value in member.override.settings.items():
+            if key in asked and asked[key] != value:
+                raise UsageError(
+                    f"channels {said_by[key]!r} and {member.channel.name!r} go into stream {draft.name}, but the "
+                    f"overrides set {key} to {asked[key]} for one and to {value} for the other",
+                    "give both the same value, or put them into two streams",
+                )
+            asked[key] = value
+            said_by[key] = member.channel.name
+    return asked
+
+
+def _description(draft: _Draft) -> str:
+    if len(draft.members) == 1:
+        name = draft.members[0].channel.name
+        return f"NATS Streaming channel {_utf8(name)}"[:1000]
+    return f"{len(draft.members)} NATS Streaming channels, numbered anew"
+
+
+def _metadata(draft: _Draft) -> dict[str, str]:
+    names = [_utf8(member.channel.name) for member in draft.members]
+    if len(names) == 1:
+        return {METADATA_CHANNEL: names[0]}
+    return {METADATA_CHANNELS: str(len(names))}
+
+
+def _utf8(text: str) -> str:
+    """Returns a name as text that json can hold."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,148 @@
+"""Which channels a stream is to be compared with, if nobody says so, and what is expected of its consumers."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stantools.errors import UsageError
+from stantools.migration.headers import SEQUENCE
+from stantools.migration.merge import StreamSource, stream_source
+from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions
+from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
+from stantools.migration.plan.names import stream_name
+from stantools.migration.plan.planner import METADATA_CHANNEL
+from stantools.migration.source import ChannelSource, StoreSource
+from stantools.migration.target.jetstream import JetStream
+
+_DESCRIPTION = "NATS Streaming channel "
+_GENERATION = re.compile(r"(.+)\.generation-\d+")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A stream and what it is compared with.
+
+    Attributes:
+        source: What it should hold.
+        origin: Its messages carry headers with their origin.
+        consumers: The durables, with their positions in sequences of the stream.
+    """
+
+    source: StreamSource
+    origin: bool
+    consumers: list[tuple[ConsumerPlan, Position]]
+
+
+def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Finds out which channels a stream was made from.
+
+    Args:
+        info: The stream, as `STREAM.INFO` gives it.
+        names: The channels of the store.
+
+    Returns:
+        Channels that the stream itself names, in its metadata or description; else the one whose name gives the
+        stream's name; else those whose names are its subjects, also behind a prefix. None if nothing fits.
+    """
+    config = info["config"]
+    known = {_shown(name): name for name in names}
+    metadata = (config.get("metadata") or {}).get(METADATA_CHANNEL)
+    description = str(config.get("description") or "")
+    said = [metadata, description.removeprefix(_DESCRIPTION) if description.startswith(_DESCRIPTION) else None]
+    for name in said:
+        if name is None:
+            continue
+        if name in known:
+            return [known[name]]
+        older = _GENERATION.fullmatch(name)
+        if older and older[1] in known:
+            return [os.fsdecode(name.encode())]
+    named = [name for name in names if stream_name(name) == config["name"]]
+    if named:
+        return named
+    subjects = [str(subject) for subject in config.get("subjects") or []]
+    return [name for name in names if _subject(subjects, name)]
+
+
+def pattern_of(channel: str) -> str:
+    """Returns the pattern that selects a channel in its store; an older generation lies with the channel itself."""
+    older = _GENERATION.fullmatch(channel)
+    return older[1] if older else channel
+
+
+async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSource, channels: Sequence[str]) -> Match:
+    """Puts together what a stream should hold.
+
+    Args:
+        js: The server.
+        info: The stream.
+        store: The store.
+        channels: The channels that went into the stream; several were numbered anew.
+
+    Raises:
+        UsageError: The store has no such channel.
+        TargetError: The server cannot be asked.
+    """
+    config, parts = info["config"], []
+    subjects = [str(subject) for subject in config.get("subjects") or []]
+    for name in sorted(channels, key=os.fsencode):
+        channel = store.channel(name)
+        if channel is None:
+            raise UsageError(f"the store has no channel {name}", "see: stantools info STORE")
+        subject = _subject(subjects, name)
+        if not subject:
+            subject = subjects[0] if len(channels) == len(subjects) == 1 and _literal(subjects[0]) else name
+        parts.append((channel, os.fsencode(subject)))
+    source = stream_source(parts)
+    several = len(parts) > 1
+    consumers = _consumers(
+        info["config"]["name"], [(channel, subject if several else b"") for channel, subject in parts]
+    )
+    placed = [(each, _placed(each, source)) for each in consumers]
+    return Match(source, await _has_origin(js, info), placed)
+
+
+def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> list[ConsumerPlan]:
+    durables, filters = [], []
+    for channel, subject in parts:
+        sorted_out = sort_subscriptions(channel.name, channel.subscriptions, channel.sequences, channel.last)
+        durables += [(durable, ConsumerKind.PULL) for durable in sorted_out.durables]
+        filters += [os.fsdecode(subject)] * len(sorted_out.durables)
+    return plan_consumers(durables, stream, filters, "")
+
+
+def _placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
+    if not source.renumbered:
+        return consumer.position
+    channel = os.fsencode(consumer.channel)
+    return consumer.position.translated(lambda sequences: source.position(channel, sequences))
+
+
+async def _has_origin(js: JetStream, info: Mapping[str, Any]) -> bool:
+    """Tells whether the first message of a stream says where it comes from."""
+    state = info["state"]
+    message = await js.message(info["config"]["name"], int(state["first_seq"])) if state["messages"] else None
+    header = base64.b64decode((message or {}).get("hdrs", ""))
+    return f"\r\n{SEQUENCE}: ".encode() in header
+
+
+def _subject(subjects: Sequence[str], channel: str) -> str:
+    """Returns the subject of a stream that is a channel's name, or ends in it behind a prefix; "" if there is none."""
+    name = _shown(channel)
+    if name in subjects:
+        return channel
+    return next((s for s in subjects if _literal(s) and s.endswith(f".{name}")), "")
+
+
+def _literal(subject: str) -> bool:
+    return not any(token in ("*", ">") for token in subject.split("."))
+
+
+def _shown(name: str) -> str:
+    """Returns a name as text that json can hold, as a plan writes it."""
+    return os.fsencode(name).decode("utf-8", "replace")

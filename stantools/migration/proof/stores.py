@@ -1,0 +1,212 @@
+"""Whether two stores hold the same: channels, messages with all their fields, subscriptions, clients, identity.
+
+What is compared is what is intact, as salvage would take it; how it is laid out in files does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.catalogue import finding
+from stantools.inspection.findings import Finding
+from stantools.migration.proof.pairs import compare_pieces
+from stantools.migration.source import ChannelSource, StoreSource, open_source
+from stantools.progress import Progress
+from stantools.store.clientlog import salvage_clients
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, Datastore
+from stantools.store.mapping import mapped
+from stantools.store.serverinfo import read_server_info
+from stantools.store.sublog import Subscription, salvage_subs
+
+_MANY = 6
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two stores.
+
+    Attributes:
+        store: The store.
+        crc: Its CRC.
+        key: Its encryption key; None compares payloads as they are stored.
+    """
+
+    store: Datastore
+    crc: Crc
+    key: bytes | None = None
+
+
+@dataclass
+class StoresDifference:
+    """What a comparison of two stores came to.
+
+    Attributes:
+        findings: What differs.
+        channels: Channels that both have.
+        messages: Messages that both have.
+        damaged: For each store, whether something in it is damaged and so was not compared.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    channels: int = 0
+    messages: int = 0
+    damaged: tuple[bool, bool] = (False, False)
+
+
+def compare_stores(
+    first: Side, second: Side, *, patterns: Sequence[str] = (), workers: int = 2, progress: Progress | None = None
+) -> StoresDifference:
+    """Compares two stores; changes neither.
+
+    Args:
+        first: What should be.
+        second: What is compared with it.
+        patterns: Channels to compare, with NATS wildcards; none compares all of both, and clients and identity.
+        workers: Slices that are scanned at the same time.
+        progress: Told the number of bytes as they are scanned, and once more as they are compared.
+
+    Raises:
+        StoreUnreadableError: A file has changed meanwhile, or cannot be read.
+        DecryptError: A payload cannot be decrypted.
+    """
+    a, b = (
+        open_source(side.store, side.crc, patterns=patterns, key=side.key, workers=workers, progress=progress)
+        for side in (first, second)
+    )
+    result = StoresDifference(damaged=(a.lossy, b.lossy))
+    if not patterns:
+        result.findings += [*_identity(first, second), *_clients(first, second)]
+    for name in sorted({c.raw_name for c in (*a.channels, *b.channels)}):
+        _compare_channel(result, (first, second), _channel(a, name), _channel(b, name), progress)
+    return result
+
+
+def _channel(source: StoreSource, name: bytes) -> ChannelSource | None:
+    return next((channel for channel in source.channels if channel.raw_name == name), None)
+
+
+def _compare_channel(
+    result: StoresDifference,
+    sides: tuple[Side, Side],
+    a: ChannelSource | None,
+    b: ChannelSource | None,
+    progress: Progress | None,
+) -> None:
+    if a is None or b is None:
+        only = a or b
+        assert only is not None
+        code = _ONLY[a is None]
+        detail = f"{only.count} messages, {len(only.subscriptions)} subscriptions"
+        result.findings.append(finding(code, detail, channel=only.name))
+        return
+    result.channels += 1
+    finish = sides[0].key is not None or sides[1].key is not None
+    compared = compare_pieces(a.pieces(finish=finish), b.pieces(finish=finish), progress)
+    result.messages += compared.both
+    for kind, ranges in compared.differing():
+        pairs = ranges.pairs()
+        listed = ", ".join(str(x) if x == y else f"{x}-{y}" for x, y in pairs[:_MANY])
+        more = f" and {len(pairs) - _MANY} more ranges" if len(pairs) > _MANY else ""
+        detail = f"{ranges.count()} messages: {listed}{more}"
+        result.findings.append(finding(_CODES[kind], detail, channel=a.name, seq=ranges.first))
+    if not a.origin:
+        result.findings += _subscriptions(sides, a.name)
+
+
+_ONLY = {False: "channel-missing", True: "channel-extra"}
+_CODES = {
+    "missing": "message-missing",
+    "extra": "message-extra",
+    "timestamp": "message-timestamp",
+    "reply": "message-reply",
+    "payload": "message-payload",
+}
+
+
+def _identity(first: Side, second: Side) -> Iterator[Finding]:
+    a, b = (_server(side) for side in (first, second))
+    for text in _field_differences(a, b):
+        yield finding("server-differs", text, file=SERVER_FILE)
+
+
+def _server(side: Side) -> pb.ServerInfo | None:
+    if side.store.server is None:
+        return None
+    with mapped(side.store.server) as buffer:
+        return read_server_info(memoryview(bytes(buffer)), side.crc).info
+
+
+def _clients(first: Side, second: Side) -> Iterator[Finding]:
+    a, b = (_registered(side) for side in (first, second))
+    for name in sorted(a.keys() | b.keys()):
+        for text in _field_differences(a.get(name), b.get(name)):
+            yield finding("client-differs", f"client {name.decode('utf-8', 'replace')}: {text}", file=CLIENTS_FILE)
+
+
+def _registered(side: Side) -> Mapping[bytes, pb.ClientInfo]:
+    if side.store.clients is None:
+        return {}
+    with mapped(side.store.clients) as buffer:
+        return salvage_clients(buffer, side.crc).clients
+
+
+def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
+    a, b = (_folded(side, channel) for side in sides)
+    for number in sorted(a.keys() | b.keys()):
+        one, other = a.get(number), b.get(number)
+        state = (one or other or next(iter(a.values()))).state
+        texts = list(_field_differences(one.state if one else None, other.state if other else None))
+        if one and other and one.pending != other.pending:
+            texts.append(_pending_difference(one.pending, other.pending))
+        if texts:
+            detail = f"subscription {number} ({_named(state)}): {'; '.join(texts)}"
+            yield finding("subscription-differs", detail, channel=channel, seq=number)
+
+
+def _folded(side: Side, channel: str) -> dict[int, Subscription]:
+    try:
+        files = side.store.channel(channel)
+    except StoreUnreadableError:
+        return {}  # its messages lie in the directory of another channel
+    if files.subs is None:
+        return {}
+    with mapped(files.subs) as buffer:
+        return salvage_subs(buffer, side.crc).subscriptions
+
+
+def _named(state: pb.SubState) -> str:
+    parts = (("client", state.client_id), ("durable", state.durable_name), ("queue group", state.q_group))
+    return ", ".join(f"{word} {value.decode('utf-8', 'replace')}" for word, value in parts if value) or "no name"
+
+
+def _pending_difference(a: set[int], b: set[int]) -> str:
+    texts = []
+    for word, extra in (("only in the first", a - b), ("only in the second", b - a)):
+        if extra:
+            listed = ", ".join(map(str, sorted(extra)[:_MANY])) + (", …" if len(extra) > _MANY else "")
+            texts.append(f"{len(extra)} {word} ({listed})")
+    return f"pending messages: {', '.join(texts)}"
+
+
+def _field_differences(a: Any, b: Any) -> Iterator[str]:
+    """Compares two messages of the same type field by field; None is one that is not there."""
+    if a is None and b is None:
+        return
+    if a is None or b is None:
+        yield "only in the second store" if a is None else "only in the first store"
+        return
+    for each in a.DESCRIPTOR.fields:
+        one, other = getattr(a, each.name), getattr(b, each.name)
+        if one != other:
+            yield f"{each.name} is {_value(other)} instead of {_value(one)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bytes):
+        return repr(value.decode("utf-8", "replace"))
+    return repr(value)

@@ -1,0 +1,250 @@
+"""Filling one stream: where it stands, what it lacks, and whether it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.errors import RefusedError, StantoolsError
+from stantools.migration.publish import settings
+from stantools.migration.publish.acks import Acks
+from stantools.migration.publish.examine import REMEDY, NotOursError, compare, find_fillers
+from stantools.migration.publish.fillers import AT_ONCE
+from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, Loader, Window
+from stantools.migration.publish.source import Source, extent, gaps, missing
+from stantools.migration.target.errors import ApiError, TargetError
+
+if TYPE_CHECKING:
+    from stantools.migration.target.jetstream import JetStream
+
+#: Fillers that may be left when a run is killed: those that are deleted at once, twice, and those on their way.
+_LEFT_FILLERS: Final = 2 * AT_ONCE + MAX_WINDOW
+
+
+class Filling:
+    """One stream that is filled; arguments as for `publish_stream`.
+
+    Attributes:
+        loader: What sends, with the numbers of what it sent.
+        found: Messages that were there at first.
+        lacking: How many fillers it takes.
+        needs_purge: The stream has to be purged after it was created, for its first message to get the right sequence.
+        needs_update: The stream's configuration has to be changed in the end.
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        name: str,
+        config: Mapping[str, Any],
+        source: Source,
+        origin: bool,
+        generation: int,
+        window: Window,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self._js = js
+        self._name = name
+        self._config = settings.final_config({**config, "name": name})
+        self._subjects = list(config.get("subjects") or [name])
+        self._loading = settings.loading_config(self._config, source.count)
+        self._source = source
+        self._generation = generation
+        self._progress = progress or (lambda messages: None)
+        self._examined = self._created = self._complete = False
+        #: The sequence that the stream's first message has to get.
+        self._first = source.first if source.count else source.last + 1
+        offset = self._first > 1
+        can_begin = js.connection.version >= CERTAIN_FROM
+        if offset and can_begin:
+            self._loading["first_seq"] = self._first
+        self.loader = Loader(js, name, source, self._subjects[0].encode(), generation, origin, window, self._progress)
+        self.found = 0
+        self.lacking = missing(source)
+        self.needs_purge = offset and not can_begin
+        self.needs_update = settings.differs(self._loading, self._config)
+
+    @property
+    def told(self) -> int:
+        """How far it is: the last sequence that is known to be stored."""
+        return self.loader.told
+
+    async def fill(self, acks: Acks) -> None:
+        """Sends what the stream lacks, and creates it if it is not there. May be called again when it has failed.
+
+        Raises:
+            NotOursError: It holds something else than the source.
+            StantoolsError: Something failed.
+        """
+        info = await self._js.stream_info(self._name) or await self._create()
+        self._check_config(info["config"])
+        after = await self._position(info)
+        if self._complete:
+            return
+        if after < self._source.last:
+            if settings.differs(info["config"], self._loading):
+                await self._update(self._loading, info)
+            await self.loader.run(acks, after)
+        await self.loader.delete_fillers()
+        await self._check_whole()
+
+    async def finish(self) -> dict[str, Any]:
+        """Gives the stream its configuration and returns its state. May be called again when it has failed."""
+        info = await self._info()
+        if settings.differs(info["config"], self._config):
+            await self._update(self._config, info)
+            info = await self._info()
+        state: dict[str, Any] = info["state"]
+        return state
+
+    async def explain(self, problem: StantoolsError) -> None:
+        """Adds to an error what has become of the stream. One that was created for nothing is removed."""
+        if self._created and not self.loader.messages + self.loader.filled:
+            try:
+                info = await self._js.stream_info(self._name)
+                if info and not info["state"]["messages"]:
+                    await self._js.delete_stream(self._name)
+                    return
+            except TargetError:
+                _say(problem, f"the stream {self._name} was created and may be left", "remove it")
+                return
+        if self._created or self._examined:
+            _say(
+                problem,
+                f"stream {self._name} is filled up to sequence {self.told} of {self._source.last}",
+                "the same command goes on from there",
+            )
+
+    async def _info(self) -> dict[str, Any]:
+        info = await self._js.stream_info(self._name)
+        if info is None:
+            raise RefusedError(f"stream {self._name} was removed while it was filled", "migrate it again")
+        return info
+
+    async def _create(self) -> dict[str, Any]:
+        if self._examined:
+            return await self._info()
+        try:
+            info = await self._js.create_stream(self._loading)
+        except ApiError as problem:
+            if problem.err_code != settings.MAX_BYTES_REQUIRED:
+                raise
+            self._loading = settings.with_max_bytes(self._loading, self._config)
+            info = await self._js.create_stream(self._loading)
+        self._created = True
+        return info
+
+    async def _update(self, config: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        """Changes the configuration, but not what cannot be changed."""
+        fixed = {key: info["config"][key] for key in ("first_seq",) if key in info["config"]}
+        await self._js.update_stream({**{k: v for k, v in config.items() if k != "first_seq"}, **fixed})
+
+    def _check_config(self, there: Mapping[str, Any]) -> None:
+        """Checks that a stream that is there is the one to be filled."""
+        for key in ("subjects", "storage", "retention"):
+            found, wanted = there.get(key), {**self._config, "subjects": self._subjects}.get(key)
+            if wanted is not None and found != wanted:
+                raise NotOursError(
+                    f"stream {self._name} is there already with {key} {found}, expected {wanted}",
+                    "remove it, or choose another name",
+                )
+
+    async def _position(self, info: Mapping[str, Any]) -> int:
+        """Returns the last sequence that is stored and right, and brings the numbers up to date with it."""
+        state = info["state"]
+        messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
+        if not messages:
+            return await self._position_of_empty(last)
+        until = min(last, self._source.last)
+        # It gets the limits that it should have only when everything is there; what they remove then is not missing.
+        self._complete = (
+            until == self._source.last and self.needs_update and not settings.differs(info["config"], self._config)
+        )
+        if first < self._first or (first > self._first and self._source.count and not self._complete):
+            raise NotOursError(f"stream {self._name} begins at sequence {first}, expected {self._first}", REMEDY)
+        if not self._examined and not self._complete:
+            await self._examine(first, until)
+        elif until != self.told and not self._complete:
+            await self._look_again(first, until)
+        self._note_examined(until)
+        return until
+
+    def _note_examined(self, until: int) -> None:
+        if self._complete and not self._examined:
+            self.found = self._source.count
+            self._progress(self.found)
+        self._examined = True
+        self.loader.told = until
+
+    async def _position_of_empty(self, last: int) -> int:
+        want = self._first - 1
+        if last == 0 and want:
+            await self._js.purge_stream(self._name, below=self._first)
+            last = want
+        if last != want and last < self._source.last:
+            raise NotOursError(
+                f"stream {self._name} has been emptied: its last sequence is {last}, expected {want}", REMEDY
+            )
+        self._examined = True
+        self.loader.told = min(last, self._source.last)
+        return self.loader.told
+
+    async def _examine(self, first: int, until: int) -> None:
+        """Looks at what an earlier run has left."""
+        reach = max(first - 1, until - MAX_WINDOW)
+        compared = await compare(self._js, self._name, self._source, reach, until, self._generation)
+        before = extent(self._source, until, _LEFT_FILLERS)
+        rest = (each for each in _sequences(before.gaps) if each <= reach)
+        self.loader.fillers = await find_fillers(self._js, self._name, rest) + compared.fillers
+        self.found = before.messages
+        self._progress(self.found)
+
+    async def _look_again(self, first: int, until: int) -> None:
+        """Looks at what is stored after something has failed."""
+        loader, source = self.loader, self._source
+        # A server that was killed may have lost what it had said to be stored.
+        reach = self.told if until > self.told else max(first - 1, until - MAX_WINDOW)
+        compared = await compare(self._js, self._name, source, reach, until, self._generation)
+        if until > self.told:
+            more = compared.messages
+        else:
+            more = extent(source, until, 0).messages - extent(source, self.told, 0).messages
+        loader.messages += more
+        self._progress(more)
+        loader.fillers = sorted({*compared.fillers, *(each for each in loader.fillers if each <= until)})
+
+    async def _check_whole(self) -> None:
+        """Checks that the stream holds as many messages as the source, and removes fillers that have come back."""
+        state = (await self._info())["state"]
+        beyond = max(int(state["last_seq"]) - self._source.last, 0)
+        if int(state["messages"]) > self._source.count + beyond:
+            # Fillers that a killed server had deleted may be there again.
+            self.loader.fillers = await find_fillers(self._js, self._name, _sequences(self._gaps()))
+            await self.loader.delete_fillers()
+            state = (await self._info())["state"]
+            beyond = max(int(state["last_seq"]) - self._source.last, 0)
+        have, first = int(state["messages"]), int(state["first_seq"])
+        # What others publish meanwhile, they may also delete.
+        wrong = have != self._source.count if not beyond else have < self._source.count
+        if wrong or (self._source.count and first != self._first) or int(state["last_seq"]) < self._source.last:
+            raise NotOursError(
+                f"stream {self._name} holds {have} messages from sequence {first} to {state['last_seq']}, expected "
+                f"{self._source.count} from {self._first} to {self._source.last}",
+                REMEDY,
+            )
+
+    def _gaps(self) -> Iterator[tuple[int, int]]:
+        if self._source.count:
+            yield from gaps(self._source.read(), self._first - 1, self._source.last)
+
+
+def _sequences(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """The sequences of closed ranges."""
+    for first, last in ranges:
+        yield from range(first, last + 1)
+
+
+def _say(problem: StantoolsError, what: str, remedy: str) -> None:
+    problem.message = f"{problem.message}; {what}"
+    problem.remedy = f"{problem.remedy}; {remedy}" if problem.remedy else remedy
+    problem.args = (problem.message,)

@@ -1,0 +1,134 @@
+"""A stream filled by publishing to it, exactly but for the time of its messages (jetstream-migration.md section 13).
+
+There is no record of how far it is but the stream itself: its last sequence says what has to be sent next, whether this
+process was interrupted, another one was killed, or the server has restarted. So the same call again goes on, any number
+of times, and does nothing where everything is done.
+
+1. Create it without limits; let its first message get the right sequence.
+2. Publish every message, and a filler for every sequence that the source lacks. Delete the fillers.
+3. Make the consumers (see `consumers`).
+4. Give it the configuration that it should have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stantools.errors import RefusedError, StantoolsError
+from stantools.migration.publish.acks import Acks
+from stantools.migration.publish.consumers import Consumer, Standing, make_consumer
+from stantools.migration.publish.filling import Filling
+from stantools.migration.publish.loader import Window
+from stantools.migration.publish.patience import Patience
+from stantools.migration.publish.permissions import probe
+from stantools.migration.publish.source import Source, missing
+
+if TYPE_CHECKING:
+    from stantools.migration.target.jetstream import JetStream
+
+#: So many fillers take some minutes: each is stored and then deleted.
+FILLER_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a stream holds in the end, and what was done for it.
+
+    Attributes:
+        state: The stream's state, as the server reports it.
+        messages: Messages that this call stored.
+        found: Messages that were there before.
+        fillers: Fillers that this call stored and deleted.
+        consumers: Names of the consumers that this call made.
+        interruptions: How often something had to be done again, because the connection broke or a server restarted.
+        seconds: How long it took.
+    """
+
+    state: dict[str, Any]
+    messages: int
+    found: int
+    fillers: int
+    consumers: list[str] = field(default_factory=list)
+    interruptions: int = 0
+    seconds: float = 0.0
+
+
+async def publish_stream(
+    js: JetStream,
+    name: str,
+    config: Mapping[str, Any],
+    source: Source,
+    consumers: Sequence[tuple[Consumer, Standing]] = (),
+    *,
+    origin: bool = True,
+    generation: int = 1,
+    window: Window | None = None,
+    filler_limit: int = FILLER_LIMIT,
+    patience: float = 60.0,
+    progress: Callable[[int], None] | None = None,
+    resume: bool = False,
+) -> Published:
+    """Makes a stream hold what a source holds, by publishing.
+
+    Args:
+        js: Where to. Several streams may be filled over it at once.
+        name: The stream.
+        config: Its configuration.
+        source: What it should hold, with the sequences that it should have.
+        consumers: Consumers to make, with their positions in sequences of the stream.
+        origin: Messages carry channel, sequence and time as headers.
+        generation: Part of the ids (`Nats-Msg-Id`) that messages have: channel, generation and sequence.
+        window: How much is on its way.
+        filler_limit: The most sequences without a message that may be filled, and emptied again.
+        patience: Seconds without any progress after which a server that does not answer is given up.
+        progress: Told how many more messages are stored, those found included; a negative number if the server has lost
+            some and they have to be stored again.
+        resume: The stream may be there already: what it holds must be a beginning of the source, and is completed.
+
+    Raises:
+        RefusedError: The stream is there already, or (`NotOursError`) holds something else than the source, or it
+            would take too many fillers.
+        UsageError: A stream with this configuration cannot be filled exactly.
+        PermissionDeniedError: The user may not do what it takes; as far as possible that is found out before the stream
+            is created.
+        TargetError: The server refuses, or is gone for too long. The same call goes on from there, with `resume`.
+        StantoolsError: A message does not fit into the server, or the source cannot be read.
+    """
+    began = time.monotonic()
+    filling = Filling(js, name, config, source, origin, generation, window or Window(), progress)
+    lacking = missing(source)
+    if lacking > filler_limit:
+        raise RefusedError(
+            f"stream {name}: {lacking} sequences between its first and its last have no message, and publishing leaves "
+            f"a gap only by filling and emptying it; the limit is {filler_limit}",
+            "restore an archive, which can have gaps of any size, or allow more fillers",
+        )
+    there = await js.stream_info(name)
+    if there is not None and not resume:
+        raise RefusedError(
+            f"stream {name} is there already", "choose another name, or remove it; or resume if an earlier run made it"
+        )
+    if there is None:
+        await probe(js, name, filling, consumers=bool(consumers))
+    patient = Patience(js.connection, patience)
+    made: list[str] = []
+    acks = await Acks.open(js.connection, name)
+    try:
+        await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
+        for consumer, position in consumers:
+            step = partial(make_consumer, js, name, source, consumer, position)
+            if await patient.repeat(step):
+                made.append(consumer.name)
+        state = await patient.repeat(filling.finish)
+    except StantoolsError as problem:
+        await filling.explain(problem)
+        raise
+    finally:
+        await acks.close()
+    seconds = time.monotonic() - began
+    done = filling.loader
+    return Published(state, done.messages, filling.found, done.filled, made, patient.interruptions, seconds)

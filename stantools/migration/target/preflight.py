@@ -1,0 +1,236 @@
+"""What stands in the way of streams on a server, found out before anything is created there.
+
+Everything is asked for with requests that change nothing. Whether the user may send a request that would change
+something is found out with one that is no valid JSON: a server that permits it answers that it is malformed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stantools.migration.target.accounts import account_problems
+from stantools.migration.target.errors import ApiError, NobodyListensError, PermissionDeniedError, TargetError
+from stantools.migration.target.jetstream import DISABLED, JetStream
+from stantools.migration.target.problems import Problem, Severity, StreamDemand
+from stantools.migration.target.subjects import overlap, refused
+from stantools.migration.target.versions import NEWEST_TRIED, OLDEST_TRIED, unknown_options
+
+if TYPE_CHECKING:
+    from stantools.migration.target.connection import Connection
+
+__all__ = ["Access", "Problem", "Severity", "StreamDemand", "preflight"]
+
+#: Requests that are under way at a time.
+_AT_A_TIME = 32
+_PROBE = b"?"
+
+
+class Access(enum.Enum):
+    """How streams will be made, which says what has to be permitted and what is possible."""
+
+    #: From archives.
+    RESTORE = "restore"
+    #: Message by message.
+    PUBLISH = "publish"
+
+
+async def preflight(
+    js: JetStream, demands: Sequence[StreamDemand], access: Access = Access.RESTORE, *, verify: bool = True
+) -> list[Problem]:
+    """Looks for everything that would stop the work half way.
+
+    Args:
+        js: Where the streams are to be made.
+        demands: The streams.
+        access: How.
+        verify: They will be compared afterwards, which needs more permissions.
+
+    Returns:
+        What was found; empty if all is well. Errors come first, otherwise it is in the order of the streams.
+
+    Raises:
+        TargetError: The server cannot be asked at all.
+    """
+    problems = _server_problems(js.connection)
+    account = await _account(js, problems)
+    if account is None:
+        return problems
+    taken = await _streams_there(js, demands, problems)
+    if account:
+        problems += account_problems(account, demands, taken)
+    for demand in demands:
+        problems += _stream_problems(js.connection, demand, access)
+    problems += _overlaps_among(demands)
+    problems += await _overlaps_with_others(js, demands, taken)
+    problems += [problem async for problem in _permissions(js, demands, access, verify)]
+    return sorted(problems, key=lambda problem: problem.severity is not Severity.ERROR)
+
+
+def _server_problems(connection: Connection) -> list[Problem]:
+    version = connection.version
+    text = str(connection.info.get("version", "none"))
+    tried = f"tried are {'.'.join(map(str, OLDEST_TRIED))} to {'.'.join(map(str, NEWEST_TRIED))}"
+    if version == (0, 0, 0):
+        detail = f"the server's version {text!r} cannot be read; {tried}"
+        return [Problem("version-unknown", Severity.WARNING, "", detail, "try it with a small channel first")]
+    if version < (2, 2, 0):
+        detail = f"the server has version {text}, which has no JetStream as it is today"
+        return [Problem("version-too-old", Severity.ERROR, "", detail, "take version 2.9 or newer")]
+    if version < OLDEST_TRIED or version[:2] > NEWEST_TRIED[:2]:
+        detail = f"the server has version {text}; {tried}"
+        return [Problem("version-untried", Severity.WARNING, "", detail, "try it with a small channel first")]
+    return []
+
+
+async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | None:
+    """Returns the account's limits; empty if they may not be seen, None if there is no JetStream."""
+    try:
+        return await js.account()
+    except PermissionDeniedError as problem:
+        problems.append(_cannot_ask("the limits of the account", problem))
+        return {}
+    except NobodyListensError as problem:
+        problems.append(Problem("jetstream-off", Severity.ERROR, "", problem.message, problem.remedy))
+        return None
+    except ApiError as problem:
+        if problem.err_code not in DISABLED:
+            raise
+        problems.append(Problem("jetstream-off", Severity.ERROR, "", problem.description, problem.remedy))
+        return None
+
+
+async def _streams_there(
+    js: JetStream, demands: Sequence[StreamDemand], problems: list[Problem]
+) -> dict[str, dict[str, Any]]:
+    """Returns the infos of the streams that are there under the names that are wanted."""
+    try:
+        names = set(await js.stream_names())
+        infos = {name: await js.stream_info(name) for name in sorted({each.name for each in demands} & names)}
+    except PermissionDeniedError as problem:
+        problems.append(_cannot_ask("which streams there are", problem))
+        return {}
+    for demand in demands:
+        if demand.name in infos and not demand.may_exist:
+            state = (infos[demand.name] or {}).get("state", {})
+            detail = (
+                f"it is there already, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
+            )
+            remedy = "remove it, have it replaced, or choose another name"
+            problems.append(Problem("stream-exists", Severity.ERROR, demand.name, detail, remedy))
+    return {name: info or {} for name, info in infos.items()}
+
+
+def _stream_problems(connection: Connection, demand: StreamDemand, access: Access) -> list[Problem]:
+    problems = []
+    restoring = access is Access.RESTORE
+
+    def found(code: str, detail: str, remedy: str, severity: Severity = Severity.ERROR) -> None:
+        problems.append(Problem(code, severity, demand.name, detail, remedy))
+
+    for subject in demand.subjects:
+        reason = refused(subject, connection.version)
+        if reason:
+            found("subject-refused", f"the subject {subject} {reason}", "give its channel another one, with a prefix")
+    if demand.replicas > 1 and not connection.cluster:
+        found("replicas", f"{demand.replicas} replicas need a cluster, and this is a single server", "ask for 1")
+    known = len(set(connection.info.get("connect_urls") or ()))
+    if connection.cluster and demand.replicas > known > 0:
+        detail = f"{demand.replicas} replicas are asked for, but only {known} servers of the cluster are known"
+        found("replicas", detail, "check the cluster, or ask for fewer", Severity.WARNING)
+    if restoring and demand.config.get("storage") == "memory":
+        found("memory", "a stream in memory cannot be restored from an archive", "store it in files, or publish")
+    limit = int(demand.config.get("max_msg_size") or -1)
+    if 0 <= limit < demand.largest_message:
+        detail = f"its largest message has {demand.largest_message} bytes, over its max_msg_size of {limit}"
+        found("message-too-large", detail, "raise max_msg_size, or leave it out")
+    if demand.largest_message > connection.max_payload:
+        detail = f"its largest message has {demand.largest_message} bytes, over max_payload {connection.max_payload}"
+        if restoring:
+            found("message-too-large", f"{detail}: clients may not get it", "raise max_payload", Severity.WARNING)
+        else:
+            found("message-too-large", detail, "raise max_payload on the server, or restore from an archive")
+    for name, since in unknown_options(demand.config, connection.version):
+        detail = f"the server does not know the option {name}, which came with version {since}"
+        found("unknown-option", detail, "leave it out, or take a newer server")
+    return problems
+
+
+def _overlaps_among(demands: Sequence[StreamDemand]) -> list[Problem]:
+    """Finds subjects of one stream that overlap those of another. Without wildcards only equal ones do."""
+    problems = []
+    literal: dict[str, str] = {}
+    wild: list[tuple[str, str]] = []
+    for demand in demands:
+        for subject in demand.subjects:
+            others = [name for other, name in wild if overlap(subject, other) and name != demand.name]
+            if "*" in subject or ">" in subject:
+                others += [name for other, name in literal.items() if overlap(subject, other) and name != demand.name]
+                wild.append((subject, demand.name))
+            elif literal.setdefault(subject, demand.name) != demand.name:
+                others.append(literal[subject])
+            problems += [_taken(demand.name, subject, other) for other in dict.fromkeys(others)]
+    return problems
+
+
+async def _overlaps_with_others(
+    js: JetStream, demands: Sequence[StreamDemand], taken: Mapping[str, Mapping[str, Any]]
+) -> list[Problem]:
+    slots = asyncio.Semaphore(_AT_A_TIME)
+    replaced = {demand.name for demand in demands if demand.may_exist} & set(taken)
+
+    async def look(demand: StreamDemand, subject: str) -> list[Problem]:
+        async with slots:
+            others = await js.streams_on(subject)
+        return [_taken(demand.name, subject, other) for other in others if other not in {demand.name, *replaced}]
+
+    try:
+        found = await asyncio.gather(*(look(each, subject) for each in demands for subject in each.subjects))
+    except PermissionDeniedError:
+        return []  # said already: it is the same request that lists the streams
+    return [problem for some in found for problem in some]
+
+
+def _taken(stream: str, subject: str, other: str) -> Problem:
+    detail = f"its subject {subject} overlaps a subject of stream {other}"
+    return Problem(
+        "subject-taken", Severity.ERROR, stream, detail, "give it another subject, for instance with a prefix"
+    )
+
+
+async def _permissions(
+    js: JetStream, demands: Sequence[StreamDemand], access: Access, verify: bool
+) -> AsyncIterator[Problem]:
+    """Tries what can be tried without creating anything, with the first stream."""
+    if not demands:
+        return
+    name = demands[0].name
+    operations = [f"STREAM.RESTORE.{name}"] if access is Access.RESTORE else [f"STREAM.CREATE.{name}"]
+    if access is Access.PUBLISH and any(demand.consumers for demand in demands):
+        operations.append(f"CONSUMER.CREATE.{name}.probe")
+    if verify:
+        operations += [f"STREAM.INFO.{name}", f"CONSUMER.CREATE.{name}.probe"]
+    for operation in dict.fromkeys(operations):
+        severity = Severity.ERROR if operation == operations[0] else Severity.WARNING
+        try:
+            await js.connection.request(f"{js.prefix}.{operation}", _PROBE)
+        except PermissionDeniedError as problem:
+            yield Problem("no-permission", severity, "", problem.message, problem.remedy)
+        except TargetError as problem:
+            yield Problem("no-answer", Severity.WARNING, "", problem.message, problem.remedy)
+    if access is Access.RESTORE:
+        subject = f"$JS.SNAPSHOT.RESTORE.{name}.probe"
+        with js.connection.watch(subject) as failed:
+            await js.connection.client.publish(subject)
+            await js.connection.flush()
+            if failed.done() and isinstance(failed.result(), PermissionDeniedError):
+                problem = failed.result()
+                yield Problem("no-permission", Severity.ERROR, "", problem.message, problem.remedy)
+
+
+def _cannot_ask(what: str, problem: TargetError) -> Problem:
+    detail = f"{what} cannot be asked for: {problem.message}"
+    return Problem("cannot-ask", Severity.WARNING, "", detail, "what it would have shown is met during the work")

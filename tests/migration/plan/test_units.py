@@ -1,0 +1,103 @@
+"""Durations, sizes, times and sets of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.migration.plan import units
+
+_I64 = st.integers(0, 2**63 - 1)
+
+
+@given(_I64)
+def test_durations_and_sizes_come_back(number: int) -> None:
+    assert units.parse_duration(units.format_duration(number)) == number
+    assert units.parse_size(units.format_size(number)) == number
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_times_come_back(timestamp: int) -> None:
+    assert units.parse_time(units.format_time(timestamp)) == timestamp
+    assert units.parse_time(str(timestamp)) == timestamp
+
+
+@given(st.sets(st.integers(1, 2**64 - 1) | st.integers(1, 60)))
+def test_sequences_come_back(sequences: set[int]) -> None:
+    rising = tuple(sorted(sequences))
+    assert units.parse_sequences(units.format_sequences(rising)) == rising
+
+
+@pytest.mark.parametrize(
+    ("format_", "value", "text"),
+    [
+        (units.format_duration, 0, "0s"),
+        (units.format_duration, 30 * 10**9, "30s"),
+        (units.format_duration, 36 * 3600 * 10**9, "1d12h"),
+        (units.format_duration, 1_500_000_000, "1s500ms"),
+        (units.format_size, 0, "0"),
+        (units.format_size, 64 << 20, "64MB"),
+        (units.format_size, 4097, "4097"),
+        (units.format_size, 1_024_000_000, "1000000KB"),
+        (units.format_sequences, [1, 3, 5, 6, 7], "1, 3, 5-7"),
+        (units.format_sequences, [], "none"),
+        (units.about, 1_258_291, "1.2 MB"),
+        (units.about, 12, "12 B"),
+    ],
+)
+def test_how_they_are_written(format_: Callable[[Any], str], value: Any, text: str) -> None:
+    assert format_(value) == text
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_duration, "72h", 72 * 3600 * 10**9),
+        (units.parse_duration, "1.5s", 1_500_000_000),
+        (units.parse_duration, "250ms", 250_000_000),
+        (units.parse_size, "64 MiB", 64 << 20),
+        (units.parse_size, "1g", 1 << 30),
+        (units.parse_size, "17B", 17),
+        (units.parse_number, "1_000_000", 1_000_000),
+        (units.parse_number, "1000000", 1_000_000),
+        (units.parse_sequences, "3 1,2", (1, 2, 3)),
+        (units.parse_sequences, "none", ()),
+        (units.parse_time, "1970-01-01T00:00:01.5Z", 1_500_000_000),
+    ],
+)
+def test_what_is_understood(parse: Callable[[str], Any], text: str, value: Any) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (units.parse_duration, "30"),
+        (units.parse_duration, "-1s"),
+        (units.parse_duration, "s"),
+        (units.parse_duration, "999999d"),
+        (units.parse_duration, "1s "),
+        (units.parse_size, "-1"),
+        (units.parse_size, "1XB"),
+        (units.parse_size, "99999999TB"),
+        (units.parse_size, ""),
+        (units.parse_number, "1_0"),
+        (units.parse_number, "-1"),
+        (units.parse_number, "٣"),
+        (units.parse_number, "18446744073709551616"),
+        (units.parse_sequences, "0"),
+        (units.parse_sequences, "5-3"),
+        (units.parse_sequences, "1-99999999999"),
+        (units.parse_sequences, "one"),
+        (units.parse_sequences, "18446744073709551616"),
+        (units.parse_time, "2026-13-01T00:00:00Z"),
+        (units.parse_time, "yesterday"),
+    ],
+)
+def test_what_is_not(parse: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        parse(text)

@@ -1,0 +1,103 @@
+"""Small stores, streams with the same content, and connections for the tests of proofs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nats
+
+from stantools.format import kernels
+from stantools.format.crc import IEEE, Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.migration.merge import SingleSource
+from stantools.migration.source import StoreSource, open_source
+from stantools.migration.target.connection import connect
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from stantools.migration.target.state import time_ns
+from stantools.store.directory import open_datastore
+from stantools.store.serverinfo import new_server_info
+from stantools.store.storewriter import StoreWriter
+
+CRC = Crc(IEEE)
+T0 = 1_600_000_000_123_456_789
+#: Sequence, timestamp, reply, payload.
+Record = tuple[int, int, bytes, bytes]
+_T = TypeVar("_T")
+
+
+def records(count: int, *, first: int = 1, size: int = 10) -> list[Record]:
+    return [(n, T0 + n, b"", b"%d" % n * size) for n in range(first, first + count)]
+
+
+def write_store(
+    root: Path,
+    channels: Mapping[str, Sequence[Record]],
+    *,
+    cluster: str = "test-cluster",
+    clients: Sequence[pb.ClientInfo] = (),
+    subscriptions: Mapping[str, Sequence[tuple[pb.SubState, Sequence[int]]]] | None = None,
+) -> Path:
+    root.mkdir(parents=True)
+    writer = StoreWriter(root, CRC)
+    writer.write_server(new_server_info(cluster))
+    writer.write_clients(clients)
+    for name, rows in channels.items():
+        raw = os.fsencode(name)
+        writer.write_subs(raw, (subscriptions or {}).get(name, ()))
+        columns = [list(each) for each in zip(*rows, strict=True)] or [[], [], [], []]
+        data, _ = kernels.encode_messages(raw, *columns, CRC)  # type: ignore[arg-type]
+        (root / name / "msgs.1.dat").write_bytes(b"\1\0\0\0" + bytes(data))
+    return root
+
+
+def opened(root: Path, *patterns: str) -> StoreSource:
+    return open_source(open_datastore(root), CRC, patterns=patterns)
+
+
+def single(root: Path, channel: str, subject: bytes | None = None) -> SingleSource:
+    found = opened(root).channel(channel)
+    assert found is not None
+    return SingleSource(found, subject)
+
+
+def with_js(url: str, work: Callable[[JetStream], Awaitable[_T]], **options: Any) -> _T:
+    """Runs something with a connection."""
+
+    async def run() -> _T:
+        async with connect(ConnectOptions(servers=(url,), **options)) as connection:
+            return await work(JetStream(connection))
+
+    return asyncio.run(run())
+
+
+async def fill(url: str, stream: str, messages: Sequence[tuple[str, bytes, dict[str, str]]], **config: Any) -> None:
+    """Makes a stream by publishing."""
+    client = await nats.connect(url)
+    js = client.jetstream()
+    await js.add_stream(name=stream, **config)
+    waiting = []
+    for subject, data, headers in messages:
+        waiting.append(await js.publish_async(subject, data, headers=headers or None))
+    await asyncio.gather(*waiting)
+    await client.close()
+
+
+async def stored(url: str, stream: str) -> list[Record]:
+    """Reads a stream one message at a time, without the code under test: sequence, time, nothing, payload."""
+    client = await nats.connect(url)
+    state = (await client.jsm().stream_info(stream)).state
+    found = []
+    for sequence in range(state.first_seq, state.last_seq + 1):
+        answer = await client.request(f"$JS.API.STREAM.MSG.GET.{stream}", b'{"seq":%d}' % sequence)
+        message = json.loads(answer.data).get("message")
+        if message:
+            found.append((sequence, time_ns(message["time"]), b"", base64.b64decode(message.get("data", ""))))
+    await client.close()
+    return found

@@ -1,0 +1,64 @@
+"""Reading a stream with nats-py alone: what any client of the server sees. Nothing of ours is used."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import nats
+from nats.js.api import AckPolicy, ConsumerConfig
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message as a client sees it."""
+
+    sequence: int
+    timestamp: int
+    subject: str
+    headers: dict[str, str]
+    data: bytes
+
+
+async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
+    """Reads every message of a stream, in order."""
+    client = await nats.connect(url, **connect)
+    try:
+        js = client.jetstream()
+        count = (await js.stream_info(stream)).state.messages
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30)
+        subscription = await js.pull_subscribe("", stream=stream, config=config, durable=None)
+        seen: list[Seen] = []
+        while len(seen) < count:
+            for message in await subscription.fetch(min(500, count - len(seen)), timeout=10):
+                # Times as integers: floating point does not hold nanoseconds.
+                tokens = message.reply.split(".")
+                sequence, timestamp = int(tokens[5]), int(tokens[7])
+                seen.append(Seen(sequence, timestamp, message.subject, dict(message.headers or {}), message.data))
+        return seen
+    finally:
+        await client.close()
+
+
+async def consumers_of(url: str, stream: str, **connect: Any) -> dict[str, Any]:
+    """Returns nats-py's view of a stream's consumers, by name."""
+    client = await nats.connect(url, **connect)
+    try:
+        return {info.name: info for info in await client.jetstream().consumers_info(stream)}
+    finally:
+        await client.close()
+
+
+async def state_of(url: str, stream: str, **connect: Any) -> Any:
+    """Returns nats-py's view of a stream."""
+    client = await nats.connect(url, **connect)
+    try:
+        return await client.jetstream().stream_info(stream)
+    finally:
+        await client.close()
+
+
+def reads(url: str, stream: str) -> list[Seen]:
+    """`read_stream`, from code that is not asynchronous."""
+    return asyncio.run(read_stream(url, stream))

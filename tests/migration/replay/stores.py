@@ -1,0 +1,104 @@
+"""Small stores, and the objects around a replay of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stantools.format import kernels
+from stantools.format.crc import IEEE, Crc
+from stantools.migration.replay.core import CorePublisher
+from stantools.migration.replay.jetstream import JetStreamPublisher
+from stantools.migration.replay.ledger import Ledger
+from stantools.migration.replay.pacing import Pacer
+from stantools.migration.replay.publisher import Publisher
+from stantools.migration.replay.run import Outcome, Replay
+from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
+from stantools.migration.replay.state import StateFile
+from stantools.migration.replay.streaming import StreamingPublisher
+from stantools.migration.replay.subjects import SubjectRules
+from stantools.migration.source import StoreSource, open_source
+from stantools.migration.target.connection import Connection, connect
+from stantools.migration.target.options import ConnectOptions
+from stantools.store.directory import open_datastore
+from stantools.store.serverinfo import encode_server_file, new_server_info
+
+CRC = Crc(IEEE)
+START = 1_700_000_000_000_000_000
+MS = 1_000_000
+#: Sequence, timestamp, reply, payload.
+Record = tuple[int, int, bytes, bytes]
+
+
+def messages(count: int, *, first: int = 1, step: int = MS, start: int = START, text: str = "m") -> list[Record]:
+    return [(n, start + (n - first) * step, b"", f"{text}{n}".encode()) for n in range(first, first + count)]
+
+
+def write_store(root: Path, channels: Mapping[str, Sequence[Record]]) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "server.dat").write_bytes(encode_server_file(new_server_info("test-cluster"), CRC))
+    (root / "clients.dat").write_bytes(b"\1\0\0\0")
+    for name, records in channels.items():
+        folder = root / name
+        folder.mkdir(exist_ok=True)
+        (folder / "subs.dat").write_bytes(b"\1\0\0\0")
+        columns = [list(each) for each in zip(*records, strict=True)] or [[], [], [], []]
+        sequences, timestamps, replies, payloads = columns
+        data, _ = kernels.encode_messages(os.fsencode(name), sequences, timestamps, replies, payloads, CRC)
+        (folder / "msgs.1.dat").write_bytes(b"\1\0\0\0" + bytes(data))
+    return root
+
+
+def opened(root: Path, *patterns: str, **options: Any) -> StoreSource:
+    return open_source(open_datastore(root), CRC, patterns=patterns, **options)
+
+
+def planned(root: Path, *rules: str, streaming: bool = False, prefix: str = "", **chosen: Any) -> ReplayPlan:
+    return plan_replay(opened(root), SubjectRules.parse(rules, prefix), Chosen(**chosen), streaming=streaming)
+
+
+def options(url: str, **more: Any) -> ConnectOptions:
+    return ConnectOptions(servers=(url,), **more)
+
+
+MakePublisher = Callable[[Connection, Ledger, ReplayPlan, StateFile], Publisher]
+
+
+def core(**more: Any) -> MakePublisher:
+    return lambda connection, ledger, plan, _: CorePublisher(connection, ledger, plan.routes, **more)
+
+
+def jetstream(**more: Any) -> MakePublisher:
+    return lambda connection, ledger, plan, file: JetStreamPublisher(
+        connection,
+        ledger,
+        plan.routes,
+        position=plan.position,
+        run=file.state.run,
+        streams=file.state.streams,
+        **more,
+    )
+
+
+def streaming(cluster_id: str = "test-cluster", client_id: str = "replayer", **more: Any) -> MakePublisher:
+    return lambda connection, ledger, plan, file: StreamingPublisher(
+        connection, ledger, plan.routes, cluster_id=cluster_id, client_id=client_id, run=file.state.run, **more
+    )
+
+
+async def replay(
+    plan: ReplayPlan,
+    connecting: ConnectOptions,
+    make: MakePublisher,
+    file: StateFile,
+    pacer: Callable[[], Pacer] = lambda: Pacer(None),
+    **more: Any,
+) -> Outcome:
+    """Replays a plan from where a state is."""
+    async with connect(connecting) as connection:
+        ledger = Ledger(file.state.channels)
+        run = Replay(plan, make(connection, ledger, plan, file), file, pacer, **more)
+        return await asyncio.wait_for(run.run(), 60)

@@ -1,0 +1,577 @@
+"""Replaying into real servers, and into a streaming server written for the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from stantools.migration.replay.ledger import Position
+from stantools.migration.replay.pacing import Pacer
+from stantools.migration.replay.publisher import MessageRefusedError
+from stantools.migration.replay.state import StateFile
+from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, PermissionDeniedError, TargetError
+from tests.migration.replay.fakestreaming import FakeStreaming
+from tests.migration.replay.stores import (
+    MS,
+    START,
+    core,
+    jetstream,
+    messages,
+    options,
+    planned,
+    replay,
+    streaming,
+    write_store,
+)
+
+IDENTITY: dict[str, Any] = {}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    with StateFile(tmp_path / "state.json", IDENTITY, resume=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    replies = [(n, START + n * MS, b"inbox.%d" % n if n % 2 else b"", bytes([n, 0, 13, 10])) for n in range(1, 101)]
+    return write_store(tmp_path / "store", {"a": messages(300), "b.c": replies, "empty": []})
+
+
+async def listening(url: str, subject: str) -> tuple[Any, list[Any]]:
+    client = await nats.connect(url)
+    got: list[Any] = []
+
+    async def note(message: Any) -> None:
+        got.append(message)
+
+    await client.subscribe(subject, cb=note)
+    await client.flush()
+    return client, got
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        await asyncio.sleep(0.01)
+
+
+async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
+    """All messages of a stream, in order: subject, payload."""
+    client = await nats.connect(url)
+    try:
+        js = client.jetstream()
+        state = (await js.stream_info(name)).state
+        found = []
+        for sequence in range(max(state.first_seq, 1), state.last_seq + 1):
+            message = await js.get_msg(name, sequence)
+            found.append((message.subject, message.data or b""))
+        return found
+    finally:
+        await client.close()
+
+
+async def payloads(url: str, name: str) -> list[bytes]:
+    """All payloads of a long stream."""
+    client = await nats.connect(url)
+    js = client.jetstream()
+    expected = (await js.stream_info(name)).state.messages
+    config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
+    subscription = await js.pull_subscribe("", stream=name, config=config)
+    got: list[bytes] = []
+    while len(got) < expected:
+        got += [message.data for message in await subscription.fetch(1000)]
+    await client.close()
+    return got
+
+
+# Core
+
+
+def test_core(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        client, got = await listening(server.url, "p.>")
+        outcome = await replay(planned(store, prefix="p"), options(server.url), core(), file)
+        await until(lambda: len(got) == 400)
+        await client.close()
+        assert outcome.finished
+        assert outcome.messages == 400
+        assert [m.data for m in got if m.subject == "p.a"] == [b"m%d" % n for n in range(1, 301)]
+        others = [m for m in got if m.subject == "p.b.c"]
+        assert [m.data for m in others] == [bytes([n, 0, 13, 10]) for n in range(1, 101)]
+        assert [m.headers for m in others[:2]] == [{"Nats-Streaming-Reply": "inbox.1"}, None]
+        assert all(m.reply == "" for m in got)
+        assert file.state.channels == {b"a": Position(300, START + 299 * MS), b"b.c": Position(100, START + 100 * MS)}
+
+    asyncio.run(go())
+
+
+def test_core_with_origin(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        client, got = await listening(server.url, "b.c")
+        await replay(planned(store, first=7, last=7), options(server.url), core(origin=True), file)
+        await until(lambda: len(got) == 1)
+        await client.close()
+        assert got[0].headers == {
+            "Nats-Streaming-Channel": "b.c",
+            "Nats-Streaming-Sequence": "7",
+            "Nats-Streaming-Timestamp": str(START + 7 * MS),
+            "Nats-Streaming-Reply": "inbox.7",
+        }
+
+    asyncio.run(go())
+
+
+def test_the_original_pace(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+    store = write_store(tmp_path / "paced", {"a": messages(5, step=100 * MS), "b": messages(1, start=START + 250 * MS)})
+
+    async def go() -> None:
+        client = await nats.connect(server.url)
+        times: list[tuple[str, float]] = []
+
+        async def note(message: Any) -> None:
+            times.append((message.subject, time.monotonic()))
+
+        await client.subscribe(">", cb=note)
+        await client.flush()
+        outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0))
+        await until(lambda: len(times) == 6)
+        await client.close()
+        assert [name for name, _ in times] == ["a", "a", "a", "b", "a", "a"]
+        offsets = [at - times[0][1] for _, at in times]
+        for offset, expected in zip(offsets, [0, 0.1, 0.2, 0.25, 0.3, 0.4], strict=True):
+            assert expected - 0.02 <= offset <= expected + 0.3
+        assert 0.4 <= outcome.seconds < 2
+
+    asyncio.run(go())
+
+
+def test_a_rate_limit(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+    store = write_store(tmp_path / "paced", {"a": messages(200)})
+    outcome = asyncio.run(
+        replay(planned(store), options(server.url), core(), file, lambda: Pacer(None, 400), limited=True)
+    )
+    assert outcome.messages == 200
+    assert 0.49 <= outcome.seconds < 3
+
+
+def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        client, got = await listening(server.url, ">")
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.1, stop.set)
+        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0), stop=stop)
+            assert not outcome.finished
+            assert 0 < outcome.messages < 400
+        first = outcome.messages
+        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            assert sum(each.sequence for each in file.state.channels.values()) == first
+            outcome = await replay(planned(store), options(server.url), core(), file)
+            assert outcome.finished
+            assert first + outcome.messages == 400
+        await until(lambda: len(got) == 400)
+        await asyncio.sleep(0.05)
+        assert len(got) == 400
+        assert [m.data for m in got if m.subject == "a"] == [b"m%d" % n for n in range(1, 301)]
+        await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_large_message_is_named(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False, config={"max_payload": 1000})
+    records = [*messages(3), (4, START + 4 * MS, b"", bytes(1001)), (5, START + 5 * MS, b"", b"")]
+    store = write_store(tmp_path / "large", {"a": records})
+    with pytest.raises(MessageRefusedError, match="message 4 of channel a has 1001 bytes") as caught:
+        asyncio.run(replay(planned(store), options(server.url), core(), file))
+    assert "--seq 5:" in caught.value.remedy
+    assert file.state.channels == {b"a": Position(3, START + 2 * MS)}
+
+
+def test_a_subject_that_is_not_permitted(start_server: Any, store: Path, file: StateFile) -> None:
+    users = {"users": [{"user": "u", "password": "p", "permissions": {"publish": ["a"], "subscribe": [">"]}}]}
+    server = start_server(jetstream=False, config={"authorization": users})
+    with pytest.raises(PermissionDeniedError, match=r"may not publish to b\.c"):
+        asyncio.run(replay(planned(store), options(server.url, user="u", password="p"), core(), file))
+
+
+def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+    said: list[str] = []
+
+    async def go() -> None:
+        async def restart() -> None:
+            await asyncio.sleep(0.15)
+            server.kill()
+            await asyncio.sleep(0.3)
+            server.start()
+
+        restarting = asyncio.ensure_future(restart())
+        outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(0.5), say=said.append)
+        await restarting
+        assert outcome.finished
+        assert outcome.messages == 400
+
+    asyncio.run(go())
+    assert any("connection broke" in each for each in said)
+
+
+# JetStream
+
+
+async def with_streams(url: str, **streams: list[str]) -> None:
+    client = await nats.connect(url)
+    for name, subjects in streams.items():
+        await client.jetstream().add_stream(name=name, subjects=subjects)
+    await client.close()
+
+
+def test_jetstream(each_server: Any, store: Path, file: StateFile) -> None:
+    url = each_server.url
+
+    async def go() -> None:
+        await with_streams(url, A=["a"], B=["b.>"])
+        outcome = await replay(planned(store), options(url), jetstream(origin=True), file)
+        assert outcome.finished
+        assert outcome.messages == 400
+        assert await in_stream(url, "A") == [("a", b"m%d" % n) for n in range(1, 301)]
+        assert await in_stream(url, "B") == [("b.c", bytes([n, 0, 13, 10])) for n in range(1, 101)]
+        client = await nats.connect(url)
+        message = await client.jetstream().get_msg("B", 3)
+        await client.close()
+        assert message.headers == {
+            "Nats-Msg-Id": f"{file.state.run}:b.c:3",
+            "Nats-Streaming-Channel": "b.c",
+            "Nats-Streaming-Sequence": "3",
+            "Nats-Streaming-Timestamp": str(START + 3 * MS),
+            "Nats-Streaming-Reply": "inbox.3",
+        }
+        assert file.state.streams == {"A": 300, "B": 100}
+
+    asyncio.run(go())
+
+
+def test_what_was_stored_but_not_noted_is_not_stored_again(start_server: Any, store: Path, tmp_path: Path) -> None:
+    """As after a kill: the state is older than what the streams have. The duplicate window is too short to help."""
+    server = start_server()
+
+    async def go() -> None:
+        client = await nats.connect(server.url)
+        for name, subjects in {"A": ["a", "x"], "B": ["b.>"]}.items():
+            await client.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=0.1)
+        await client.jetstream().publish("x", b"somebody else's")
+        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            await replay(planned(store, last=40), options(server.url), jetstream(), file)
+            noted = file.path.read_bytes()
+            await client.jetstream().publish("a", b"somebody else's")
+            await replay(planned(store, last=90), options(server.url), jetstream(), file)
+            file.path.write_bytes(noted)
+        await asyncio.sleep(0.3)
+        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            assert file.state.channels[b"a"].sequence == 40
+            outcome = await replay(planned(store), options(server.url), jetstream(), file)
+            assert outcome.finished
+            assert outcome.again == 100
+        ours = [each for each in await in_stream(server.url, "A") if each[1] != b"somebody else's"]
+        assert ours == [("a", b"m%d" % n) for n in range(1, 301)]
+        assert await in_stream(server.url, "B") == [("b.c", bytes([n, 0, 13, 10])) for n in range(1, 101)]
+        await client.close()
+
+    asyncio.run(go())
+
+
+def test_two_replays_of_the_same_store_are_two(start_server: Any, store: Path, tmp_path: Path) -> None:
+    server = start_server()
+
+    async def go() -> None:
+        await with_streams(server.url, A=[">a", "a"][1:])
+        for name in ("one", "two"):
+            with StateFile(tmp_path / name, IDENTITY, resume=False) as file:
+                await replay(planned(store, "b.c=a", last=5), options(server.url), jetstream(), file)
+        assert len(await in_stream(server.url, "A")) == 20
+
+    asyncio.run(go())
+
+
+def test_a_server_that_is_killed_while_a_stream_is_filled(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+    server = start_server()
+    store = write_store(tmp_path / "many", {"a": messages(20000)})
+
+    async def go() -> None:
+        await with_streams(server.url, A=["a"])
+
+        async def restart() -> None:
+            await asyncio.sleep(0.2)
+            server.kill()
+            await asyncio.sleep(0.2)
+            server.start()
+
+        restarting = asyncio.ensure_future(restart())
+        outcome = await replay(
+            planned(store), options(server.url), jetstream(), file, lambda: Pacer(None, 25000), limited=True
+        )
+        await restarting
+        assert outcome.finished
+        assert await payloads(server.url, "A") == [b"m%d" % n for n in range(1, 20001)]
+
+    asyncio.run(go())
+
+
+def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server()
+
+    async def go() -> None:
+        await with_streams(server.url, A=["a"])
+        with pytest.raises(TargetError, match=r"no stream at .* takes the subject b\.c"):
+            await replay(planned(store), options(server.url), jetstream(), file)
+        assert await in_stream(server.url, "A") == []
+
+    asyncio.run(go())
+
+
+def test_jetstream_is_off(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+    with pytest.raises(TargetError, match="nobody listens"):
+        asyncio.run(replay(planned(store), options(server.url), jetstream(), file))
+
+
+@pytest.mark.parametrize(("setting", "says"), [({"no_ack": True}, "no_ack"), ({"sealed": True}, "sealed")])
+def test_streams_that_do_not_do(
+    start_server: Any, store: Path, file: StateFile, setting: dict[str, bool], says: str
+) -> None:
+    server = start_server()
+
+    async def go() -> None:
+        await with_streams(server.url, A=["a", "b.>"])
+        client = await nats.connect(server.url)
+        config = (await client.jetstream().stream_info("A")).config
+        await client.jetstream().update_stream(config.evolve(**setting))
+        await client.close()
+        with pytest.raises(TargetError, match=says):
+            await replay(planned(store), options(server.url), jetstream(), file)
+
+    asyncio.run(go())
+
+
+def test_a_full_stream(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server()
+
+    async def go() -> None:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="A", subjects=[">"], no_ack=True)
+        await client.jetstream().delete_stream("A")
+        await client.jetstream().add_stream(name="A", subjects=["a", "b.>"], max_msgs=50, discard="new")
+        await client.close()
+        with pytest.raises(MessageRefusedError, match="maximum messages exceeded") as caught:
+            await replay(planned(store), options(server.url), jetstream(), file)
+        assert "make room" in caught.value.remedy
+        assert sum(position.sequence for position in file.state.channels.values()) == 50
+
+    asyncio.run(go())
+
+
+def test_a_user_who_may_publish_and_nothing_else(start_server: Any, store: Path, tmp_path: Path) -> None:
+    permissions = {"publish": ["a", "b.>"], "subscribe": ["_INBOX.>"]}
+    users = [
+        {"user": "u", "password": "p", "permissions": permissions},
+        {"user": "all", "password": "p"},
+    ]
+    server = start_server(config={"authorization": {"users": users}})
+    everything = server.url.replace("//", "//all:p@")
+
+    async def go() -> None:
+        await with_streams(everything, A=["a", "b.>"])
+        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            make = jetstream()
+            outcome = await replay(planned(store, last=20), options(server.url, user="u", password="p"), make, file)
+            assert any("could not be asked" in each for each in outcome.notes)
+            file.state.channels = {b"a": Position(15, START + 14 * MS)}
+            file.save()
+        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            outcome = await replay(planned(store), options(server.url, user="u", password="p"), make, file)
+            assert outcome.again == 25
+        assert len(await in_stream(everything, "A")) == 400
+
+    asyncio.run(go())
+
+
+# Streaming
+
+
+def test_streaming(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        async with FakeStreaming(server.url) as fake:
+            outcome = await replay(planned(store, "b.*=d.*", streaming=True), options(server.url), streaming(), file)
+            assert outcome.finished
+            assert outcome.messages == 400
+            assert fake.payloads(b"a") == [b"m%d" % n for n in range(1, 301)]
+            assert fake.channels[b"d.c"][:2] == [(bytes([1, 0, 13, 10]), b"inbox.1"), (bytes([2, 0, 13, 10]), b"")]
+            assert len(fake.channels[b"d.c"]) == 100
+            assert fake.closed == [b"replayer"]
+
+    asyncio.run(go())
+
+
+def test_a_long_streaming_replay_stays_registered(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+    store = write_store(tmp_path / "slow", {"a": messages(7, step=100 * MS)})
+
+    async def go() -> None:
+        async with FakeStreaming(server.url, heartbeat_seconds=0.05) as fake:
+            await replay(planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0))
+            assert fake.heartbeats_answered >= 5
+            assert len(fake.payloads(b"a")) == 7
+
+    asyncio.run(go())
+
+
+def test_an_old_streaming_server(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        async with FakeStreaming(server.url, protocol=0, discover_prefix="old") as fake:
+            make = streaming(discover_prefix="old")
+            assert (await replay(planned(store), options(server.url), make, file)).finished
+            assert fake.pings == 0
+
+    asyncio.run(go())
+
+
+def test_no_streaming_server(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        async with FakeStreaming(server.url):
+            with pytest.raises(NoAnswerError, match="no streaming server with cluster id 'other'"):
+                await replay(planned(store), options(server.url), streaming("other"), file)
+
+    asyncio.run(go())
+
+
+def test_a_client_id_that_is_taken(start_server: Any, store: Path, tmp_path: Path) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        async with FakeStreaming(server.url) as fake:
+            stop = asyncio.Event()
+            with StateFile(tmp_path / "1", IDENTITY, resume=False) as one:
+                running = asyncio.ensure_future(
+                    replay(planned(store), options(server.url), streaming(), one, lambda: Pacer(0.01), stop=stop)
+                )
+                await until(lambda: bool(fake.clients))
+                with (
+                    StateFile(tmp_path / "2", IDENTITY, resume=False) as two,
+                    pytest.raises(TargetError, match="already registered") as caught,
+                ):
+                    await replay(planned(store), options(server.url), streaming(), two)
+                assert "--client-id" in caught.value.remedy
+                stop.set()
+                await running
+            with StateFile(tmp_path / "3", IDENTITY, resume=False) as file:
+                with pytest.raises(TargetError, match="only alphanumeric"):
+                    await replay(planned(store), options(server.url), streaming(client_id="a.b"), file)
+                # Somebody who is gone is replaced.
+                fake.clients[b"replayer"] = type(next(iter(fake.clients.values()), None) or _gone())("_INBOX.x", b"x")
+                assert (await replay(planned(store), options(server.url), streaming(), file)).finished
+
+    asyncio.run(go())
+
+
+def _gone() -> Any:
+    from tests.migration.replay.fakestreaming import Registered
+
+    return Registered("", b"")
+
+
+def test_a_refused_message(start_server: Any, store: Path, file: StateFile) -> None:
+    server = start_server(jetstream=False)
+
+    async def go() -> None:
+        async with FakeStreaming(server.url, refuse={b"b.c": b"too many channels"}) as fake:
+            with pytest.raises(
+                MessageRefusedError, match=r"message 1 of channel b\.c was refused .* too many channels"
+            ):
+                await replay(planned(store), options(server.url), streaming(), file)
+            assert fake.closed == [b"replayer"]
+        assert b"b.c" not in file.state.channels
+
+    asyncio.run(go())
+
+
+def test_a_server_that_forgets_the_client(start_server: Any, store: Path, file: StateFile) -> None:
+    """As a server with a memory store does when it restarts."""
+    server = start_server(jetstream=False)
+    said: list[str] = []
+
+    async def go() -> None:
+        async with FakeStreaming(server.url) as fake:
+            asyncio.get_running_loop().call_later(0.15, fake.clients.clear)
+            outcome = await replay(
+                planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0), say=said.append
+            )
+            assert outcome.finished
+            assert [*dict.fromkeys(fake.payloads(b"a"))] == [b"m%d" % n for n in range(1, 301)]
+            assert len(fake.payloads(b"a")) <= 300 + outcome.repeated
+
+    asyncio.run(go())
+    assert any("dropped the client" in each for each in said)
+
+
+def test_acks_that_do_not_come(start_server: Any, store: Path, file: StateFile, monkeypatch: Any) -> None:
+    server = start_server(jetstream=False)
+    monkeypatch.setattr("stantools.migration.replay.publisher.SILENCE", 0.2)
+    monkeypatch.setattr("stantools.migration.replay.run.ATTEMPTS", 2)
+
+    async def go() -> None:
+        async with FakeStreaming(server.url, silent_after=100) as fake:
+            with pytest.raises(NoAnswerError, match=r"did not answer any of 300 messages within 0\.2 s"):
+                await replay(planned(store), options(server.url), streaming(), file)
+            assert sum(each.sequence for each in file.state.channels.values()) == 100
+            # Sent a second time in vain, all in order.
+            assert len(fake.payloads(b"a")) + len(fake.payloads(b"b.c")) == 700
+
+    asyncio.run(go())
+
+
+def test_a_streaming_server_that_ends(start_server: Any, store: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    server = start_server(jetstream=False)
+    monkeypatch.setattr("stantools.migration.replay.run.ATTEMPTS", 2)
+
+    async def go() -> None:
+        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            async with FakeStreaming(server.url) as fake:
+                running = asyncio.ensure_future(
+                    replay(planned(store), options(server.url), streaming(), file, lambda: Pacer(1.0))
+                )
+                await until(lambda: len(fake.payloads(b"a")) > 50)
+            with pytest.raises(ConnectionLostError, match="is gone"):
+                await running
+            sent = sum(each.sequence for each in file.state.channels.values())
+            assert 50 <= sent < 400
+        async with FakeStreaming(server.url) as fake:
+            with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+                outcome = await replay(planned(store), options(server.url), streaming(), file)
+            assert outcome.finished
+            assert sent + outcome.messages == 400
+            assert len(fake.payloads(b"a")) + len(fake.payloads(b"b.c")) == outcome.messages
+
+    asyncio.run(go())

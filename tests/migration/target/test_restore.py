@@ -1,0 +1,421 @@
+"""Restoring archives into real servers: exact, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.migration.target import restore as module
+from stantools.migration.target import transfer
+from stantools.migration.target.connection import connect
+from stantools.migration.target.errors import ApiError, PermissionDeniedError
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from stantools.migration.target.restore import RestoreError, restore
+from tests import servers
+from tests.migration.target.archives import Archive, build, payload
+
+
+def on(server: Any, work: Callable[[JetStream], Coroutine[Any, Any, Any]], **options: Any) -> Any:
+    """Runs work with a connection to a server."""
+
+    async def run() -> Any:
+        async with connect(ConnectOptions(servers=(server.url,), **options)) as connection:
+            return await work(JetStream(connection))
+
+    return asyncio.run(run())
+
+
+async def put(js: JetStream, archive: Archive, pieces: Iterable[Any] | None = None, **options: Any) -> dict[str, Any]:
+    parts = archive.parts() if pieces is None else pieces
+    return await restore(js, archive.name, archive.config, archive.state, parts, **options)
+
+
+def test_restores_on_every_version(each_server: Any) -> None:
+    archive = build(messages=5000, size=300, first=77, consumers=("one", "two"))
+    taken: list[int] = []
+
+    async def work(js: JetStream) -> None:
+        # Small pieces and a small window: it must slide many times.
+        state = await put(js, archive, progress=taken.append, piece_bytes=20_000, window=100_000)
+        assert (state["messages"], state["first_seq"], state["last_seq"]) == (5000, 77, 5076)
+        info = await js.stream_info("ORDERS")
+        assert info is not None
+        assert info["state"]["bytes"] == archive.state["bytes"]
+        assert await js.consumer_names("ORDERS") == ["one", "two"]
+        message = await js.message("ORDERS", 4000)
+        assert message is not None
+        assert message["time"] == "2020-09-13T12:26:40.123460789Z"
+        assert base64.b64decode(message["data"]) == payload(4000, 300)
+
+    on(each_server, work)
+    # The last few answers may come after the one that ends it all.
+    assert len(archive.framed) - 120_000 <= sum(taken) <= len(archive.framed)
+
+
+def test_refuses_a_stream_that_is_there(start_server: Callable[..., Any]) -> None:
+    archive = build()
+
+    async def work(js: JetStream) -> None:
+        await put(js, archive)
+        with pytest.raises(RefusedError, match="ORDERS is there already"):
+            await put(js, archive)
+        info = await js.stream_info("ORDERS")
+        assert info is not None
+        assert info["state"]["messages"] == 100
+
+    on(start_server(), work)
+
+
+def test_refuses_two_restores_of_one_stream_at_once(start_server: Callable[..., Any]) -> None:
+    archive = build()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[Any]:
+        begun.set()
+        go_on.wait(10)
+        yield archive.framed
+
+    async def work(js: JetStream) -> None:
+        first = asyncio.ensure_future(put(js, archive, slow()))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        with pytest.raises(RefusedError, match="being restored already"):
+            await put(js, archive)
+        go_on.set()
+        assert (await first)["messages"] == 100
+
+    on(start_server(), work)
+
+
+def test_deletes_what_the_server_restored_incompletely(each_server: Any) -> None:
+    archive = build(corrupt=40)
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match=r"messages is 40 instead of 100.* deleted again") as caught:
+            await put(js, archive)
+        assert caught.value.left == "nothing"
+        assert not caught.value.again
+        assert await js.stream_names() == []
+
+    on(each_server, work)
+
+
+def test_says_what_a_damaged_piece_led_to(each_server: Any) -> None:
+    archive = build(messages=4000)
+    broken = bytearray(archive.framed)
+    broken[100_000] ^= 1
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match=r"corrupt input, crc mismatch \(error 500/10062\); nothing") as caught:
+            await put(js, archive, [bytes(broken)], piece_bytes=8000)
+        assert caught.value.left == "nothing"
+        assert await js.stream_names() == []
+        assert (await put(js, archive))["messages"] == 4000
+
+    on(each_server, work)
+
+
+def test_limits_that_apply_at_once_are_a_difference_unless_they_are_expected(start_server: Callable[..., Any]) -> None:
+    archive = build(max_msgs=10)
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match="messages is 10 instead of 100"):
+            await put(js, archive)
+        state = await put(js, archive, limits_apply=True)
+        assert (state["messages"], state["last_seq"]) == (10, 100)
+
+    on(start_server(), work)
+
+
+def test_an_error_of_the_source_leaves_nothing(start_server: Callable[..., Any]) -> None:
+    archive = build(messages=4000)
+
+    def failing() -> Iterator[Any]:
+        yield archive.parts(50_000)[0]
+        raise StoreUnreadableError("msgs.1.dat: changed while it was read", "stop the server")
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match=r"msgs.1.dat: changed .* nothing of it is left") as caught:
+            await put(js, archive, failing())
+        assert caught.value.remedy == "stop the server"
+        assert await js.stream_names() == []
+
+    server = start_server()
+    on(server, work)
+    server.kill()
+
+
+def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Callable[..., Any]) -> None:
+    """The server waits for 5 s. On all versions at the same time, and once without our signs of life."""
+    archive = build(messages=2000)
+
+    def stalling() -> Iterator[Any]:
+        yield archive.framed[:60_000]
+        time.sleep(3)
+        yield archive.framed[60_000:100_000]
+        time.sleep(6)
+        yield archive.framed[100_000:]
+
+    def between_chunks() -> Iterator[Any]:
+        time.sleep(6)
+        yield archive.framed
+
+    async def patient(server: Any) -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            assert (await put(JetStream(connection), archive, between_chunks()))["messages"] == 2000
+
+    async def impatient(server: Any) -> None:
+        """Inside of a chunk there can be no sign of life, and what happens then is told."""
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            js = JetStream(connection)
+            with pytest.raises(RestoreError, match=r"no longer listens .* nothing of it is left") as caught:
+                await put(js, archive, stalling())
+            assert caught.value.again
+            assert await js.stream_names() == []
+        server.kill()
+
+    async def run() -> None:
+        running = [start_server(version) for version in servers.available()]
+        await asyncio.gather(impatient(start_server()), *map(patient, running))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, "2.12.8", servers.NEWEST])
+def test_a_server_killed_half_way_leaves_nothing(start_server: Callable[..., Any], version: str) -> None:
+    archive = build(messages=4000, size=1000)
+    server = start_server(version)
+
+    def killing() -> Iterator[Any]:
+        parts = archive.parts(500_000)
+        yield from parts[:4]
+        server.kill()
+        server.start()
+        yield from parts[4:]
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match=r"the connection broke.*; nothing of it is left") as caught:
+            await put(js, archive, killing())
+        assert caught.value.again
+        assert await js.stream_names() == []
+        assert (await put(js, archive))["messages"] == 4000
+
+    on(server, work)
+
+
+def test_a_server_that_stays_away_is_said_so(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stantools.migration.target.leftovers.SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr("stantools.migration.target.leftovers._ASK_SECONDS", 0.3)
+    archive = build(messages=4000, size=1000)
+    server = start_server()
+
+    def killing() -> Iterator[Any]:
+        parts = archive.parts(500_000)
+        yield from parts[:4]
+        server.kill()
+        yield from parts[4:]
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match="what is left of it could not be found out") as caught:
+            await put(js, archive, killing())
+        assert caught.value.left == "unknown"
+        assert caught.value.again
+
+    on(server, work)
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_finds_out_what_became_of_it_when_the_answer_is_lost(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, restored: bool
+) -> None:
+    """The connection breaks between the end of the archive and the server's answer."""
+    monkeypatch.setattr("stantools.migration.target.leftovers.SETTLE_SECONDS", 0.5)
+    archive = build(messages=2000)
+    end = transfer.Transfer.end
+
+    async def interrupted(self: transfer.Transfer, timeout: float) -> bytes:
+        if restored:
+            await end(self, timeout)
+        raise module.NoAnswerError("the answer was lost", "")
+
+    monkeypatch.setattr(transfer.Transfer, "end", interrupted)
+
+    async def work(js: JetStream) -> None:
+        if restored:
+            assert (await put(js, archive))["messages"] == 2000
+            return
+        with pytest.raises(RestoreError, match="it is not there, unless the server is still unpacking") as caught:
+            await put(js, archive, archive.parts(50_000)[:1])
+        assert caught.value.left == "unknown"
+
+    server = start_server()
+    on(server, work)
+    server.kill()
+
+
+def test_a_server_that_takes_nothing_any_more(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "NUDGE_SECONDS", 0.2)
+    archive = build(messages=4000, size=1000)
+
+    async def work(js: JetStream) -> None:
+        # Nobody sees the answers.
+        async def deaf(self: transfer.Transfer, message: Any) -> None:
+            return
+
+        monkeypatch.setattr(transfer.Transfer, "on_answer", deaf)
+        with pytest.raises(RestoreError, match=r"has taken nothing of the archive for 1 s.*nothing of it is left"):
+            await put(js, archive, window=500_000, chunk_timeout=0.8)
+
+    server = start_server()
+    on(server, work)
+    server.kill()
+
+
+def users(*permissions: dict[str, Any]) -> dict[str, Any]:
+    """Configuration with users u0, u1, … whose password is p."""
+    return {
+        "authorization": {
+            "users": [
+                {"user": f"u{number}", "password": "p", "permissions": each} for number, each in enumerate(permissions)
+            ]
+        }
+    }
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+def test_the_least_permissions_are_enough(start_server: Callable[..., Any], version: str) -> None:
+    least = {"publish": ["$JS.API.STREAM.RESTORE.*", "$JS.SNAPSHOT.RESTORE.*.*"], "subscribe": ["_INBOX.>"]}
+    server = start_server(version, users(least))
+    on(server, lambda js: put(js, build(consumers=("one",))), user="u0", password="p")
+
+
+def test_missing_permissions_are_told_at_once(start_server: Callable[..., Any]) -> None:
+    inbox = {"subscribe": ["_INBOX.>"]}
+    server = start_server(
+        config=users(
+            {"publish": ["$JS.API.STREAM.INFO.*"], **inbox},
+            {"publish": ["$JS.API.STREAM.*.*"], **inbox},
+            {"publish": ["$JS.>"], "subscribe": ["own.>"]},
+        )
+    )
+    archive = build()
+    begun = time.monotonic()
+
+    async def no_request(js: JetStream) -> None:
+        with pytest.raises(PermissionDeniedError, match=r"u0 may not publish to \$JS.API.STREAM.RESTORE.ORDERS"):
+            await put(js, archive)
+
+    async def no_pieces(js: JetStream) -> None:
+        with pytest.raises(RestoreError, match=r"may not publish to \$JS.SNAPSHOT.RESTORE.ORDERS.*nothing of it"):
+            await put(js, archive)
+        assert await js.stream_info("ORDERS") is None
+
+    async def no_inbox(js: JetStream) -> None:
+        with pytest.raises(PermissionDeniedError, match=r"u2 may not subscribe to _INBOX.>") as caught:
+            await put(js, archive)
+        assert "--inbox-prefix" in caught.value.remedy
+
+    on(server, no_request, user="u0", password="p")
+    on(server, no_pieces, user="u1", password="p")
+    on(server, no_inbox, user="u2", password="p")
+    on(server, lambda js: put(js, archive), user="u2", password="p", inbox_prefix="own")
+    assert time.monotonic() - begun < 4
+    server.kill()
+
+
+def test_limits_of_the_account_are_told_before_anything_is_made(start_server: Callable[..., Any]) -> None:
+    account = {
+        "jetstream": {"max_mem": 0, "max_file": 100_000, "max_streams": 1},
+        "users": [{"user": "a", "password": "p"}],
+    }
+    server = start_server(config={"accounts": {"A": account}})
+
+    async def work(js: JetStream) -> None:
+        with pytest.raises((ApiError, RestoreError), match=r"insufficient storage|resource limits|exceeded"):
+            await put(js, build(messages=4000))
+        assert await js.stream_names() == []
+        await put(js, build("FIRST", "first"))
+        with pytest.raises(ApiError, match="maximum number of streams"):
+            await put(js, build("SECOND", "second"))
+
+    on(server, work, user="a", password="p")
+
+
+def test_through_a_domain(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server(config={"jetstream": {"store_dir": str(tmp_path / "js"), "domain": "hub"}})
+    archive = build()
+
+    async def work(js: JetStream) -> None:
+        assert js.prefix == "$JS.hub.API"
+        assert (await put(js, archive))["messages"] == 100
+
+    on(server, work, domain="hub")
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+def test_into_an_encrypted_store(start_server: Callable[..., Any], tmp_path: Path, version: str) -> None:
+    store = tmp_path / "js"
+    settings = {"jetstream": {"store_dir": str(store), "key": "a secret key that is long enough"}}
+    server = start_server(version, settings)
+    archive = build(messages=1000, subject="very.distinct.subject")
+    on(server, lambda js: put(js, archive))
+    server.stop()
+    assert not any(b"very.distinct.subject" in path.read_bytes() for path in store.rglob("*.blk"))
+    server.start()
+
+    async def work(js: JetStream) -> None:
+        info = await js.stream_info("ORDERS")
+        assert info is not None
+        assert info["state"]["messages"] == 1000
+
+    on(server, work)
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_cluster_that_loses_a_server_half_way(tmp_path: Path, victim: int) -> None:
+    """Either it goes on, or what it left is removed, and it can be done again."""
+    if not servers.binary(servers.NEWEST).exists():
+        pytest.skip("no server")
+    archive = build(messages=10_000, size=1000, consumers=("one", "two"), num_replicas=3)
+    with servers.Cluster(tmp_path) as cluster:
+
+        def killing() -> Iterator[Any]:
+            parts = archive.parts(1 << 20)
+            yield from parts[:5]
+            cluster.servers[victim].kill()
+            yield from parts[5:]
+
+        async def run() -> None:
+            async with connect(ConnectOptions(servers=tuple(cluster.urls))) as connection:
+                js = JetStream(connection)
+                pieces: Iterable[Any] = killing()
+                for _ in range(20):
+                    try:
+                        state = await put(js, archive, pieces, chunk_timeout=20)
+                        break
+                    except RestoreError as problem:
+                        assert problem.again
+                        assert problem.left == "nothing"
+                        pieces = archive.parts(1 << 20)
+                    except ApiError as problem:
+                        # The cluster has just been made: not all know each other yet, and nothing was sent.
+                        assert problem.err_code == 10005
+                        await asyncio.sleep(0.2)
+                assert state["messages"] == 10_000
+                info = await js.stream_info("ORDERS")
+                assert info is not None
+                assert info["state"]["bytes"] == archive.state["bytes"]
+                assert info["state"]["consumer_count"] == 2
+
+        asyncio.run(run())

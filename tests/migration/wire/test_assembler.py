@@ -1,0 +1,95 @@
+"""Pieces of any size give the same messages."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stantools.migration.wire.assembler import Assembler, FrameError, Received
+
+
+def frame(number: int, sid: int = 7, size: int = 20) -> bytes:
+    data = random.Random(number).randbytes(size)
+    return b"MSG s.%d %d $JS.ACK.S.c.1.%d.%d.1000.0 %d\r\n%b\r\n" % (number, sid, number, number, size, data)
+
+
+def feed(pieces: list[bytes], sids: list[int], take_every: int = 1) -> tuple[dict[int, list[Received]], list[bytes]]:
+    assembler = Assembler()
+    assembler.want(sids)
+    batches: dict[int, list[Received]] = {sid: [] for sid in sids}
+    others = []
+    for count, piece in enumerate(pieces):
+        assembler.put(piece)
+        while (other := assembler.advance()) is not None:
+            others.append(other)
+        if count % take_every == 0:
+            for sid, batch in assembler.take():
+                batches[sid].append(batch)
+    for sid, batch in assembler.take():
+        batches[sid].append(batch)
+    assert assembler.empty
+    return batches, others
+
+
+def messages(batches: list[Received]) -> list[tuple[int, bytes, bytes]]:
+    return [(int(b.columns.sequence[i]), b.subject(i), b.data(i)) for b in batches for i in range(len(b))]
+
+
+@pytest.mark.parametrize("step", [1, 7, 100, 4096, 10**9])
+def test_pieces(step: int) -> None:
+    data = b"".join(frame(number) + (b"PING\r\n" if number % 5 == 0 else b"") for number in range(1, 200))
+    pieces = [data[at : at + step] for at in range(0, len(data), step)]
+    batches, others = feed(pieces, [7], take_every=3)
+    assert messages(batches[7]) == [
+        (number, b"s.%d" % number, random.Random(number).randbytes(20)) for number in range(1, 200)
+    ]
+    assert others == [b"PING\r\n"] * 39
+
+
+def test_batches_stay_valid_through_many_blocks() -> None:
+    data = b"".join(frame(number, size=1000) for number in range(1, 5001))
+    batches, _ = feed([data[at : at + 30000] for at in range(0, len(data), 30000)], [7], take_every=7)
+    assert [m[2] for m in messages(batches[7])] == [random.Random(number).randbytes(1000) for number in range(1, 5001)]
+
+
+def test_more_rows_than_a_block_has() -> None:
+    data = b"".join(b"MSG s 7 $JS.ACK.S.c.1.%d.1.1.1 0\r\n\r\n" % number for number in range(1, 20001))
+    batches, _ = feed([data], [7])
+    assert [m[0] for m in messages(batches[7])] == list(range(1, 20001))
+
+
+def test_a_message_larger_than_a_block() -> None:
+    data = frame(1) + frame(2, size=5 << 20) + frame(3)
+    batches, _ = feed([data[at : at + 65536] for at in range(0, len(data), 65536)], [7])
+    assert [(m[0], len(m[2])) for m in messages(batches[7])] == [(1, 20), (2, 5 << 20), (3, 20)]
+
+
+def test_two_subscriptions() -> None:
+    data = b"".join(frame(number, sid=random.Random(number).choice([3, 7, 9])) for number in range(1, 300))
+    batches, others = feed([data[at : at + 5000] for at in range(0, len(data), 5000)], [3, 7])
+    ours = {sid: [m[0] for m in messages(batches[sid])] for sid in (3, 7)}
+    assert sorted(ours[3] + ours[7] + [int(other.split()[1][2:]) for other in others]) == list(range(1, 300))
+    assert ours[3] == sorted(ours[3])
+    assert all(b" 9 $JS" in other for other in others)
+
+
+def test_what_is_no_frame() -> None:
+    assembler = Assembler()
+    assembler.want([7])
+    assembler.put(frame(1) + b"MSG x y\r\n")
+    with pytest.raises(FrameError, match="MSG x y"):
+        assembler.advance()
+    assert [sid for sid, _ in assembler.take()] == [7]
+
+
+def test_clear_forgets_half_a_frame() -> None:
+    assembler = Assembler()
+    assembler.want([7])
+    assembler.put(frame(1) + frame(2)[:-3])
+    assert assembler.advance() is None
+    assert not assembler.empty
+    assembler.clear()
+    assembler.put(frame(3))
+    assert assembler.advance() is None
+    assert [m[0] for _, batch in assembler.take() for m in messages([batch])] == [1, 3]
