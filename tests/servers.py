@@ -137,7 +137,7 @@ class NatsServer:
     def start(self, *, ready: bool = True) -> NatsServer:
         """Starts it, and waits until clients can connect and JetStream is up."""
         file = self.directory / "server.json"
-        file.write_text(json.dumps(self._settings))
+        file.write_text(json.dumps(self._settings, ensure_ascii=False))
         self.process = subprocess.Popen(
             [str(binary(self.version)), "-c", str(file)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )

@@ -114,13 +114,13 @@ def run(
         file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
         if not dry_run:
             _check_plan_file(file, plan)
-        problems = _judge(plan, source, target, applying, planning.keep_encrypted)
+        problems = _judge(plan, source, target, applying, planning.keep_encrypted, file)
         _show(plan, problems, output)
         if dry_run:
-            return ExitCode.REFUSED if problems else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
         _refuse(plan, problems, applying)
         if not file.exists():
-            write_plan(plan, file, _next_steps(file))
+            write_plan(file, plan)
         console.note(f"the plan is in {file}; the journal will be beside it")
         if not console.confirm(f"migrate {len(plan.streams)} streams to {plan.target}?", yes=yes):
             console.note(f"nothing was done; later: stantools migrate apply {file}")
@@ -153,20 +153,20 @@ def plan_stage(
     It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
     it becomes and where that stands; and what is left out, and why.
     """
-    from stantools.migration.plan.planfile import format_plan, write_plan
+    from stantools.migration.plan.planfile import render_plan, write_plan
 
     with opened(places, connecting) as target:
         source, plan = _make_plan(store, planning, target, progress)
         problems = _judge(plan, source, target, None, planning.keep_encrypted)
     if str(plan_file) == "-":
-        click.echo(format_plan(plan), nl=False)
+        click.echo(render_plan(plan), nl=False)
     else:
         file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
         _check_plan_file(file, plan)
-        write_plan(plan, file, _next_steps(file))
+        write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {file}")
         _show(plan, problems, output)
-    return ExitCode.FINDINGS if problems or plan.lossy else ExitCode.CLEAN
+    return ExitCode.FINDINGS if _serious(problems) or plan.lossy else ExitCode.CLEAN
 
 
 _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
@@ -212,16 +212,16 @@ def apply_stage(
     progress: str,
 ) -> int:
     """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
-    from stantools.migration.plan.planreader import read_plan
+    from stantools.migration.plan.planfile import read_plan
 
     plan = read_plan(plan_file)
     with opened(places_of(plan, account, embedded_store), connecting_of(plan, connecting)) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
-        problems = _judge(plan, source, target, applying, keep_encrypted)
+        problems = _judge(plan, source, target, applying, keep_encrypted, plan_file)
         _show(plan, problems, output)
         if dry_run:
-            return ExitCode.REFUSED if problems else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
         _refuse(plan, problems, applying)
         if not console.confirm(f"migrate {len(plan.streams)} streams to {plan.target}?", yes=yes):
             return ExitCode.CLEAN
@@ -258,7 +258,7 @@ def verify_stage(
 ) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.plan.planreader import read_plan
+    from stantools.migration.plan.planfile import read_plan
     from stantools.migration.prepared import prepare
 
     plan = read_plan(plan_file)
@@ -343,12 +343,12 @@ def _open_source(
             patterns=patterns,
             generation=generation,
             archived=archived,
-            key=reading.key,
+            key=reading.encryption_key,
             keep_sealed=keep_encrypted,
             workers=workers,
             progress=shown.advance,
         )
-    if reading.key is not None and not keep_encrypted:
+    if reading.encryption_key is not None and not keep_encrypted:
         for channel in source.channels:
             channel.check_key()
     return source
@@ -360,7 +360,7 @@ def _check_plan_file(file: Path, plan: Plan) -> None:
     Raises:
         RefusedError: There is another one.
     """
-    from stantools.migration.plan.planreader import read_plan
+    from stantools.migration.plan.planfile import read_plan
 
     if file.exists() and read_plan(file).digest != plan.digest:
         raise RefusedError(
@@ -369,23 +369,33 @@ def _check_plan_file(file: Path, plan: Plan) -> None:
         )
 
 
-def _next_steps(file: Path) -> list[str]:
-    return [f"stantools migrate apply {file}", f"stantools migrate verify {file}"]
-
-
 def _judge(
-    plan: Plan, source: StoreSource, target: Destination, applying: Applying | None, keep_encrypted: bool
+    plan: Plan,
+    source: StoreSource,
+    target: Destination,
+    applying: Applying | None,
+    keep_encrypted: bool,
+    file: Path | None = None,
 ) -> list[Note]:
-    """Returns everything that stands in the way of a plan."""
+    """Returns what stands in the way of a plan, and what else should be known."""
+    from stantools.migration.journal import begun_streams
     from stantools.migration.plan.checks import find_problems
     from stantools.migration.plan.matching import find_changes
     from stantools.migration.plan.model import Level
+    from stantools.migration.prepared import prepare
 
     notes = [*find_problems(plan), *find_changes(plan, source)]
     if not plan.source.decrypted and not keep_encrypted:
         notes += _sealed(plan, source)
-    if applying is not None:
-        notes += target.problems(plan, applying.options(plan.way))
+    if applying is not None and not any(note.level is Level.PROBLEM for note in notes):
+        begun = begun_streams(file) if file else frozenset()
+        notes += target.problems(prepare(plan, source), applying.options(plan.way), begun)
+    return [note for note in notes if note.level is not Level.INFO]
+
+
+def _serious(notes: Sequence[Note]) -> list[Note]:
+    from stantools.migration.plan.model import Level
+
     return [note for note in notes if note.level is Level.PROBLEM]
 
 
@@ -417,9 +427,10 @@ def _refuse(plan: Plan, problems: Sequence[Note], applying: Applying) -> None:
     Raises:
         RefusedError: Always in these cases.
     """
-    if problems:
-        first = problems[0]
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    serious = _serious(problems)
+    if serious:
+        first = serious[0]
+        more = f" (and {len(serious) - 1} more)" if len(serious) > 1 else ""
         about = f"{first.about}: " if first.about else ""
         raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
     if plan.lossy and not applying.accept_loss:

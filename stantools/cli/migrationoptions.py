@@ -108,7 +108,7 @@ class Planning:
         """Returns how the store is read, for the plan."""
         from stantools.migration.plan.model import SourceRef
 
-        key = self.reading.key is not None
+        key = self.reading.encryption_key is not None
         return SourceRef(
             str(store.absolute()), self.reading.polynomial, self.channels, self.generation, self.archived, key
         )
@@ -143,7 +143,7 @@ class Planning:
             replicas=self.replicas,
             limits=self.limits.over(unlimited) if self.limits else None,
             origin_headers=OriginHeaders(self.origin_headers),
-            decrypted=self.reading.key is not None,
+            decrypted=self.reading.encryption_key is not None,
             overrides=(*(mapping_override(text) for text in self.maps), *overrides),
         )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -24,10 +26,10 @@ from stantools.cli.options import (
     time_options,
     workers_option,
 )
-from stantools.cli.output import print_json, table_text
-from stantools.cli.values import Duration, Speed, format_duration, format_size, format_time
+from stantools.cli.replayreport import how_to_go_on, show_outcome, show_plan, tell_pace, warn
+from stantools.cli.values import Duration
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, StantoolsError, UsageError
+from stantools.errors import ExitCode, StantoolsError, StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Outcome
@@ -38,16 +40,45 @@ if TYPE_CHECKING:
     from stantools.migration.target.options import ConnectOptions
     from stantools.store.options import ReadOptions
 
-_MANY = 20
-_SECOND = 1_000_000_000
+_F = TypeVar("_F", bound=Callable[..., Any])
+_MAX_SPEED = 1e6
+
+
+def _to_option(function: _F) -> _F:
+    """Adds --to, which says the same as --server; a selected context of the nats command has no say then."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **values: Any) -> Any:
+        if to := values.pop("to"):
+            values["servers"] = to
+        return function(*args, **values)
+
+    return click.option("--to", multiple=True, metavar="URL", help="Where to; the same as --server, and before it.")(
+        cast(_F, wrapper)
+    )
+
+
+def _read_speed(_ctx: click.Context, _param: click.Parameter, text: str) -> float | None:
+    """Reads a speed; None is as fast as possible."""
+    if text == "max":
+        return None
+    if text == "original":
+        return 1.0
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= _MAX_SPEED:
+        raise click.BadParameter(f"{text!r} is not a speed: original, max, or a number such as 10 or 0.5")
+    return speed
 
 
 @verb("replay")
 @store_argument
+@_to_option
 @channel_option
 @sequence_option
 @time_options
-@click.option("--to", "to", multiple=True, metavar="URL", help="The server, the same as --server.")
 @click.option(
     "--as",
     "kind",
@@ -58,7 +89,7 @@ _SECOND = 1_000_000_000
 )
 @click.option(
     "--speed",
-    type=Speed(),
+    callback=_read_speed,
     default="original",
     show_default=True,
     metavar="original|N|max",
@@ -74,7 +105,9 @@ _SECOND = 1_000_000_000
     help="Rewrite names: 'old.*=new.*'. * is one token ($1, $2 to reorder), > the rest; the first that matches counts.",
 )
 @click.option("--prefix", default="", metavar="PREFIX", help="Put this and a dot in front of every subject.")
-@click.option("--origin-headers", is_flag=True, help="Say in headers where messages come from: channel, sequence, time.")
+@click.option(
+    "--origin-headers", is_flag=True, help="Say in headers where messages come from: channel, sequence, time."
+)
 @click.option("--cluster-id", metavar="ID", help="Of the streaming server; test-cluster if not given.")
 @click.option("--client-id", metavar="ID", help="The name to register under with the streaming server.")
 @click.option("--discover-prefix", metavar="SUBJECT", help="The streaming server's discover_prefix.")
@@ -107,7 +140,6 @@ def command(
     sequences: tuple[int | None, int | None] | None,
     since: int | None,
     until: int | None,
-    to: tuple[str, ...],
     kind: str,
     speed: float | None,
     rate: float | None,
@@ -132,26 +164,22 @@ def command(
     """Publish the messages of STORE again, in their order and at their pace.
 
     Several channels keep their relative timing. STORE is not changed; of a damaged one every intact message is
-    taken. Reply subjects go into a header (streaming: they stay reply subjects).
+    taken (exit code 1 says that there were others). Reply subjects go into a header; for a streaming server they stay
+    reply subjects.
 
-    What is promised if it is interrupted and gone on with by --resume: nothing is left out. To streams, nothing is
-    stored twice (messages have ids, and streams are asked what they have). To plain subjects and streaming servers,
-    nothing is sent twice after Ctrl-C; what was on its way when the process was killed or the connection broke is
-    sent again.
+    If a replay is interrupted, --resume leaves nothing out. Streams store nothing twice: messages have ids, and
+    streams are asked what they have. Plain subjects and streaming servers get nothing twice after Ctrl-C; what was on
+    its way when the process was killed or the connection broke is sent again.
     """
-    from stantools.cli.opening import channel_names, data_size, open_store
-    from stantools.cli.progress import Progress
-    from stantools.migration.replay.selection import Chosen
+    from stantools.migration.replay.run import Outcome
+    from stantools.migration.replay.selection import Chosen, plan_replay
     from stantools.migration.replay.start import Kind, Pace
     from stantools.migration.replay.state import StateFile, default_path
     from stantools.migration.replay.subjects import SubjectRules
-    from stantools.migration.source import open_source
-    from stantools.migration.target.options import split_servers
 
     destination = _destination(kind, origin_headers, cluster_id, client_id, discover_prefix)
-    if to:
-        connecting = replace(connecting, servers=split_servers(to))
-    connecting = connecting.checked()
+    if not dry_run and not connecting.servers:
+        raise UsageError("where to is missing", "add --to nats://HOST:4222, or --dry-run to see what would be sent")
     subjects = SubjectRules.parse(rules, prefix)
     pace = Pace(speed, rate, max_pause)
     first, last = sequences or (None, None)
@@ -168,6 +196,64 @@ def command(
         "cluster_id": destination.cluster_id if destination.kind is Kind.STREAMING else None,
     }
     path = state_path or default_path(identity)
+    with StateFile(path, identity, resume=True) if resume else nullcontext() as earlier:
+        # Nothing is written before it is known that the store can be read.
+        source = _source(store, channels, generation, archived, workers, reading, progress)
+        if earlier is not None:
+            chosen = _chosen_before(earlier, chosen)
+        plan = plan_replay(source, subjects, chosen, streaming=destination.kind is Kind.STREAMING)
+        positions = earlier.state.channels if earlier is not None else {}
+        plan.check_positions(source, positions)
+        left = plan.after(positions)
+        code = ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
+        if dry_run:
+            show_plan(left, pace, source, output)
+            return code
+        if not left.messages:
+            if earlier is not None:
+                earlier.remove()
+            show_outcome(left, Outcome(finished=True), source, output, None)
+            return code
+        tell_pace(left, pace)
+        with nullcontext(earlier) if earlier is not None else StateFile(path, identity, resume=False) as file:
+            file.state.selection = chosen.fixed(source.channels).as_json()
+            outcome = _replay(plan, left, connecting, destination, file, pace, progress)
+            show_outcome(left, outcome, source, output, None if outcome.finished else path)
+    return code if outcome.finished else ExitCode.INTERRUPTED
+
+
+def _destination(
+    kind: str, origin: bool, cluster_id: str | None, client_id: str | None, discover_prefix: str | None
+) -> Destination:
+    from stantools.migration.replay.session import DISCOVER_PREFIX
+    from stantools.migration.replay.start import CLUSTER_ID, Destination, Kind
+
+    given = {"--cluster-id": cluster_id, "--client-id": client_id, "--discover-prefix": discover_prefix}
+    if kind != Kind.STREAMING:
+        for option, value in given.items():
+            if value is not None:
+                raise UsageError(f"{option} is of no use without --as streaming", "add that, or leave it out")
+    elif origin:
+        raise UsageError(
+            "messages of a streaming server have no headers, which --origin-headers would write", "leave it out"
+        )
+    return Destination(Kind(kind), origin, cluster_id or CLUSTER_ID, client_id, discover_prefix or DISCOVER_PREFIX)
+
+
+def _source(
+    store: Path,
+    channels: tuple[str, ...],
+    generation: str,
+    archived: bool,
+    workers: int,
+    reading: ReadOptions,
+    progress: str,
+) -> StoreSource:
+    """Reads the store, and says what of it cannot be replayed."""
+    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.progress import Progress
+    from stantools.migration.source import open_source
+
     opened, crc = open_store(store, reading)
     names = channel_names(opened, channels)
     with Progress(progress, "plan") as shown:
@@ -183,22 +269,83 @@ def command(
             workers=workers,
             progress=shown.advance,
         )
-    _warn(source, key_given=reading.encryption_key is not None)
-    streaming = destination.kind is Kind.STREAMING
-    if dry_run and not resume:
-        plan = plan_of(source, subjects, chosen, streaming=streaming)
-        _show(plan, plan, pace, output, source, path=None, outcome=None)
-        return ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
-    with StateFile(path, identity, resume=resume) as file:
-        chosen = _chosen_before(file, chosen, source, resume=resume)
-        plan = plan_of(source, subjects, chosen, streaming=streaming)
-        plan.check_positions(source, file.state.channels)
-        left = plan.after(file.state.channels)
-        if dry_run:
-            _show(plan, left, pace, output, source, path=path, outcome=None)
-            return ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
-        outcome = _replay(plan, left, connecting, destination, file, pace, resume=resume, progress=progress)
-        _show(plan, left, pace, output, source, path=None if outcome.finished else path, outcome=outcome)
-    if not outcome.finished:
-        return ExitCode.INTERRUPTED
-    return ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
+    if reading.encryption_key is not None:
+        for channel in source.channels:
+            channel.check_key()
+    warn(source, key_given=reading.encryption_key is not None)
+    return source
+
+
+def _chosen_before(file: StateFile, chosen: Chosen) -> Chosen:
+    """Returns the selection of the run that is gone on with.
+
+    Raises:
+        UsageError: The user has asked for another one now.
+        StoreUnreadableError: The file makes no sense.
+    """
+    from stantools.migration.replay.selection import Chosen
+
+    try:
+        before = Chosen.from_json(file.state.selection)
+    except ValueError as problem:
+        raise StoreUnreadableError(f"{file.path}: {problem}", "name the right file by --state") from problem
+    if not file.state.selection:
+        return chosen
+    if (chosen.first, chosen.last) not in ((None, None), (before.first, before.last)):
+        raise UsageError(
+            f"{file.path}: the replay to go on with has other sequences than --seq now says",
+            "repeat the command as it was",
+        )
+    return before
+
+
+def _replay(
+    plan: ReplayPlan,
+    left: ReplayPlan,
+    connecting: ConnectOptions,
+    destination: Destination,
+    file: StateFile,
+    pace: Pace,
+    progress: str,
+) -> Outcome:
+    """Runs it; Ctrl-C stops it, a second one at once."""
+    from stantools.cli.progress import Progress
+    from stantools.migration.replay.start import replay
+
+    new = not file.state.channels
+
+    async def run() -> Outcome:
+        stop = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def on_signal() -> None:
+            if stop.is_set():
+                task.cancel()
+            else:
+                stop.set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not in a thread, and not on every system: then Python's own handling counts.
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, on_signal)
+        with Progress(progress, "replay", left.payload) as shown:
+            return await replay(
+                plan, connecting, destination, file, pace, stop=stop, say=console.note, progress=shown.advance
+            )
+
+    try:
+        outcome = asyncio.run(run())
+    except asyncio.CancelledError:
+        console.note(how_to_go_on(file.path))
+        raise KeyboardInterrupt from None
+    except StantoolsError:
+        if new and not file.state.channels and not file.state.streams:
+            file.remove()
+        else:
+            console.note(how_to_go_on(file.path))
+        raise
+    if outcome.finished:
+        file.remove()
+    return outcome

@@ -31,6 +31,10 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "truncate-bad-eof": "The server's own repair, with a report and a backup of what it cuts.",
         "compact": "Write a store without what is dead or removed by limits.",
     },
+    "How do I leave?": {
+        "migrate": "Move channels into JetStream streams and durables into consumers, exactly, with proof.",
+        "replay": "Publish messages again: to NATS subjects, to streams, or to a streaming server.",
+    },
     "How can I try it out?": {
         "sample": "Write a sample store, healthy or damaged.",
     },

@@ -496,7 +496,7 @@ _DIFFERENCES = (
         _W,
         "a stream with another configuration than planned",
         "somebody changed it, or the plan was changed since",
-        "JetStream goes by the configuration that it has",
+        "it goes by the configuration that it has",
         "update the stream, if the difference is not wanted; a backup has to be written anew",
     ),
     Entry(
@@ -504,8 +504,7 @@ _DIFFERENCES = (
         _E,
         "a backup or a stream's directory that is not as it was written",
         _BITROT + "; a copy that was cut short",
-        "JetStream leaves out the rest of a block behind a damaged record, without an error; other damage makes a "
-        "restore fail",
+        "of a block with a damaged record it leaves out the rest, without an error; other damage makes a restore fail",
         "remove it and write it again from the store",
     ),
     Entry(

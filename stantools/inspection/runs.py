@@ -33,6 +33,7 @@ class Run:
         first_timestamp: Of its first record, in nanoseconds.
         last_timestamp: Of its last record.
         payload: Bytes of the messages' data, as they are stored.
+        largest: Bytes of the largest message's data.
         marks: Sequence and offset of a record here and there, rising, so that a part can be read by itself.
     """
 
@@ -46,6 +47,7 @@ class Run:
     first_timestamp: int
     last_timestamp: int
     payload: int = 0
+    largest: int = 0
     marks: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -109,6 +111,7 @@ class RunBuilder:
         sizes = columns.size[low:high]
         total = int(sizes.sum(dtype=np.uint64)) + MESSAGE_OVERHEAD * len(sizes)
         payload = int(columns.data_size[low:high].sum(dtype=np.uint64))
+        largest = int(columns.data_size[low:high].max())
         end = int(columns.offset[high - 1]) + RECORD_HEADER_SIZE + int(sizes[-1])
         run = self._run
         if run and run.subject == subject and run.end == int(columns.offset[low]) and int(sequence[0]) > self._last:
@@ -116,6 +119,7 @@ class RunBuilder:
             run.count += high - low
             run.bytes += total
             run.payload += payload
+            run.largest = max(run.largest, largest)
             run.marks.append((int(sequence[0]), int(columns.offset[low])))
             run.last_timestamp = int(columns.timestamp[high - 1])
             self._pieces.append(piece)
@@ -133,6 +137,7 @@ class RunBuilder:
                 int(columns.timestamp[low]),
                 int(columns.timestamp[high - 1]),
                 payload,
+                largest,
             )
         self._last = int(sequence[-1])
 

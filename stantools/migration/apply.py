@@ -53,6 +53,8 @@ class Outcome(enum.StrEnum):
     REPLACED = "replaced"
     CONTINUED = "continued"  #: a killed run had published a part of it
     APPENDED = "appended"
+    WRITTEN = "written"
+    PLACED = "placed"
     COMPLETE = "complete before"
     COMPARED = "compared"
     FAILED = "failed"

@@ -6,17 +6,18 @@ All three are asked the same: what stands in the way, make it so, is it so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.apply import ApplyOptions, Outcome, StreamResult, apply_streams, prove
+from stantools.migration.apply import ApplyOptions, Existing, Outcome, StreamResult, apply_streams, prove
 from stantools.migration.journal import Journal
-from stantools.migration.plan.model import Note, Plan, TargetKind, TargetRef, Way
+from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
+from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
 from stantools.migration.watch import Stage, Watch
 
 _T = TypeVar("_T")
@@ -28,8 +29,16 @@ class Destination(Protocol):
     def reference(self) -> TargetRef:
         """Returns what a plan says about it, with the server's version as far as it is known."""
 
-    def problems(self, plan: Plan, options: ApplyOptions) -> list[Note]:
-        """Looks for what stands in the way, before anything is created."""
+    def problems(
+        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
+    ) -> list[Note]:
+        """Looks for what stands in the way, before anything is created.
+
+        Args:
+            streams: What is to be made.
+            options: How.
+            begun: Streams that an earlier run has, or may have, made already.
+        """
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
@@ -61,11 +70,13 @@ class ServerDestination:
 
         return self._run(ask)
 
-    def problems(self, plan: Plan, options: ApplyOptions) -> list[Note]:
+    def problems(
+        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
+    ) -> list[Note]:
         """Asks the server for limits of the account, streams that exist, and what its version cannot."""
 
         async def ask(js: JetStream) -> list[Note]:
-            return await preflight_plan(js, plan, options)
+            return await check_server(js, streams, options, begun)
 
         return self._run(ask)
 
@@ -85,6 +96,40 @@ class ServerDestination:
                 return await work(JetStream(connection))
 
         return asyncio.run(main())
+
+
+async def check_server(
+    js: JetStream, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str]
+) -> list[Note]:
+    """Returns what a server has against streams, as notes; arguments are those of `Destination.problems`."""
+    demands = []
+    for stream in streams:
+        keeps = options.existing is not Existing.REFUSE or stream.name in begun or await _is_complete(js, stream)
+        demands.append(
+            StreamDemand(
+                stream.plan.config,
+                stream.estimated_bytes,
+                stream.largest_message,
+                [consumer.config for consumer in stream.plan.consumers],
+                keeps,
+            )
+        )
+    access = Access.PUBLISH if options.way is Way.PUBLISH else Access.RESTORE
+    found = await preflight(js, demands, access, verify=options.prove)
+    levels = {Severity.ERROR: Level.PROBLEM, Severity.WARNING: Level.WARNING}
+    return [Note(levels[each.severity], each.stream, each.detail, each.remedy) for each in found]
+
+
+async def _is_complete(js: JetStream, stream: PreparedStream) -> bool:
+    """Tells whether a stream is there that looks as if an earlier run had made it, whose journal is gone."""
+    try:
+        info = await js.stream_info(stream.name)
+    except StantoolsError:
+        return False  # what is wrong is found by the questions that follow
+    if info is None or info["config"].get("description") != stream.plan.config.get("description"):
+        return False
+    state = info["state"]
+    return bool(state["messages"] == stream.source.count and state["last_seq"] == stream.source.last)
 
 
 async def prove_streams(

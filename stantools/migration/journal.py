@@ -163,6 +163,25 @@ class Journal:
             os.fsync(self._descriptor)
 
 
+def begun_streams(plan: Path) -> frozenset[str]:
+    """Returns the streams that a journal knows, without opening it for work; empty if there is none."""
+    try:
+        lines = journal_path(plan).read_bytes().splitlines()
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as problem:
+        raise StoreUnreadableError(f"{journal_path(plan)}: cannot be read: {problem.strerror}") from problem
+    streams: set[str] = set()
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            name, event = entry["stream"], entry["event"]
+        except (ValueError, KeyError, TypeError):
+            continue  # opening the journal says what is wrong with it
+        (streams.discard if event == "forget" else streams.add)(str(name))
+    return frozenset(streams)
+
+
 def journal_path(plan: Path) -> Path:
     """Returns where the journal of a plan lies."""
     return plan.with_name(plan.name + SUFFIX)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from stantools.errors import StoreUnreadableError
 from stantools.migration.archive.consumer import ConsumerState
+from stantools.migration.archive.layout import EMPTY_RECORD_SIZE
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from stantools.migration.merge import StreamSource
-from stantools.migration.plan.matching import source_of
+from stantools.migration.merge import StreamSource, stream_source
 from stantools.migration.plan.model import ConsumerPlan, Plan, Position, StreamPlan
 from stantools.migration.source import StoreSource
 from stantools.migration.watch import Watch, counted
+
+#: About what headers with the origin add to a message.
+_HEADER_BYTES = 150
 
 
 @dataclass(frozen=True)
@@ -28,14 +33,26 @@ class PreparedStream:
         """The stream's name."""
         return self.plan.name
 
+    @property
+    def largest_message(self) -> int:
+        """About the bytes of its largest message, with headers."""
+        payload = max(channel.largest_payload for channel, _ in self.source.parts)
+        return payload + (_HEADER_BYTES if self.plan.origin_headers else 0)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """About how many bytes a server needs for it: payloads, subjects, headers, and the frame of every record."""
+        subjects = sum(part.messages * len(part.subject) for part in self.plan.parts)
+        frame = EMPTY_RECORD_SIZE + (_HEADER_BYTES if self.plan.origin_headers else 0)
+        return self.plan.bytes + subjects + self.plan.messages * frame
+
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
         """Returns the consumers with their positions in sequences of the stream."""
         if not self.plan.renumbered:
             return [(consumer, consumer.position) for consumer in self.plan.consumers]
         result = []
         for consumer in self.plan.consumers:
-            channel = _raw(consumer.channel)
-            position = consumer.position.translated(lambda seqs, channel=channel: self.source.position(channel, seqs))
+            position = consumer.position.translated(partial(self.source.position, _raw(consumer.channel)))
             result.append((consumer, position))
         return result
 
@@ -72,7 +89,18 @@ def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:
     Raises:
         StoreUnreadableError: A channel of the plan is not in the store.
     """
-    return [PreparedStream(stream, source_of(stream, source)) for stream in plan.streams]
+    channels = {channel.name: channel for channel in source.channels}
+    prepared = []
+    for stream in plan.streams:
+        missing = next((part.channel for part in stream.parts if part.channel not in channels), None)
+        if missing is not None:
+            raise StoreUnreadableError(
+                f"{source.plan.source}: there is no channel {missing!r}, which stream {stream.name} is made of",
+                "name the store that the plan was made for, or plan again",
+            )
+        parts = [(channels[part.channel], _raw(part.subject)) for part in stream.parts]
+        prepared.append(PreparedStream(stream, stream_source(parts)))
+    return prepared
 
 
 def _raw(name: str) -> bytes:

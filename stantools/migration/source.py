@@ -145,6 +145,12 @@ class ChannelSource:
                 total += step.run.payload * step.sequences.count() // step.run.count
         return total
 
+    @property
+    def largest_payload(self) -> int:
+        """Bytes of its largest payload as it is stored; perhaps of one that is not taken."""
+        sizes = (len(s.repair.message.data) if isinstance(s, Rewrite) else s.run.largest for s in self._plan.steps)
+        return max(sizes, default=0)
+
     @cached_property
     def encrypted(self) -> bool:
         """Whether payloads are stored encrypted, going by a sample.

@@ -75,6 +75,10 @@ class StoreDirectory:
         """What lay in it when it was opened."""
         return self._layout
 
+    def directory(self, stream: str) -> Path:
+        """Returns where a stream lies, or would."""
+        return self._streams / stream
+
     def check(
         self,
         streams: Iterable[StreamPlan],

@@ -74,7 +74,7 @@ def migrate(
     root: Path, url: str, work: Path, expected: dict[str, Any], prefix: str, way: Way = Way.ARCHIVE
 ) -> tuple[Plan, list[StreamResult]]:
     """Plans and applies, as the command does."""
-    key = expected["options"].get("encryption_key")
+    key = (expected["options"].get("encryption") or {}).get("key")
     crc = Crc(expected["options"]["file_crc_poly"])
     source = open_source(open_datastore(root), crc, key=key.encode() if key else None)
     options = PlanOptions(way=way, stream_prefix=prefix, subject_prefix=f"{prefix}.", decrypted=bool(key))
@@ -99,7 +99,8 @@ async def compare(url: str, stream: StreamPlan, facts: ChannelFacts, subject: st
     assert len(found) == len(seen) == stream.messages
     assert [m.sequence for m in seen] == sorted(found)
     if facts.listed:
-        assert found.keys() == facts.messages.keys()
+        # A server with limits removes messages from its view before it removes them from the files.
+        assert all(sequence < min(facts.messages) for sequence in found.keys() - facts.messages.keys())
     assert {sequence: found.get(sequence) for sequence in facts.messages} == facts.messages
     assert all(m.subject == subject and set(m.headers) <= {"Nats-Streaming-Reply"} for m in seen)
 
@@ -147,9 +148,9 @@ def test_golden(
                 assert not channel.messages, name
                 continue
             stream = by_channel[name]
-            await compare(server.url, stream, channel, f"{prefix}.{name}")
             if intact_subs and case not in ("clustered",):
                 await compare_consumers(server.url, stream, channel)
+            await compare(server.url, stream, channel, f"{prefix}.{name}")
             state = (await state_of(server.url, stream.name)).state
             assert state.last_seq == stream.last
             assert state.messages == stream.messages

@@ -56,3 +56,10 @@ class Pull:
             self._piece = self._piece[len(part) :]
             self.position += len(part)
         return taken
+
+    def rest(self) -> Iterator[memoryview]:
+        """Takes everything up to the end, piece by piece."""
+        while self._more():
+            piece, self._piece = self._piece, memoryview(b"")
+            self.position += len(piece)
+            yield piece

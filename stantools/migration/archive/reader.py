@@ -205,5 +205,5 @@ class ArchiveReader(StreamReader):
 def _unpacked(pieces: Iterable[ReadableBuffer], name: str) -> Iterator[TarFile]:
     pull = Pull(iter(unframe(pieces, name)), f"{name}, unpacked,")
     yield from read_files(pull)
-    if not pull.at_end() and any(pull.take(1)):
+    if any(any(piece) for piece in pull.rest()):
         raise ArchiveError(f"{name}: something follows behind the end of the tar")

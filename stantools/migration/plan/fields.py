@@ -52,8 +52,8 @@ class Field:
 
 
 def _number(value: Value, least: int = 0, most: int = _MAX_I64) -> int:
-    number = value.read(lambda text: parse_number(text, most))
-    if number < least:
+    number = value.read(parse_number)
+    if not least <= number <= most:
         raise value.wrong(f"a number from {least} to {most}")
     return number
 

@@ -26,6 +26,9 @@ _BATCH_MESSAGES = 5000
 _BATCH_BYTES = 8 << 20
 #: How long the server holds a request for which it has no message.
 _EXPIRES = 5
+#: How often it then says that it is alive, and how long we wait for a sign of life.
+_HEARTBEATS = 1
+_SILENCE = 5
 #: How long the server keeps a consumer of which nobody hears any more.
 _INACTIVE = 60
 #: How often we begin again without having got a message meanwhile.
@@ -36,7 +39,7 @@ _RECONNECT = 60.0
 
 _REQUEST_TIMEOUT, _NO_MESSAGES, _CONFLICT, _UNAVAILABLE, _HEARTBEAT = 408, 404, 409, 503, 100
 #: Of the conflicts these only end a request.
-_ENDS_REQUEST = (b"Message Size Exceeds MaxBytes", b"Batch Completed")
+_NO_ROOM, _COMPLETED = b"Message Size Exceeds MaxBytes", b"Batch Completed"
 
 
 class _AgainError(Exception):
@@ -68,7 +71,7 @@ class Readback:
         self._at = 0  # the last sequence that came
         self._delivery = 0  # the last consumer sequence that came
         self._due = 0  # messages that were asked for and did not come yet
-        self._stuck = 0  # requests that ended without a message since the last one
+        self._expired = self._exceeded = 0  # requests that ended since the last message: no time, or no room left
 
     async def batches(self) -> AsyncGenerator[Received, None]:
         """Gives all messages in rising order.
@@ -124,7 +127,7 @@ class Readback:
             config["opt_start_seq"] = self._at + 1
         if self._subject is not None:
             config["filter_subject"] = self._subject
-        self._delivery = self._due = self._stuck = 0
+        self._delivery = self._due = self._expired = self._exceeded = 0
         info = await self._js.consumer_create(self._stream, config)
         self._consumer = str(info["name"])
         if not int(info.get("num_pending", 1)):
@@ -134,9 +137,9 @@ class Readback:
         while self._left and self._at < self._last:
             await self._ask(inbox)
             try:
-                received = await inbox.receive(2 * _EXPIRES)
+                received = await inbox.receive(_SILENCE)
             except TimeoutError:
-                raise _AgainError(f"nothing came for {2 * _EXPIRES} s") from None
+                raise _AgainError(f"nothing came for {_SILENCE} s, not even a sign of life") from None
             statuses = received.columns.sequence == 0
             if statuses.any():
                 rows = np.flatnonzero(statuses).tolist()
@@ -150,10 +153,10 @@ class Readback:
 
     async def _ask(self, inbox: Inbox) -> None:
         while self._due <= self._batch:
-            alone = self._stuck > 0
-            body = {"batch": 1 if alone else self._batch, "expires": _EXPIRES * _SECOND}
-            if not alone:
-                body["max_bytes"] = self._batch_bytes
+            # A message that is larger than what a request may take comes alone, without a limit.
+            alone = self._exceeded > 1
+            body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not alone else {"batch": 1}
+            body |= {"expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEATS * _SECOND}
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             await self._client.publish(subject, json.dumps(body).encode(), reply=inbox.subject)
             self._due += body["batch"]
@@ -169,7 +172,7 @@ class Readback:
             raise _AgainError(f"delivery {self._delivery + 1} of the consumer is missing")
         self._delivery += count
         self._due -= count
-        self._stuck = 0
+        self._expired = self._exceeded = 0
         self._at = int(columns.sequence[-1])
         self._left = self._left - count if self._left > 0 else self._left
         if not int(columns.pending[-1]):
@@ -184,11 +187,15 @@ class Readback:
         if status == _HEARTBEAT:
             return
         text = header.partition(b"\r\n")[0].removeprefix(b"NATS/1.0 ")
-        if status in (_REQUEST_TIMEOUT, _NO_MESSAGES) or (status == _CONFLICT and text[4:] in _ENDS_REQUEST):
+        if status in (_REQUEST_TIMEOUT, _NO_MESSAGES):
             self._due = max(0, self._due - _pending(header, self._batch))
-            self._stuck += 1
-            if status != _CONFLICT and self._stuck > 1 and await self._is_over():
+            self._expired += 1
+            if self._expired > 1 and await self._is_over():
                 self._left = 0
+            return
+        if status == _CONFLICT and text.endswith((_NO_ROOM, _COMPLETED)):
+            self._due = max(0, self._due - _pending(header, self._batch))
+            self._exceeded += text.endswith(_NO_ROOM)
             return
         if status in (_CONFLICT, _UNAVAILABLE):
             raise _AgainError(text.decode("ascii", "replace"))
@@ -208,7 +215,7 @@ class Readback:
             raise _AgainError("the consumer is gone")
         if not int(info.get("num_pending", 0)):
             return True
-        if self._stuck > _ATTEMPTS:
+        if self._expired > _ATTEMPTS:
             return True
         return int(info["delivered"]["stream_seq"]) >= self._last
 

@@ -39,9 +39,15 @@ class Acks:
 
     @classmethod
     async def open(cls, connection: Connection, stream: str) -> Acks:
-        """Subscribes to a new inbox."""
+        """Subscribes to a new inbox; the server knows of it when this returns."""
         client = connection.client
-        return cls(connection, stream, await open_inbox(client, f"{client.new_inbox()}.>"))
+        inbox = await open_inbox(client, f"{client.new_inbox()}.>")
+        try:
+            await connection.flush()
+        except BaseException:
+            await inbox.close()
+            raise
+        return cls(connection, stream, inbox)
 
     async def close(self) -> None:
         """Unsubscribes."""

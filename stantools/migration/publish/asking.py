@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.migration.publish.receiving import receive
-from stantools.migration.publish.writing import write_frames
+from stantools.migration.publish.writing import send_frames
 from stantools.migration.target.errors import ApiError
 from stantools.migration.target.jetstream import read_answer
 from stantools.migration.wire.receive import open_inbox
@@ -57,7 +57,7 @@ async def ask_many(
                     data = json.dumps(bodies[sent], separators=(",", ":")).encode()
                     frames.append(b"PUB %b %b%d %d\r\n%b\r\n" % (*start, sent, len(data), data))
                     sent += 1
-                await write_frames(connection.client, b"".join(frames))
+                await send_frames(connection.client, b"".join(frames))
                 received = await receive(connection, inbox, failed, timeout, subject)
                 for row in range(len(received)):
                     number = int(received.subject(row).rpartition(b".")[2])

@@ -23,7 +23,7 @@ from stantools.errors import StantoolsError
 from stantools.migration.publish.answering import acknowledgement, settled
 from stantools.migration.publish.push import deliver_by_push
 from stantools.migration.publish.receiving import receive
-from stantools.migration.publish.writing import write_frames
+from stantools.migration.publish.writing import send_frames
 from stantools.migration.target.errors import ApiError, NoAnswerError
 from stantools.migration.wire.receive import open_inbox
 
@@ -219,7 +219,7 @@ async def _deliver_by_pull(js: JetStream, stream: str, name: str, delivery: Deli
                 wanted = min(_BATCH, delivery.count - got)
                 body = json.dumps({"batch": wanted, "no_wait": True}).encode()
                 frame = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox.subject.encode(), len(body), body)
-                await write_frames(connection.client, frame)
+                await send_frames(connection.client, frame)
                 came, ended = 0, False
                 while came < wanted and not ended:
                     received = await receive(connection, inbox, failed, timeout, subject)
@@ -242,7 +242,7 @@ async def _deliver_by_pull(js: JetStream, stream: str, name: str, delivery: Deli
                         answers.append(acknowledgement(bytes(received.buffer[start : start + size]), keep=keep))
                         kept += keep
                         came += 1
-                    await write_frames(connection.client, b"".join(answers))
+                    await send_frames(connection.client, b"".join(answers))
                 if not came:
                     raise StantoolsError(
                         f"consumer {name} of stream {stream}: {got} messages were delivered, expected {delivery.count}",

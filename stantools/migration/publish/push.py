@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.migration.publish.answering import acknowledgement, settled
-from stantools.migration.publish.writing import write_frames
+from stantools.migration.publish.writing import send_frames
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -61,7 +61,7 @@ async def deliver_by_push(js: JetStream, stream: str, name: str, setup: Mapping[
             waiting.append(frame)
         else:
             acknowledged += 1
-            await write_frames(client, frame)
+            await send_frames(client, frame)
         news.set()
 
     group = str(setup.get("deliver_group") or "")
@@ -80,7 +80,7 @@ async def deliver_by_push(js: JetStream, stream: str, name: str, setup: Mapping[
                     waiter.cancel()
         await subscription.unsubscribe()
         listening = False
-        await write_frames(client, b"".join(waiting))
+        await send_frames(client, b"".join(waiting))
         await settled(js, stream, name, len(delivery.pending))
     finally:
         if listening:

@@ -1,15 +1,13 @@
 """Many frames in one go onto a connection of nats-py: the one place that goes around its `publish`.
 
-nats-py has no public way to send bytes as they are. What is used of it here, the transport that its own commands go
-through in the end, is looked for first; without it every frame is published by itself. Bytes that go straight to the
-transport are gone when the connection breaks: the client does not send them again on the next one, where they would be
-out of place.
+nats-py has no public way to send bytes as they are. What is used of it here is looked for first: the buffer that its own
+commands go through, and the transport below it. Without them every frame is published by itself.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stantools.migration.target.errors import ConnectionLostError
 
@@ -19,8 +17,27 @@ if TYPE_CHECKING:
 _FRAME = re.compile(rb"HPUB (\S+) (\S+) (\d+) (\d+)\r\n|PUB (\S+) (?:(\S+) )?(\d+)\r\n")
 
 
+async def send_frames(client: Client, frames: bytes) -> None:
+    """Sends `HPUB` and `PUB` frames behind everything that the client has been told to send before.
+
+    If the connection breaks they may be sent on the next one.
+
+    Args:
+        client: The connection.
+        frames: Whole frames, one behind the other.
+    """
+    send, flush = getattr(client, "_send_command", None), getattr(client, "_flush_pending", None)
+    if send is None or flush is None:
+        await _publish_each(client, frames)
+        return
+    await send(frames)
+    await flush()
+
+
 async def write_frames(client: Client, frames: bytes) -> None:
-    """Sends `HPUB` and `PUB` frames. Waits while the client has too much to send already.
+    """Sends frames at once, before what the client still has in its buffer, on this connection or not at all.
+
+    Waits while the transport has too much to send already.
 
     Args:
         client: The connection.
@@ -29,12 +46,12 @@ async def write_frames(client: Client, frames: bytes) -> None:
     Raises:
         ConnectionLostError: The connection is broken.
     """
-    transport = getattr(client, "_transport", None)
+    transport: Any = getattr(client, "_transport", None)
+    if not client.is_connected:
+        raise ConnectionLostError("the connection broke", "run the command again")
     if not all(hasattr(transport, name) for name in ("write", "drain")):
         await _publish_each(client, frames)
         return
-    if not client.is_connected:
-        raise ConnectionLostError("the connection broke", "run the command again")
     try:
         transport.write(frames)
         await transport.drain()

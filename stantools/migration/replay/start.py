@@ -21,6 +21,8 @@ from stantools.migration.target.connection import Connection, connect
 from stantools.migration.target.options import ConnectOptions
 from stantools.progress import Progress
 
+#: What servers and clients use unless configured otherwise.
+CLUSTER_ID = "test-cluster"
 _SECOND = 1_000_000_000
 
 
@@ -70,7 +72,7 @@ class Destination:
 
     kind: Kind = Kind.CORE
     origin: bool = False
-    cluster_id: str = "test-cluster"
+    cluster_id: str = CLUSTER_ID
     client_id: str | None = None
     discover_prefix: str = DISCOVER_PREFIX
 
@@ -135,7 +137,5 @@ async def replay(
     """
     async with connect(connecting, name="stantools replay") as connection:
         publisher = destination.publisher(connection, Ledger(file.state.channels), plan, file)
-        run = Replay(
-            plan, publisher, file, pace.pacer, limited=bool(pace.rate), stop=stop, say=say, progress=progress
-        )
+        run = Replay(plan, publisher, file, pace.pacer, limited=bool(pace.rate), stop=stop, say=say, progress=progress)
         return await run.run()

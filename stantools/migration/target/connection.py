@@ -253,7 +253,7 @@ class Connection:
 
     def _given_up(self) -> ConnectionLostError:
         last = self.client.last_error
-        said = f": {why(last, self.options)[0]}" if last else ""
+        said = f": {why(last, self.options, self.info)[0]}" if last else ""
         return ConnectionLostError(f"{self.url}: the connection broke and could not be made again{said}", _AGAIN)
 
     async def _on_error(self, problem: Exception) -> None:
@@ -315,7 +315,7 @@ async def connect(options: ConnectOptions, *, name: str = "stantools") -> AsyncI
 
 async def _open(client: _Client, connection: Connection, name: str) -> None:
     options = connection.options
-    problems: list[Exception] = []
+    reasons: list[tuple[str, str]] = []
     all_tried = asyncio.Event()
     connected = False
 
@@ -324,8 +324,8 @@ async def _open(client: _Client, connection: Connection, name: str) -> None:
             await connection._on_error(problem)
             return
         # Each server that was tried in vain is one error; the library itself would go round for ever.
-        problems.append(problem)
-        if len(problems) >= len(options.servers):
+        reasons.append(why(problem, options, connection.info))
+        if len(reasons) >= len(options.servers):
             all_tried.set()
 
     client.must_encrypt = options.wants_tls and not options.tls_first
@@ -363,12 +363,12 @@ async def _open(client: _Client, connection: Connection, name: str) -> None:
     try:
         await asyncio.wait({trying, tried}, return_when=asyncio.FIRST_COMPLETED)
         if not trying.done():
-            raise _cannot_connect(options, problems)
+            raise _cannot_connect(options, reasons)
         try:
             trying.result()
         # Whatever a stranger answers: the library checks little, and fails in many ways.
         except (nats_errors.Error, OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise _cannot_connect(options, [*problems, problem]) from problem
+            raise _cannot_connect(options, [*reasons, why(problem, options, connection.info)]) from problem
         connected = True
         connection.note_url()
     finally:
@@ -379,8 +379,7 @@ async def _open(client: _Client, connection: Connection, name: str) -> None:
             await _close(client, options.timeout)
 
 
-def _cannot_connect(options: ConnectOptions, problems: list[Exception]) -> CannotConnectError:
-    reasons = [why(problem, options) for problem in problems]
+def _cannot_connect(options: ConnectOptions, reasons: list[tuple[str, str]]) -> CannotConnectError:
     said = [f"{server}: {reason}" for server, (reason, _) in zip(options.servers, reasons, strict=False)]
     return CannotConnectError(f"cannot connect to {'; '.join(said)}", reasons[0][1])
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stantools.migration.target.accounts import account_problems
@@ -226,9 +225,9 @@ async def _permissions(
         with js.connection.watch(subject) as failed:
             await js.connection.client.publish(subject)
             await js.connection.flush()
-            if failed.done() and isinstance(failed.result(), PermissionDeniedError):
-                problem = failed.result()
-                yield Problem("no-permission", Severity.ERROR, "", problem.message, problem.remedy)
+            denied = failed.result() if failed.done() else None
+        if isinstance(denied, PermissionDeniedError):
+            yield Problem("no-permission", Severity.ERROR, "", denied.message, denied.remedy)
 
 
 def _cannot_ask(what: str, problem: TargetError) -> Problem:

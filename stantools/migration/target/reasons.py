@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from nats import errors as nats_errors
 
@@ -24,12 +25,13 @@ _REFUSALS = {
 }
 
 
-def why(problem: BaseException, options: ConnectOptions) -> tuple[str, str]:
+def why(problem: BaseException, options: ConnectOptions, info: Mapping[str, Any]) -> tuple[str, str]:
     """Returns the reason that goes behind the URL of a server, and a remedy.
 
     Args:
         problem: What the client library met.
         options: How it tried to connect. Nothing secret of them gets into the texts.
+        info: What the server has said about itself, if it came to that.
     """
     if isinstance(problem, ssl.SSLCertVerificationError):
         return (
@@ -52,6 +54,9 @@ def why(problem: BaseException, options: ConnectOptions) -> tuple[str, str]:
         return "there is no such host", "check the URL"
     if isinstance(problem, ConnectionRefusedError):
         return "nobody listens there", "start the server, or check host and port"
+    if isinstance(problem, OSError) and info.get("tls_verify"):
+        # It closes the connection behind the handshake; its reason is often lost with it.
+        return _why_certificate(options)
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem}", "check host, port and network"
     if isinstance(problem, nats_errors.Error):
@@ -63,11 +68,15 @@ def why(problem: BaseException, options: ConnectOptions) -> tuple[str, str]:
 
 def _why_tls(problem: ssl.SSLError, options: ConnectOptions) -> tuple[str, str]:
     reason = (problem.reason or str(problem)).replace("_", " ").lower()
-    if "certificate required" in reason or ("bad certificate" in reason and not options.tls_cert):
-        return "it demands a certificate from us", "give one with --tls-cert and --tls-key"
-    if "unknown ca" in reason or "bad certificate" in reason:
-        return "it does not accept our certificate", "give one that the server's authority has signed"
+    if any(word in reason for word in ("certificate required", "bad certificate", "unknown ca")):
+        return _why_certificate(options)
     return f"TLS failed: {reason}", "check that the server offers TLS on this port"
+
+
+def _why_certificate(options: ConnectOptions) -> tuple[str, str]:
+    if options.tls_cert:
+        return "it does not accept our certificate", "give one that the server's authority has signed"
+    return "it demands a certificate from us", "give one with --tls-cert and --tls-key"
 
 
 def _why_refused(text: str, options: ConnectOptions) -> tuple[str, str]:

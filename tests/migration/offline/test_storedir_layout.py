@@ -26,7 +26,11 @@ def test_streams_of_an_account(tmp_path: Path) -> None:
         layout = read_layout(given, "$G")
         assert layout.root == tmp_path / "jetstream"
         assert layout.accounts == ("$G", "ACC")
-        assert {name: each.subjects for name, each in layout.streams.items()} == {"A": ["a.>", "b"], "M": [], "EMPTY": []}
+        assert {name: each.subjects for name, each in layout.streams.items()} == {
+            "A": ["a.>", "b"],
+            "M": [],
+            "EMPTY": [],
+        }
         assert layout.raft is None
         assert layout.key is None
     assert list(read_layout(tmp_path, "ACC").streams) == ["OTHER"]
@@ -65,7 +69,20 @@ def test_other_directories_are_refused(tmp_path: Path) -> None:
         read_layout(tmp_path, "$G")
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b"7", b'{"name": 7', b'{"no": "name"}', b'{"name": "A", "subjects": 7}', b'{"name": "A", "subjects": [7]}', b"[" * 100000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[1]",
+        b"7",
+        b'{"name": 7',
+        b'{"no": "name"}',
+        b'{"name": "A", "subjects": 7}',
+        b'{"name": "A", "subjects": [7]}',
+        b"[" * 100000,
+    ],
+)
 def test_configurations_that_cannot_be_understood_are_refused(tmp_path: Path, content: bytes) -> None:
     (_stream(tmp_path, "A") / "meta.inf").write_bytes(content)
     with pytest.raises(RefusedError, match=r"meta\.inf: is not the configuration of a stream"):

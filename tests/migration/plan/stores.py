@@ -34,12 +34,14 @@ class Channel:
 
 def sub(number: int, sent: int = 0, pending: Iterable[int] = (), **state: Any) -> tuple[pb.SubState, list[int]]:
     """A subscription; text becomes bytes."""
-    fields = {key: value.encode() if isinstance(value, str) else value for key, value in state.items()}
+    fields = {key: os.fsencode(value) if isinstance(value, str) else value for key, value in state.items()}
     fields = {"inbox": b"inbox", "ack_inbox": b"ack", "max_in_flight": 16, "ack_wait_in_secs": 30} | fields
     return pb.SubState(id=number, last_sent=sent, **fields), sorted(pending)
 
 
-def durable(number: int, name: str, client: str = "c1", sent: int = 0, pending: Iterable[int] = (), **state: Any) -> Any:
+def durable(
+    number: int, name: str, client: str = "c1", sent: int = 0, pending: Iterable[int] = (), **state: Any
+) -> Any:
     return sub(number, sent, pending, client_id=client, durable_name=name, is_durable=True, **state)
 
 

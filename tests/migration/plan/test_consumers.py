@@ -153,7 +153,9 @@ def consumers(*durables: Durable, kind: ConsumerKind = PULL, subject: str = "") 
     return plan_consumers([(each, kind) for each in durables], "S", [subject] * len(durables), "to")
 
 
-def plain(name: str, client: str = "c1", channel: str = "ch", flight: int = 4, pending: tuple[int, ...] = ()) -> Durable:
+def plain(
+    name: str, client: str = "c1", channel: str = "ch", flight: int = 4, pending: tuple[int, ...] = ()
+) -> Durable:
     return Durable(channel, name, client, "", flight, SECOND, Position.of(9, pending))
 
 

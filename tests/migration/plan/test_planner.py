@@ -256,7 +256,7 @@ def test_limits_of_channels(shop: Path) -> None:
     assert stream(plan, stream_of("stock_1")).settings["max_msgs"] == -1
     assert [left.detail.split(":")[0] for left in plan.left_out if left.what == "limit"] == [
         "max_subs (10)",
-        "max_inactivity (1m0s)",
+        "max_inactivity (1m)",
     ]
     assert not any("limits of channels are not in the store" in note.text for note in plan.notes)
     together = plan_for(shop, PlanOptions(limits=given, overrides=(mapping_override("orders.*=O"),)))
@@ -302,7 +302,7 @@ def test_messages_per_subject_that_would_be_removed(shop: Path) -> None:
 def test_counting_old_messages_reads_few(tmp_path: Path) -> None:
     present = [n for n in range(1, 9000) if n % 7 and not 3000 < n < 4000]
     (channel,) = opened(write_store(tmp_path / "s", {"a": Channel(present)})).channels
-    for count in (0, 1, 2, 2570, 2571, 2572, 5000, len(present) - 1, len(present)):
+    for count in (0, 1, 2571, len(present) - 1, len(present)):
         assert older_than(channel, START + count * SECOND) == count
         assert older_than(channel, START + count * SECOND - 1) == count
 
@@ -323,8 +323,8 @@ def test_gaps_and_lost_messages_are_told(tmp_path: Path) -> None:
 
 
 def test_encrypted_payloads_are_told(tmp_path: Path) -> None:
-    cipher = ChannelCipher(b"key", Cipher.AES, b"a")
-    store = write_store(tmp_path / "s", {"a": Channel(range(1, 4), payload=cipher.encrypt(b"x" * 40))})
+    sealed = ChannelCipher(b"key", b"a").encrypt(b"x" * 40, Cipher.AES)
+    store = write_store(tmp_path / "s", {"a": Channel(range(1, 4), payload=sealed)})
     assert any("look encrypted" in text for text in texts(plan_for(store).notes))
     plan = plan_for(store, PlanOptions(decrypted=True), key=b"key")
     assert texts(plan.notes) == []
@@ -337,8 +337,8 @@ def test_times_that_go_back_are_told(tmp_path: Path) -> None:
 
 
 def test_generations_become_streams_of_their_own(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "s", {"a": Channel([7, 8, 9])})
-    other = write_store(tmp_path / "t", {"a": Channel([1, 2], step=2 * SECOND)})
+    store = write_store(tmp_path / "s", {"a": Channel(range(1, 31))})
+    other = write_store(tmp_path / "t", {"a": Channel(range(1, 11), step=40 * SECOND)})
     (other / "a" / "msgs.1.dat").rename(store / "a" / "msgs.2.dat")
     plan = plan_for(store)
     assert [each.name for each in plan.streams] == ["a", "a_generation-1"]

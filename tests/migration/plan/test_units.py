@@ -99,5 +99,5 @@ def test_what_is_understood(parse: Callable[[str], Any], text: str, value: Any) 
     ],
 )
 def test_what_is_not(parse: Callable[[str], Any], text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         parse(text)

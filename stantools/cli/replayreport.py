@@ -1,0 +1,156 @@
+"""What `stantools replay` prints: the plan, what was lost before, and what was done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.values import format_size, format_time
+
+if TYPE_CHECKING:
+    from stantools.migration.replay.run import Outcome
+    from stantools.migration.replay.selection import ReplayPlan
+    from stantools.migration.replay.start import Pace
+    from stantools.migration.source import StoreSource
+
+_MANY = 20
+_SECOND = 1_000_000_000
+
+
+def warn(source: StoreSource, *, key_given: bool) -> None:
+    """Says on stderr what cannot be replayed, and what looks odd."""
+    losses = [dropped for dropped in source.dropped if dropped.loss]
+    for dropped in losses[:_MANY]:
+        place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
+        which = f" (sequences {describe_ranges(dropped.sequences, 4)})" if dropped.sequences else ""
+        console.warning(f"not intact: {place}: {console.escape_line(dropped.reason)}{which}")
+    if len(losses) > _MANY:
+        console.warning(f"… and {len(losses) - _MANY} more places that are not intact")
+    if not key_given:
+        sealed = [console.escape(channel.name) for channel in source.channels if channel.encrypted]
+        if sealed:
+            more = f" and {len(sealed) - 3} more" if len(sealed) > 3 else ""
+            console.note(
+                f"payloads of {', '.join(sealed[:3])}{more} look encrypted and are sent as they are stored; "
+                "to decrypt them give --encryption-key-env or --encryption-key-file"
+            )
+
+
+def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource, output: str) -> None:
+    """Prints what a replay would do.
+
+    Args:
+        plan: What is left to do.
+        pace: How fast.
+        source: The store.
+        output: table or json.
+    """
+    if output == "json":
+        document: dict[str, Any] = {
+            "messages": plan.messages,
+            "payload_bytes": plan.payload,
+            "seconds": round(pace.seconds(plan), 3),
+            "lost": source.lost,
+            "channels": _channels(plan),
+        }
+        print_json(document)
+        return
+    rows = [
+        (
+            channel.source.raw_name,
+            channel.subject,
+            channel.source.count,
+            channel.source.first,
+            channel.source.sequences.last,
+            format_time(channel.source.first_timestamp),
+            format_time(channel.source.last_timestamp),
+        )
+        for channel in plan.channels
+    ]
+    headers = ("channel", "to", "messages", "first", "last", "from", "until")
+    click.echo(table_text(headers, rows, right=("messages", "first", "last")), nl=False)
+    click.echo(f"would publish {_counted(plan)}{_takes(plan, pace)}; nothing was sent")
+
+
+def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, output: str, state: Path | None) -> None:
+    """Prints what a replay has done.
+
+    Args:
+        left: What there was to do.
+        outcome: What was done.
+        source: The store.
+        output: table or json.
+        state: The state file, if the replay is not finished.
+    """
+    for note in outcome.notes:
+        console.note(note)
+    if output == "json":
+        document: dict[str, Any] = {
+            "finished": outcome.finished,
+            "messages": outcome.messages,
+            "left": left.messages - outcome.messages,
+            "already_there": outcome.again,
+            "sent_again": outcome.repeated,
+            "seconds": round(outcome.seconds, 3),
+            "lost": source.lost,
+            "state": None if state is None else os.fspath(state),
+            "channels": _channels(left),
+        }
+        print_json(document)
+    else:
+        rate = outcome.messages / max(outcome.seconds, 1e-3)
+        done = f"{outcome.messages} messages" if outcome.finished else f"{outcome.messages} of {left.messages} messages"
+        channels = "1 channel" if len(left.channels) == 1 else f"{len(left.channels)} channels"
+        click.echo(f"replayed {done} of {channels} in {outcome.seconds:.1f} s ({rate:.0f} a second)")
+        if outcome.again:
+            click.echo(f"{outcome.again} of them were there already")
+        if outcome.repeated:
+            click.echo(f"{outcome.repeated} were sent again, because the connection broke before they were confirmed")
+    if state is not None:
+        console.note(f"interrupted; {how_to_go_on(state)}")
+
+
+def how_to_go_on(state: Path) -> str:
+    """Returns a sentence on how to go on."""
+    return f"the same command with --resume goes on from {console.escape(os.fspath(state))}"
+
+
+def tell_pace(plan: ReplayPlan, pace: Pace) -> None:
+    """Says on stderr what is about to happen, if it takes a while."""
+    if pace.seconds(plan) >= 60:
+        console.note(f"{_counted(plan)}{_takes(plan, pace)}; --speed says how fast, Ctrl-C stops, --resume goes on")
+
+
+def _counted(plan: ReplayPlan) -> str:
+    channels = "1 channel" if len(plan.channels) == 1 else f"{len(plan.channels)} channels"
+    return f"{plan.messages} messages of {channels}, {format_size(plan.payload)}"
+
+
+def _takes(plan: ReplayPlan, pace: Pace) -> str:
+    from stantools.migration.plan.units import format_duration
+
+    seconds = round(pace.seconds(plan))
+    if not seconds:
+        return ""
+    word = "at most" if pace.longest_pause is not None else "about"
+    return f", which takes {word} {format_duration(seconds * _SECOND)}"
+
+
+def _channels(plan: ReplayPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": channel.source.name,
+            "to": channel.subject.decode("utf-8", "surrogateescape"),
+            "messages": channel.source.count,
+            "first_seq": channel.source.first,
+            "last_seq": channel.source.sequences.last,
+            "first_timestamp_ns": channel.source.first_timestamp,
+            "last_timestamp_ns": channel.source.last_timestamp,
+        }
+        for channel in plan.channels
+    ]

@@ -1,0 +1,140 @@
+"""Contexts of the official `nats` command: named sets of options for connecting, in files.
+
+~/.config/nats/context/NAME.json    one context; XDG_CONFIG_HOME, where set, takes the place of ~/.config
+~/.config/nats/context.txt          the name of the one that is selected
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import StoreUnreadableError, UsageError
+from stantools.migration.target.options import ConnectOptions, read_secret, split_servers
+
+_TEXTS = {
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "jetstream_domain": "domain",
+    "jetstream_api_prefix": "api_prefix",
+    "inbox_prefix": "inbox_prefix",
+}
+_FILES = {"nkey": "nkey", "creds": "creds", "ca": "tls_ca", "cert": "tls_cert", "key": "tls_key"}
+#: What we cannot do, and what it is.
+_UNSUPPORTED = {
+    "nsc": "credentials looked up by nsc",
+    "socks_proxy": "a SOCKS proxy",
+    "user_jwt": "a JWT without a file",
+    "user_seed": "a seed without a file",
+    "windows_cert_store": "the Windows certificate store",
+}
+#: What a server lets us in with: given on the command line, it takes the place of all that the context has.
+_LOGIN = ("user", "password", "token", "nkey", "creds")
+
+
+def context_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Returns where the `nats` command keeps its configuration."""
+    base = environment.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "nats"
+
+
+def context_names(folder: Path) -> list[str]:
+    """Returns the names of all contexts, sorted."""
+    try:
+        return sorted(path.stem for path in (folder / "context").iterdir() if path.suffix == ".json")
+    except OSError:  # none were ever made
+        return []
+
+
+def selected_context(folder: Path) -> str | None:
+    """Returns the name of the selected context, None if none is."""
+    try:
+        name = (folder / "context.txt").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):  # as if none was selected
+        return None
+    return name if name in context_names(folder) else None
+
+
+def read_context(name: str, folder: Path) -> ConnectOptions:
+    """Reads a context.
+
+    Args:
+        name: Its name, or the path of a file.
+        folder: Where the `nats` command keeps its configuration.
+
+    Raises:
+        UsageError: There is none of this name, or it needs what we cannot do.
+        StoreUnreadableError: Its file cannot be read, or is no context.
+    """
+    path = _find(name, folder)
+    try:
+        content = json.loads(read_secret(path))
+        if not isinstance(content, dict):
+            raise ValueError
+    except ValueError:
+        raise StoreUnreadableError(f"{path}: is no context: expected a JSON object", _REMEDY) from None
+    for member, meaning in _UNSUPPORTED.items():
+        if content.get(member):
+            raise UsageError(
+                f"{path}: the context {name} uses {meaning} ({member}), which stantools cannot",
+                "give the options on the command line, with --creds, --nkey or --user",
+            )
+    found: dict[str, Any] = {"context": name, "servers": split_servers([_text(path, content, "url") or ""])}
+    for member, option in _TEXTS.items():
+        found[option] = _text(path, content, member)
+    for member, option in _FILES.items():
+        text = _text(path, content, member)
+        found[option] = Path(text).expanduser() if text else None
+    found["tls_first"] = content.get("tls_first") is True
+    return ConnectOptions(**found)
+
+
+def over(given: ConnectOptions, base: ConnectOptions) -> ConnectOptions:
+    """Returns options with those of a context for what was not given.
+
+    Args:
+        given: What the user gave; wins.
+        base: The context. Its credentials count only if the user gave none.
+    """
+    unset = ConnectOptions()
+    login_given = any(getattr(given, name) is not None for name in _LOGIN)
+    taken = {
+        each.name: getattr(base, each.name)
+        for each in fields(ConnectOptions)
+        if getattr(given, each.name) == getattr(unset, each.name) and not (login_given and each.name in _LOGIN)
+    }
+    if given.domain or given.api_prefix:
+        taken |= {"domain": given.domain, "api_prefix": given.api_prefix}
+    if given.tls_insecure:
+        taken["tls_ca"] = given.tls_ca
+    return replace(given, **taken)
+
+
+_REMEDY = "see: nats context ls"
+
+
+def _find(name: str, folder: Path) -> Path:
+    if name.endswith(".json"):
+        return Path(name)
+    if not name or "/" in name or "\\" in name or "\0" in name or name.startswith("."):
+        raise UsageError(f"{name!r} is not the name of a context", _REMEDY)
+    path = folder / "context" / f"{name}.json"
+    if not path.is_file():
+        known = context_names(folder)
+        there = f"there are {', '.join(known)}" if known else f"there are none in {folder}"
+        raise UsageError(f"there is no context {name}; {there}", _REMEDY)
+    return path
+
+
+def _text(path: Path, content: Mapping[str, Any], member: str) -> str | None:
+    value = content.get(member)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise StoreUnreadableError(f"{path}: is no context: {member} is not a text", _REMEDY)
+    return value

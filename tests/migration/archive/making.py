@@ -1,0 +1,78 @@
+"""Batches to build archives from, and what must be in these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stantools.format.columns import MessageColumns
+from stantools.migration.archive.reader import ArchiveReader
+from stantools.migration.batches import Batch
+from stantools.migration.headers import header_block
+
+TIME = 1_600_000_000_123_456_789
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a channel. `at` is its sequence in the stream, if that is another one."""
+
+    sequence: int
+    timestamp: int = TIME
+    data: bytes = b""
+    reply: bytes = b""
+    at: int = 0
+
+    @property
+    def place(self) -> int:
+        return self.at or self.sequence
+
+
+def batch(messages: Sequence[Message], channel: bytes = b"foo.bar", subject: bytes = b"") -> Batch:
+    columns = MessageColumns(len(messages))
+    buffer = bytearray(b"in front")
+    for row, message in enumerate(messages):
+        columns.sequence[row], columns.timestamp[row] = message.sequence, message.timestamp
+        if message.data:
+            columns.data_start[row], columns.data_size[row] = len(buffer), len(message.data)
+            buffer += message.data
+        if message.reply:
+            columns.reply_start[row], columns.reply_size[row] = len(buffer), len(message.reply)
+            buffer += message.reply
+    places = np.array([message.place for message in messages], np.uint64)
+    return Batch(channel, subject or channel, memoryview(bytes(buffer)), columns, places)
+
+
+def numbered(sequences: Sequence[int], size: int = 12) -> list[Message]:
+    return [Message(n, TIME + n, b"%0*d" % (size, n)) for n in sequences]
+
+
+def record_content(message: Message, channel: bytes, subject: bytes, origin: bool) -> tuple[object, ...]:
+    """Sequence, time, subject, header block and payload that the record of a message must have."""
+    block = header_block(channel, message.sequence, message.timestamp, message.reply, origin=origin)
+    return message.place, message.timestamp, subject, block, message.data
+
+
+def contents(reader: ArchiveReader) -> tuple[list[tuple[object, ...]], list[int], dict[int, int]]:
+    """The messages of an archive, the sequences that it skips, and how many records each block has."""
+    messages: list[tuple[object, ...]] = []
+    skips: list[int] = []
+    blocks: dict[int, int] = {}
+    for records in reader.records():
+        columns, view = records.columns, records.buffer
+        blocks[records.block] = blocks.get(records.block, 0) + len(columns)
+        for row in range(len(columns)):
+
+            def part(name: str, row: int = row) -> bytes:
+                start = int(getattr(columns, f"{name}_start")[row])
+                return bytes(view[start : start + int(getattr(columns, f"{name}_size")[row])])
+
+            if columns.flags[row]:
+                assert columns.flags[row] == 2
+                skips.append(int(columns.sequence[row]))
+                continue
+            facts = (int(columns.sequence[row]), int(columns.timestamp[row]))
+            messages.append((*facts, part("subject"), part("header"), part("data")))
+    return messages, skips, blocks

@@ -1,0 +1,98 @@
+"""Configurations in an archive (migration spec, sections 5.1, 9 and 16)."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from stantools.errors import RefusedError
+from stantools.migration.archive import highway
+from stantools.migration.archive.meta import consumer_meta, meta_sum, rfc3339, stream_meta
+
+CREATED = 1_600_000_000_123_456_789
+STREAM: dict[str, Any] = {
+    "name": "ORDERS",
+    "subjects": ["foo.bar"],
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "duplicate_window": 120_000_000_000,
+}
+
+
+def test_stream_vector(used_kernel: ModuleType) -> None:
+    data = stream_meta("ORDERS", STREAM, CREATED)
+    assert len(data) == 290
+    assert data.startswith(b'{"Created":"2020-09-13T12:26:40.123456789Z","name":"ORDERS","subjects":["foo.bar"],"retention"')
+    assert meta_sum(data, highway.stream_key("ORDERS")) == b"435edc4dcf00e753"
+
+
+def test_consumer_vector(used_kernel: ModuleType) -> None:
+    data = consumer_meta("dur1", {"durable_name": "dur1"}, CREATED)
+    assert len(data) == 233
+    assert meta_sum(data, highway.consumer_key("ORDERS", "dur1")) == b"69b57a2208dd7ec2"
+
+
+def test_what_is_not_given_is_as_in_the_vectors() -> None:
+    assert stream_meta("ORDERS", {"subjects": ["foo.bar"]}, CREATED) == stream_meta("ORDERS", STREAM, CREATED)
+
+
+def test_only_fields_that_every_server_knows() -> None:
+    later = {
+        "metadata": {"a": "b"},
+        "compression": "s2",
+        "first_seq": 5,
+        "consumer_limits": {},
+        "subject_transform": {},
+        "template_owner": "x",
+        "allow_msg_ttl": True,
+    }
+    known = {"description": "é", "allow_direct": True, "deny_purge": True, "max_age": 7}
+    found = json.loads(stream_meta("S", {**later, **known}, CREATED))
+    assert not later.keys() & found.keys()
+    assert {name: found[name] for name in known} == known
+    later = {"metadata": {}, "filter_subjects": ["a"], "priority_groups": ["g"], "mem_storage": True, "pause_until": ""}
+    known = {"description": "é", "deliver_subject": "d", "deliver_group": "g", "filter_subject": "f", "max_deliver": 3}
+    found = json.loads(consumer_meta("c", {**later, **known}, CREATED))
+    assert not later.keys() & found.keys()
+    assert {name: found[name] for name in known} == known
+
+
+def test_the_name_is_the_one_that_the_hashes_are_for() -> None:
+    assert json.loads(stream_meta("S", {"name": "other"}, CREATED))["name"] == "S"
+    found = json.loads(consumer_meta("c", {"durable_name": "other"}, CREATED))
+    assert (found["Name"], found["durable_name"]) == ("c", "c")
+
+
+def test_memory_is_refused() -> None:
+    with pytest.raises(RefusedError, match="storage memory"):
+        stream_meta("S", {"storage": "memory"}, CREATED)
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(RefusedError, match="not UTF-8"):
+        stream_meta("S", {"subjects": ["a\udcff"]}, CREATED)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000000000Z"),
+        (-1, "1969-12-31T23:59:59.999999999Z"),
+        ((1 << 63) - 1, "2262-04-11T23:47:16.854775807Z"),
+        (-(1 << 63), "1677-09-21T00:12:43.145224192Z"),
+        (CREATED, "2020-09-13T12:26:40.123456789Z"),
+    ],
+)
+def test_times(timestamp: int, text: str) -> None:
+    assert rfc3339(timestamp) == text

@@ -1,0 +1,206 @@
+"""Comparing messages: plain and native agree, and mark what differs."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.format import kernels as format_kernels
+from stantools.format.columns import MessageColumns
+from stantools.migration.batches import Batch
+from stantools.migration.headers import header_block
+from stantools.migration.proof import kernels, plain
+from stantools.migration.proof.plain import Mark, is_extended
+from stantools.migration.wire import kernels as wire
+from stantools.migration.wire.columns import FrameColumns
+
+try:
+    native: ModuleType | None = importlib.import_module("stantools.migration.proof._native")
+except ImportError:
+    native = None
+needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels are not built")
+both = pytest.mark.parametrize("kernel", [plain, pytest.param(native, marks=needs_native)], ids=["plain", "native"])
+
+#: Stream sequence, channel sequence, time, reply, payload.
+Row = tuple[int, int, int, bytes, bytes]
+#: Subject, stream sequence, time, header block, payload.
+Frame = tuple[bytes, int, int, bytes, bytes]
+
+
+def batch_of(rows: list[Row], subject: bytes = b"s", channel: bytes = b"c") -> Batch:
+    columns, content = MessageColumns(len(rows)), b"--"
+    for at, (_, sequence, time, reply, data) in enumerate(rows):
+        columns.sequence[at], columns.timestamp[at] = sequence, time
+        columns.data_start[at], columns.data_size[at] = len(content) if data else 0, len(data)
+        content += data
+        columns.reply_start[at], columns.reply_size[at] = len(content) if reply else 0, len(reply)
+        content += reply
+    return Batch(channel, subject, memoryview(content), columns, np.array([row[0] for row in rows], np.uint64))
+
+
+def received_of(frames: list[Frame]) -> tuple[bytes, FrameColumns]:
+    data = b""
+    for subject, sequence, time, block, payload in frames:
+        ack = b"$JS.ACK.S.c.1.%d.1.%d.0" % (sequence, time)
+        if block:
+            sizes = b"%d %d" % (len(block), len(block) + len(payload))
+            data += b"HMSG %b 1 %b %b\r\n%b%b\r\n" % (subject, ack, sizes, block, payload)
+        else:
+            data += b"MSG %b 1 %b %d\r\n%b\r\n" % (subject, ack, len(payload), payload)
+    columns = FrameColumns(len(frames))
+    rows, at, *_ = wire.parse_frames(data, 0, len(data), np.array([1]), columns)
+    assert (rows, at) == (len(frames), len(data))
+    return data, columns
+
+
+def compare(
+    kernel: ModuleType, batch: Batch, frames: list[Frame], *, origin: bool = False, published: bool = False
+) -> tuple[Any, ...]:
+    data, columns = received_of(frames)
+    marks, other = np.full(len(batch), 99, np.uint8), np.full(len(frames), 99, np.uint8)
+    ends = kernel.compare_messages(
+        batch, 0, data, columns, 0, origin=origin, published=published, marks=marks, other_marks=other
+    )
+    return (*ends, marks.tolist(), other.tolist())
+
+
+def test_which_kernel_is_used() -> None:
+    if native is not None:
+        assert kernels.NAME == format_kernels.NAME
+
+
+@both
+def test_marks(kernel: ModuleType) -> None:
+    rows = [(n, n, n * 10, b"", b"data%d" % n) for n in (1, 2, 4, 5, 6, 7, 8)]
+    frames = [
+        (b"s", 1, 10, b"", b"data1"),
+        (b"s", 3, 30, b"", b"data3"),
+        (b"other", 4, 40, b"", b"data4"),
+        (b"s", 5, 51, b"", b"data5"),
+        (b"s", 6, 60, b"NATS/1.0\r\nA: b\r\n\r\n", b"data6"),
+        (b"s", 7, 70, b"", b"DATA7"),
+        (b"x", 8, 81, b"NATS/1.0\r\nA: b\r\n\r\n", b""),
+    ]
+    everything = Mark.SUBJECT | Mark.TIME | Mark.HEADER | Mark.DATA
+    assert compare(kernel, batch_of(rows), frames) == (
+        7,
+        7,
+        [0, Mark.ABSENT, Mark.SUBJECT, Mark.TIME, Mark.HEADER, Mark.DATA, everything],
+        [0, Mark.ABSENT, 0, 0, 0, 0, 0],
+    )
+
+
+@both
+def test_the_side_that_ends_first(kernel: ModuleType) -> None:
+    rows = [(n, n, 0, b"", b"") for n in (1, 2, 3)]
+    frames = [(b"s", n, 0, b"", b"") for n in (1, 2)]
+    assert compare(kernel, batch_of(rows), frames) == (2, 2, [0, 0, 99], [0, 0])
+    assert compare(kernel, batch_of(rows[:1]), frames) == (1, 1, [0], [0, 99])
+    assert compare(kernel, batch_of(rows), []) == (0, 0, [99] * 3, [])
+
+
+@both
+def test_headers(kernel: ModuleType) -> None:
+    rows = [(1, 41, 7, b"re.ply", b"x")]
+    with_origin = header_block(b"c", 41, 7, b"re.ply", origin=True)
+    with_reply = header_block(b"c", 41, 7, b"re.ply", origin=False)
+
+    def mark(block: bytes, time: int = 7, **options: bool) -> int:
+        return int(compare(kernel, batch_of(rows), [(b"s", 1, time, block, b"x")], **options)[2][0])
+
+    assert mark(with_origin, origin=True) == mark(with_reply) == 0
+    assert mark(with_origin) == mark(with_reply, origin=True) == mark(b"") == Mark.HEADER
+    added = with_reply[:-2] + b"Nats-Msg-Id: c:1:41\r\nNats-Expected-Last-Sequence: 0\r\n\r\n"
+    assert mark(added) == Mark.HEADER
+    assert mark(added, published=True) == 0
+    # A published message has a time of its own; one that was restored among published ones has not.
+    assert mark(added, 8, published=True) == 0
+    assert mark(with_reply, 8, published=True) == Mark.TIME
+    assert mark(with_reply[:-2] + b"A: b\r\n\r\n", published=True) == Mark.HEADER
+    assert mark(added + b"\r\n", published=True) == Mark.HEADER
+
+
+@both
+def test_what_publishing_adds_to_nothing(kernel: ModuleType) -> None:
+    def mark(block: bytes) -> int:
+        frames = [(b"s", 1, 9, block, b"x")]
+        return int(compare(kernel, batch_of([(1, 1, 7, b"", b"x")]), frames, published=True)[2][0])
+
+    assert mark(b"NATS/1.0\r\nNats-Msg-Id: c:1:1\r\n\r\n") == 0
+    assert mark(b"NATS/1.0\r\n\r\n") == Mark.HEADER | Mark.TIME
+    assert mark(b"NATS/1.0\r\nNats-Msg-Idx: 1\r\n\r\n") == Mark.HEADER | Mark.TIME
+    assert mark(b"") == Mark.TIME
+
+
+@both
+def test_columns_that_point_outside(kernel: ModuleType) -> None:
+    for name, value in (("data_size", 99), ("data_start", -1), ("data_start", 2**62), ("reply_size", 2**31)):
+        batch = batch_of([(1, 1, 1, b"", b"x")])
+        getattr(batch.columns, name)[0] = value
+        with pytest.raises(ValueError, match="outside"):
+            compare(kernel, batch, [(b"s", 1, 1, b"", b"x")])
+
+
+lines = st.sampled_from(
+    [b"Nats-Msg-Id: a", b"Nats-Msg-Id:a", b"Nats-Expected-Last-Sequence: 4", b"Nats-Expected-X:4", b"Nats-Expected-: "]
+    + [b"Nats-Expected-X", b"A: b", b"", b"Nats-Streaming-Reply: r", b"\r", b"\n", b"Nats-Msg-Id: a\rb"]
+)
+endings = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b""])
+blocks = st.builds(
+    lambda start, parts: start + b"".join(line + end for line, end in parts),
+    st.sampled_from([b"NATS/1.0\r\n", b"NATS/1.0\r\nNats-Streaming-Reply: r\r\n", b""]),
+    st.lists(st.tuples(lines, endings), max_size=4),
+)
+
+
+@given(blocks)
+def test_what_counts_as_extended(block: bytes) -> None:
+    """As one would say it line by line."""
+    for expected in (b"", b"NATS/1.0\r\nNats-Streaming-Reply: r\r\n\r\n"):
+        start = expected[:-2] or b"NATS/1.0\r\n"
+        rest = block[len(start) :].split(b"\r\n") if block.startswith(start) else []
+        added = [
+            line.startswith(b"Nats-Msg-Id: ")
+            or (line.startswith(b"Nats-Expected-") and line.partition(b":")[2][:1] == b" ")
+            for line in rest[:-2]
+        ]
+        clean = not any(b"\r" in line or b"\n" in line for line in rest)
+        assert is_extended(expected, block) == (rest[-2:] == [b"", b""] and bool(added) and all(added) and clean)
+
+
+@st.composite
+def both_sides(draw: st.DrawFn) -> tuple[list[Row], list[Frame]]:
+    """Two sides that are mostly the same."""
+    rows, frames = [], []
+    for sequence in sorted(draw(st.sets(st.integers(1, 30), max_size=12))):
+        own, time = draw(st.sampled_from([sequence, 2**64 - 1])), draw(st.sampled_from([0, 7, -5, 2**62]))
+        reply, data = draw(st.sampled_from([b"", b"", b"r"])), draw(st.binary(max_size=6))
+        block = header_block(b"c", own, time, reply, origin=draw(st.booleans()))
+        kind = draw(st.integers(0, 9))
+        if kind == 1:
+            block = draw(blocks)
+        elif kind == 2:
+            block = (block[:-2] or b"NATS/1.0\r\n") + draw(lines) + b"\r\n\r\n"
+        elif kind == 3:
+            data += b"x"
+        if kind != 4:
+            rows.append((sequence, own, time, reply, data[: 3 if kind == 5 else 9]))
+        if kind != 6:
+            frames.append((b"s" if kind != 7 else b"t", sequence, time + (kind == 8), block, data))
+    return rows, frames
+
+
+@needs_native
+@settings(max_examples=200)
+@given(both_sides(), st.booleans(), st.booleans())
+def test_both_kernels_agree(sides: tuple[list[Row], list[Frame]], origin: bool, published: bool) -> None:
+    rows, frames = sides
+    assert native
+    results = [compare(k, batch_of(rows), frames, origin=origin, published=published) for k in (plain, native)]
+    assert results[0] == results[1]

@@ -1,0 +1,353 @@
+"""Connecting to real servers: every way to log in, TLS, and every way to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nkeys
+import pytest
+
+from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.migration.target.connection import Connection, connect
+from stantools.migration.target.errors import (
+    CannotConnectError,
+    ConnectionLostError,
+    NoAnswerError,
+    NobodyListensError,
+    PermissionDeniedError,
+    TargetError,
+)
+from stantools.migration.target.options import ConnectOptions
+from tests import servers
+from tests.migration.target.authority import Authority, Operator, new_pair
+
+PASSWORD = "pa%ss:wörd"
+
+
+def reach(*urls: str, **options: Any) -> tuple[str, bool]:
+    """Connects, asks for the time of a round trip, and gives back where it is and whether it is encrypted."""
+
+    async def run() -> tuple[str, bool]:
+        async with connect(ConnectOptions(servers=urls, **options)) as connection:
+            await connection.flush()
+            return connection.url, connection.encrypted
+
+    return asyncio.run(run())
+
+
+def refusal(*urls: str, **options: Any) -> CannotConnectError:
+    with pytest.raises(CannotConnectError) as caught:
+        reach(*urls, **options)
+    assert caught.value.exit_code == ExitCode.UNREACHABLE
+    assert caught.value.remedy
+    assert PASSWORD not in caught.value.message
+    return caught.value
+
+
+def test_tells_what_the_server_is(each_server: Any) -> None:
+    async def run() -> None:
+        async with connect(ConnectOptions(servers=(each_server.url,))) as connection:
+            assert ".".join(map(str, connection.version)) == each_server.version
+            assert connection.url == each_server.url
+            assert connection.max_payload == 1 << 20
+            assert connection.cluster is None
+            assert connection.server_name.startswith("N")
+
+    asyncio.run(run())
+
+
+def test_takes_the_first_server_that_is_there(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    assert reach(f"nats://127.0.0.1:{servers.free_port()}", server.url)[0] == server.url
+
+
+def test_user_and_password(start_server: Callable[..., Any]) -> None:
+    server = start_server(config={"authorization": {"user": "me", "password": PASSWORD}})
+    reach(server.url, user="me", password=PASSWORD)
+    reach(f"nats://me:pa%25ss%3Aw%C3%B6rd@127.0.0.1:{server.port}")
+    assert "does not accept the credentials" in str(refusal(server.url, user="me", password="other"))
+    assert "it wants credentials and none were given" in str(refusal(server.url))
+    problem = refusal(f"nats://me:{PASSWORD.replace('%', '%25')}x@127.0.0.1:{server.port}")
+    assert problem.message == f"cannot connect to {server.url}: it does not accept the credentials"
+
+
+def test_token(start_server: Callable[..., Any]) -> None:
+    server = start_server(config={"authorization": {"token": "a-token"}})
+    reach(server.url, token="a-token")
+    reach(f"nats://a-token@127.0.0.1:{server.port}")
+    assert "does not accept" in str(refusal(server.url, token="another"))
+
+
+def test_nkey(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    seed, public = new_pair()
+    server = start_server(config={"authorization": {"users": [{"nkey": public}]}})
+    good, other = tmp_path / "good.nk", tmp_path / "other.nk"
+    good.write_text(f"# mine\n{seed}\n")
+    other.write_text(new_pair()[0])
+    reach(server.url, nkey=good)
+    assert "does not accept" in str(refusal(server.url, nkey=other))
+
+
+def test_credentials_file(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    operator = Operator()
+    server = start_server(config=operator.config())
+    good = operator.write_user(tmp_path / "good.creds")
+    reach(server.url, creds=good)
+    windows = tmp_path / "windows.creds"
+    windows.write_bytes(good.read_bytes().replace(b"\n", b"\r\n"))
+    reach(server.url, creds=windows)
+    assert "does not accept" in str(refusal(server.url, creds=Operator().write_user(tmp_path / "other.creds")))
+    expired = operator.write_user(tmp_path / "expired.creds", expired=True)
+    assert "does not accept" in str(refusal(server.url, creds=expired)) or "expired" in str(
+        refusal(server.url, creds=expired)
+    )
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "tls")
+
+
+def tls(authority: Authority, *hosts: str, **more: Any) -> dict[str, Any]:
+    certificate, key = authority.issue("server", *hosts)
+    return {"tls": {"cert_file": str(certificate), "key_file": str(key), **more}}
+
+
+def test_tls(start_server: Callable[..., Any], authority: Authority, tmp_path: Path) -> None:
+    server = start_server(config=tls(authority, "127.0.0.1"))
+    assert reach(server.url, tls_ca=authority.path) == (server.url, True)
+    assert reach(server.url.replace("nats:", "tls:"), tls_insecure=True)[1]
+    assert "its certificate is not trusted: unable to get local issuer" in str(refusal(server.url))
+    other = Authority(tmp_path / "other").path
+    problem = refusal(server.url, tls_ca=other)
+    assert "not trusted" in problem.message
+    assert "--tls-ca" in problem.remedy
+
+
+def test_tls_with_a_name_other_than_the_host(start_server: Callable[..., Any], authority: Authority) -> None:
+    server = start_server(config=tls(authority, "nats.example"))
+    reach(server.url, tls_ca=authority.path, tls_hostname="nats.example")
+    assert "IP address mismatch" in str(refusal(server.url, tls_ca=authority.path))
+
+
+def test_tls_at_once(authority: Authority, tmp_path: Path) -> None:
+    if not servers.binary(servers.NEWEST).exists():
+        pytest.skip("no server")
+    server = servers.NatsServer(tmp_path, config=tls(authority, "127.0.0.1", handshake_first=True))
+    server.start(ready=False)
+    try:
+        while "Server is ready" not in server.text():
+            time.sleep(0.02)
+        reach(server.url, tls_ca=authority.path, tls_first=True)
+        problem = refusal(server.url, tls_ca=authority.path, timeout=0.5)
+        assert "tls_first" in problem.remedy
+    finally:
+        server.stop()
+
+
+def test_client_certificate(start_server: Callable[..., Any], authority: Authority, tmp_path: Path) -> None:
+    server = start_server(config=tls(authority, "127.0.0.1", ca_file=str(authority.path), verify=True))
+    certificate, key = authority.issue("client")
+    reach(server.url, tls_ca=authority.path, tls_cert=certificate, tls_key=key)
+    assert "demands a certificate from us" in str(refusal(server.url, tls_ca=authority.path))
+    stranger, its_key = Authority(tmp_path / "other").issue("client")
+    problem = refusal(server.url, tls_ca=authority.path, tls_cert=stranger, tls_key=its_key)
+    assert "does not accept our certificate" in problem.message
+
+
+def test_files_that_are_not_fit(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.issue("client")
+    _, hidden = authority.issue("hidden", passphrase=b"secret")
+    empty, text = tmp_path / "empty", tmp_path / "text"
+    empty.write_bytes(b"")
+    text.write_text("no key at all\nreally\n")
+    account = tmp_path / "account.nk"
+    account.write_text(new_pair(nkeys.PREFIX_BYTE_ACCOUNT)[0])
+    half = tmp_path / "half.creds"
+    half.write_text(Operator().write_user(tmp_path / "whole.creds").read_text().partition("*****")[0])
+    for options, said in (
+        ({"tls_ca": tmp_path / "missing"}, "cannot be read: No such file"),
+        ({"tls_ca": tmp_path}, "cannot be read"),
+        ({"tls_ca": empty}, "is empty"),
+        ({"tls_ca": text}, "expected certificates of authorities"),
+        ({"tls_cert": certificate, "tls_key": hidden}, "expected a certificate that fits the key"),
+        ({"tls_cert": certificate, "tls_key": text}, "expected a certificate that fits the key"),
+        ({"nkey": text}, "holds no nkey seed"),
+        ({"nkey": key}, "nkey"),
+        ({"nkey": account}, "is not one of a user"),
+        ({"creds": text}, "holds no user JWT"),
+        ({"creds": half}, "holds no nkey seed"),
+    ):
+        with pytest.raises(StoreUnreadableError, match=said) as caught:
+            reach("nats://127.0.0.1:1", **options)
+        assert str(next(iter(options.values()))) in caught.value.message or "tls_key" in options
+
+
+@contextmanager
+def stranger(answer: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """A server of our own that says something and keeps what it hears."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(2)
+                connection.sendall(answer)
+                try:
+                    while hold and (data := connection.recv(4096)):
+                        heard.append(data)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"nats://127.0.0.1:{listening.getsockname()[1]}", heard
+        thread.join()
+
+
+def test_nothing_is_sent_in_clear_text_when_tls_is_wanted() -> None:
+    with stranger(b'INFO {"auth_required":true,"version":"2.10.0","max_payload":100}\r\n', hold=True) as (url, heard):
+        problem = refusal(url.replace("nats:", "tls:"), user="me", password=PASSWORD, timeout=1)
+        assert "does not offer TLS" in problem.message
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"INFO nothing\r\n", b"INFO []\r\n", b"", b"x" * 100_000, b"INFO\r\n"],
+)
+def test_strangers(answer: bytes) -> None:
+    with stranger(answer) as (url, _):
+        assert "cannot connect to" in str(refusal(url, timeout=1))
+
+
+def test_a_server_that_says_nothing() -> None:
+    with stranger(b"", hold=True) as (url, _):
+        begun = time.monotonic()
+        assert "no answer within 0.3 s" in str(refusal(url, timeout=0.3))
+        assert time.monotonic() - begun < 2
+
+
+def test_says_why_for_every_server() -> None:
+    ports = [servers.free_port() for _ in range(2)]
+    problem = refusal(f"nats://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", "nats://no-such-host.invalid")
+    assert problem.message.count("nobody listens there") == 2
+    assert "nats://no-such-host.invalid:4222: " in problem.message
+
+
+def test_embedded_is_not_a_place() -> None:
+    with pytest.raises(UsageError, match="has to be started before"):
+        reach("embedded")
+
+
+def test_requests(start_server: Callable[..., Any]) -> None:
+    permissions = {"publish": ["a", "b", "$JS.>"], "subscribe": ["_INBOX.>", "b"]}
+    config = {"authorization": {"users": [{"user": "u", "password": "p", "permissions": permissions}]}}
+    server = start_server(config=config)
+
+    async def run() -> None:
+        async with connect(ConnectOptions(servers=(server.url,), user="u", password="p", timeout=0.3)) as connection:
+            with pytest.raises(NobodyListensError, match="nobody listens on a at"):
+                await connection.request("a")
+            await connection.client.subscribe("b", cb=_ignore)
+            with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
+                await connection.request("b")
+            begun = time.monotonic()
+            with pytest.raises(PermissionDeniedError, match=r"the user u may not publish to Other.One"):
+                await connection.request("Other.One", timeout=5)
+            assert time.monotonic() - begun < 1
+            with pytest.raises(TargetError, match="is larger than the 1048576 bytes"):
+                await connection.request("a", bytes(2 << 20))
+            with connection.watch("Forbidden.*") as failed:
+                await connection.client.subscribe("Forbidden.*")
+                await connection.flush()
+                assert failed.result().message == "the user u may not subscribe to Forbidden.*"
+
+    asyncio.run(run())
+
+
+async def _ignore(_: Any) -> None:
+    return
+
+
+def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+
+    async def run() -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            await connection.client.subscribe("silent", cb=_ignore)
+            waiting = asyncio.ensure_future(connection.request("silent", timeout=20))
+            await asyncio.sleep(0.05)
+            server.kill()
+            with pytest.raises(ConnectionLostError, match=f"{server.url}: the connection broke"):
+                await waiting
+            with pytest.raises(ConnectionLostError, match=r"did not come back within 0.1 s"):
+                await connection.wait_connected(0.1)
+            server.start()
+            # Requests wait until the connection is there again.
+            with pytest.raises(NobodyListensError):
+                await connection.request("nobody")
+
+    begun = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - begun < 5
+
+
+def test_a_connection_that_cannot_be_made_again(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stantools.migration.target.connection.RECONNECT_ATTEMPTS", 1)
+    monkeypatch.setattr("stantools.migration.target.connection.RECONNECT_WAIT", 0.05)
+    server = start_server()
+
+    async def run() -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            server.kill()
+            assert await _closed(connection)
+            with pytest.raises(ConnectionLostError, match="could not be made again: nobody listens there"):
+                await connection.wait_connected()
+            with connection.watch() as failed:
+                assert isinstance(failed.result(), ConnectionLostError)
+
+    asyncio.run(run())
+
+
+async def _closed(connection: Connection) -> bool:
+    for _ in range(200):
+        if connection.client.is_closed:
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+def test_secrets_are_not_shown() -> None:
+    options = ConnectOptions(servers=("nats://u:hidden1@host",), password="hidden2", token="hidden3")
+    assert "hidden" not in repr(ConnectOptions(user="u", password="hidden2").checked())
+    assert "hidden2" not in repr(options)
+    assert "hidden3" not in repr(options)
+    assert "hidden1" not in repr(ConnectOptions(servers=("nats://u:hidden1@host",)).checked())
+
+
+def test_no_task_is_left_behind(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+
+    async def run() -> list[Any]:
+        before = asyncio.all_tasks()
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            await connection.flush()
+        with pytest.raises(CannotConnectError):
+            async with connect(ConnectOptions(servers=(f"127.0.0.1:{servers.free_port()}",))):
+                raise AssertionError
+        await asyncio.sleep(0.05)
+        return [task for task in asyncio.all_tasks() if task not in before]
+
+    assert asyncio.run(run()) == []
