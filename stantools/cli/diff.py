@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.connecting import connection_options
+from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.options import (
     channel_option,
     common_options,
@@ -128,8 +128,7 @@ def _with_stream(
         raise UsageError(
             f"{console.escape(other)} names a server and no stream", "name the stream as well: nats://HOST:PORT#STREAM"
         )
-    if url:
-        connecting = replace(connecting, servers=(url,))
+    connecting = replace(connecting, servers=(url,)) if url else or_selected(connecting)
     if connecting.embedded:
         raise UsageError("a server that is started for this command has no stream", "name a server that runs")
     proof, names = asyncio.run(_prove(store, stream, channels, workers, connecting, reading, progress))

@@ -33,11 +33,13 @@ from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from stantools.format.crc import Crc
     from stantools.migration.apply import StreamResult
     from stantools.migration.destination import Destination
     from stantools.migration.plan.model import Note, Plan
     from stantools.migration.source import StoreSource
     from stantools.migration.target.options import ConnectOptions
+    from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 
 _PLAIN = "run"
@@ -51,10 +53,6 @@ class _Stages(click.Group):
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [_PLAIN, *args]
         return super().parse_args(ctx, args)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Returns the options of all stages in one, which is what help is about."""
-        return [*self.commands[_PLAIN].params, *super().get_params(ctx)] if ctx.resilient_parsing else self.params
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the help of all stages in one, and how to run them one by one."""
@@ -272,11 +270,14 @@ def verify_stage(
 
 def _make_plan(store: Path, planning: Planning, target: Destination, progress: str) -> tuple[StoreSource, Plan]:
     """Reads the store and plans."""
+    from stantools.cli.opening import open_store
     from stantools.migration.plan.planner import make_plan
 
+    # Everything that can be wrong at once is found before the long reading.
+    found = open_store(store, planning.reading)
     options = planning.options(target.reference())
-    source = _open_source(
-        store,
+    source = _read_source(
+        found,
         planning.reading,
         planning.channels,
         planning.generation,
@@ -296,6 +297,7 @@ def _reopen(
     Raises:
         UsageError: The plan needs the encryption key.
     """
+    from stantools.cli.opening import open_store
     from stantools.store.options import ReadOptions
 
     source = plan.source
@@ -305,8 +307,8 @@ def _reopen(
             "give the key: --encryption-key-env or --encryption-key-file",
         )
     reading = ReadOptions(source.crc_poly, True, key)
-    return _open_source(
-        store or Path(source.path),
+    return _read_source(
+        open_store(store or Path(source.path), reading),
         reading,
         source.patterns,
         source.generation,
@@ -317,8 +319,8 @@ def _reopen(
     )
 
 
-def _open_source(
-    store: Path,
+def _read_source(
+    found: tuple[Datastore, Crc],
     reading: ReadOptions,
     patterns: tuple[str, ...],
     generation: str,
@@ -327,13 +329,13 @@ def _open_source(
     workers: int,
     progress: str,
 ) -> StoreSource:
-    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.opening import channel_names, data_size
     from stantools.cli.progress import Progress
     from stantools.migration.source import open_source
     from stantools.store.locks import check_not_in_use
 
-    opened_store, crc = open_store(store, reading)
-    for use in check_not_in_use(store, force=True):
+    opened_store, crc = found
+    for use in check_not_in_use(opened_store.path, force=True):
         console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
     names = channel_names(opened_store, patterns)
     with Progress(progress, "read", data_size(opened_store, names)) as shown:

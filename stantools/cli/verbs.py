@@ -33,6 +33,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
     },
     "How do I leave?": {
         "migrate": "Move channels into JetStream streams and durables into consumers, exactly, with proof.",
+        "diff": "Compare every message of a store with another store, or with a JetStream stream.",
         "replay": "Publish messages again: to NATS subjects, to streams, or to a streaming server.",
     },
     "How can I try it out?": {

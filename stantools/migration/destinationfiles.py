@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from stantools.errors import StantoolsError
@@ -103,7 +104,8 @@ class StoreDestination:
             done = Outcome.REPLACED if placed.replaced else Outcome.PLACED
             return placed.state, Outcome.COMPLETE if placed.present else done
 
-        return _apply(streams, journal, options, watch, load, self._prove)
+        # One after the other: the directories above them may have to be made.
+        return _apply(streams, journal, replace(options, parallel=1), watch, load, self._prove)
 
     def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
         """Reads every stream's files and compares them with the store."""

@@ -19,7 +19,7 @@ from stantools.migration.plan.model import Level, Note, StreamPlan
 from stantools.migration.plan.names import name_problem, overlap
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.storedir_layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, Layout, read_layout
-from stantools.migration.storedir_place import Ownership, arriving, fill, move_in, parents, tidy
+from stantools.migration.storedir_place import Ownership, arriving, fill, give_up, move_in, parents, tidy
 from stantools.migration.storedir_use import find_server
 from stantools.migration.watch import Stage, Unwatched, Watch, counted
 from stantools.recovery.place import check_room
@@ -137,7 +137,11 @@ class StoreDirectory:
         owner = Ownership.around(self._streams, self._layout.root)
         with parents(self._streams, owner):
             state = self._build(stream, target, owner, watch or Unwatched())
-            self._check_stopped()
+            try:
+                self._check_stopped()
+            except BaseException:
+                give_up(target)
+                raise
             replaced = move_in(target)
         return Placed(stream.name, target, state, replaced=replaced or kept)
 

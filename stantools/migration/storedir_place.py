@@ -166,6 +166,17 @@ def move_in(target: Path) -> Path | None:
         return _set_aside(new, target)
 
 
+def give_up(target: Path) -> None:
+    """Removes a stream that was built by `arriving` and is not to be moved in after all.
+
+    Raises:
+        StoreUnwritableError: It cannot be removed.
+    """
+    new = _beside(target, _NEW)
+    with writing(new, "nothing was placed"):
+        shutil.rmtree(new)
+
+
 def tidy(target: Path) -> Path | None:
     """Deals with what a killed run left on its way into a store.
 

@@ -1,4 +1,4 @@
-"""Golden stores onto real servers: what nats-py reads back is what the real streaming server saw, message by message."""
+"""Golden stores onto real servers: what nats-py reads back is what the streaming server saw, message by message."""
 
 from __future__ import annotations
 

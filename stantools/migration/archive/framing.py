@@ -120,15 +120,15 @@ def _data(pull: Pull, kind: int, size: int, limit: int, where: str) -> ReadableB
 
 
 def _decompressed(data: bytes, limit: int, where: str) -> ReadableBuffer:
-    snappy = _cramjam().snappy
+    cramjam = _cramjam()
     try:
         # Said at its beginning, and believed before it is true: so it is bounded first.
-        size = snappy.decompress_raw_len(data)
+        size = cramjam.snappy.decompress_raw_len(data)
         if size > limit:
             raise ArchiveError(f"{where} claims {size} bytes uncompressed, at most {limit} are expected")
         out = bytearray(size)
-        snappy.decompress_raw_into(data, out)
-    except (ValueError, RuntimeError) as problem:
+        cramjam.snappy.decompress_raw_into(data, out)
+    except cramjam.DecompressionError as problem:
         raise ArchiveError(f"{where} cannot be decompressed: {problem}") from problem
     return out
 

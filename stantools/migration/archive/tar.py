@@ -15,6 +15,8 @@ UNIT: Final = 512
 END: Final = bytes(2 * UNIT)
 #: A larger file in an archive is not one of ours: the largest are blocks, with a record of at most 32 MiB.
 MAX_FILE_SIZE: Final = 64 << 20
+#: Eleven octal digits.
+_MAX_TIME: Final = (1 << 33) - 1
 #: Extended headers only hold a name.
 _MAX_EXTENSION: Final = 16 << 10
 
@@ -25,13 +27,13 @@ def file_header(name: str, size: int, modified: int) -> bytes:
     Args:
         name: Its relative path.
         size: Its size in bytes.
-        modified: Its time in seconds since 1970.
+        modified: Its time in seconds since 1970; the nearest that tar can say is written.
 
     Returns:
         512 bytes; more if the name is longer than 100 characters or not ASCII.
     """
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mtime, entry.mode = size, modified, 0o600
+    entry.size, entry.mtime, entry.mode = size, min(max(modified, 0), _MAX_TIME), 0o600
     entry.uname = entry.gname = "nats"
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 

@@ -85,7 +85,7 @@ class StreamArchive:
         self._stream = stream
         self._meta = meta.stream_meta(stream, config, created_ns)
         self._created = created_ns
-        self._modified = max(0, created_ns // 1_000_000_000)
+        self._modified = created_ns // 1_000_000_000
         self._origin = origin
         self._framer = Framer(compression)
         self._room = block_bytes

@@ -21,6 +21,7 @@ import numpy as np
 
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, Level, Note, Position
 from stantools.migration.plan.names import choose, digits, safe_name
+from stantools.migration.plan.units import counted
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import Subscription
 
@@ -178,7 +179,7 @@ class _Merger:
             text = f"{durable} was sent messages up to {sent}, the channel's last is {self._last}: it goes on there"
             self._note(Level.WARNING, text)
         if gone := len(waiting) - int(np.count_nonzero(there)):
-            text = f"{durable}: {gone} messages that were not acknowledged are no longer in the channel"
+            text = f"{durable}: {counted(gone, 'message')} without acknowledgement, but no longer in the channel"
             self._note(Level.INFO, text)
         return durable
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, StreamPlan
-from stantools.migration.plan.units import about, format_duration, format_size
+from stantools.migration.plan.units import about, counted, format_duration, format_size
 from stantools.migration.source import ChannelSource
 from stantools.store.limits import ChannelLimits, StoreLimits
 
@@ -87,11 +87,13 @@ def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_n
             text = f"{old} of {stream.messages} messages are older than max_age {format_duration(age)}"
             yield _removed(stream, text, "max_age")
     if 0 <= (most := settings.get("max_msgs", -1)) < stream.messages:
-        yield _removed(stream, f"{stream.messages - most} messages are more than max_msgs {most}", "max_msgs")
+        yield _removed(stream, f"{counted(stream.messages - most, 'message')} more than max_msgs {most}", "max_msgs")
     if (most := settings.get("max_msgs_per_subject", -1)) >= 0:
         more = sum(max(part.messages - most, 0) for part in stream.parts)
         if more:
-            yield _removed(stream, f"{more} messages are more than max_msgs_per_subject {most}", "max_msgs_per_subject")
+            yield _removed(
+                stream, f"{counted(more, 'message')} more than max_msgs_per_subject {most}", "max_msgs_per_subject"
+            )
     if 0 <= (most := settings.get("max_bytes", -1)) < (size := size_in_stream(stream)):
         text = f"the messages need about {about(size)} in the stream, max_bytes is {format_size(most)}"
         yield _removed(stream, text, "max_bytes")

@@ -31,11 +31,9 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
     if channel.origin:
         yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
     if lost := channel.lost:
-        yield Note(Level.WARNING, name, f"{lost.count()} messages are damaged or gone: {_shown(lost)}")
+        yield Note(Level.WARNING, name, f"{counted(lost.count(), 'message')} damaged or gone: {_shown(lost)}")
     if holes := channel.sequences.holes() - lost:
-        text = (
-            f"{holes.count()} sequences in between are not in the store: {_shown(holes)}; the stream has the same gaps"
-        )
+        text = f"{counted(holes.count(), 'sequence')} in between not in the store: {_shown(holes)}; the gaps are kept"
         yield Note(Level.WARNING, name, text, "see what `stantools verify` says: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:
         text = (

@@ -212,7 +212,9 @@ async def _deliver_by_pull(js: JetStream, stream: str, name: str, delivery: Deli
     connection, timeout = js.connection, js.connection.options.timeout
     subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
     inbox = await open_inbox(connection.client, connection.client.new_inbox())
-    kept = got = 0
+    got = 0
+    # They are answered when all have come, or they would come again in between.
+    kept: list[bytes] = []
     try:
         with connection.watch(subject) as failed:
             while got < delivery.count:
@@ -239,8 +241,8 @@ async def _deliver_by_pull(js: JetStream, stream: str, name: str, delivery: Deli
                             ended = True
                             continue
                         keep = sequence in delivery.pending
-                        answers.append(acknowledgement(bytes(received.buffer[start : start + size]), keep=keep))
-                        kept += keep
+                        frame = acknowledgement(bytes(received.buffer[start : start + size]), keep=keep)
+                        (kept if keep else answers).append(frame)
                         came += 1
                     await send_frames(connection.client, b"".join(answers))
                 if not came:
@@ -249,7 +251,8 @@ async def _deliver_by_pull(js: JetStream, stream: str, name: str, delivery: Deli
                         "somebody else uses it already: stop them, then run the command again",
                     )
                 got += came
-                await settled(js, stream, name, kept)
+                await settled(js, stream, name, len(kept))
+            await send_frames(connection.client, b"".join(kept))
     finally:
         await inbox.close()
 

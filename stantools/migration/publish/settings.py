@@ -2,7 +2,7 @@
 
 Limits would see fillers as messages and throw real ones away for them; `deny_delete` would keep the fillers; without
 acknowledgements nothing is known to be stored. The server remembers the id of every message for `duplicate_window`,
-which at hundreds of thousands a second is gigabytes, and the guards do not need it (see `guards`).
+some 200 bytes each, gigabytes at full speed, and the guards do not need it (see `guards`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _REMOVED: Final = ("republish", "subject_transform")
 _UNFIT: Final = ("mirror", "sources")
 
 #: From this number of messages on, their ids are not kept for the whole window while they are published.
-MANY_IDS: Final = 200_000
-_SHORT_WINDOW: Final = 1_000_000_000
+MANY_IDS: Final = 1_000_000
+_SHORT_WINDOW: Final = 10_000_000_000
 _DEFAULT_WINDOW: Final = 120_000_000_000
 
 #: The account demands `max_bytes`.

@@ -1,7 +1,7 @@
 """Many frames in one go onto a connection of nats-py: the one place that goes around its `publish`.
 
-nats-py has no public way to send bytes as they are. What is used of it here is looked for first: the buffer that its own
-commands go through, and the transport below it. Without them every frame is published by itself.
+nats-py has no public way to send bytes as they are. What is used of it here is looked for first: the buffer that its
+own commands go through, and the transport below it. Without them every frame is published by itself.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from stantools.migration.batches import Batch
+from stantools.migration import headers
 from stantools.migration.replay.ledger import Ledger
-from stantools.migration.replay.publisher import SILENCE, Publisher, header_fields, header_text, rows
+from stantools.migration.replay.publisher import SILENCE, Piece, Publisher, header_size, header_text, origin_fields
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import TargetError
@@ -53,19 +53,20 @@ class CorePublisher(Publisher):
         await self.connection.flush(SILENCE)
         self.check()
 
-    async def _send(self, batch: Batch, start: int, stop: int) -> None:
-        subject, channel = shown(batch.subject), header_text(batch.channel)
-        publish, most = self.connection.client.publish, self.connection.max_payload
-        for row in rows(batch, start, stop):
+    async def _send(self, piece: Piece) -> None:
+        subject, channel = shown(piece.subject), self._texts[piece.channel]
+        publish, most, origin = self.connection.client.publish, self.connection.max_payload, self._origin
+        for sequence, timestamp, reply, data in piece.rows():
             self.check()
-            fields = header_fields(channel, row, origin=self._origin) if self._origin or row.reply else None
-            if fields and not self._headers:
-                fields = None
+            fields = origin_fields(channel, sequence, timestamp) if origin else {}
+            if reply and self._headers:
+                fields[headers.REPLY] = header_text(reply)
+            elif reply:
                 self.note("the server knows no headers: reply subjects of messages are left out")
-            size = len(row.data) + sum(len(name) + len(value.encode()) + 4 for name, value in (fields or {}).items())
-            if size + (14 if fields else 0) > most:
-                raise self.too_large(batch, row, size)
-            await publish(subject, row.data, headers=fields)
+            size = len(data) + header_size(fields)
+            if size > most:
+                raise self.too_large(piece, sequence, size)
+            await publish(subject, data, headers=fields or None)
             self.published += 1
         if self._full():
             await self._flush()

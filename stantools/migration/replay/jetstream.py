@@ -16,10 +16,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from stantools.migration.batches import Batch
+from stantools.migration import headers
 from stantools.migration.replay.afterwards import AT_ONCE, MESSAGE_ID, Afterwards
 from stantools.migration.replay.ledger import Ledger, Position
-from stantools.migration.replay.publisher import Publisher, header_fields, header_text, rows
+from stantools.migration.replay.publisher import Piece, Publisher, header_size, header_text, origin_fields
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import (
@@ -172,24 +172,27 @@ class JetStreamPublisher(Publisher):
         self._behind[stream] = last
         self.note(f"the stream {stream} had lost messages that it had acknowledged; they were sent again")
 
-    async def _send(self, batch: Batch, start: int, stop: int) -> None:
-        subject, channel = shown(batch.subject), header_text(batch.channel)
+    async def _send(self, piece: Piece) -> None:
+        subject, channel = shown(piece.subject), self._texts[piece.channel]
         there = self._there.get(subject)
-        publish, most = self.connection.client.publish, self.connection.max_payload
-        inbox, begin = self._inbox, self._afterwards.name(channel, 0)[:-1]
-        for row in rows(batch, start, stop):
+        publish, most, origin = self.connection.client.publish, self.connection.max_payload, self._origin
+        for sequence, timestamp, reply, data in piece.rows():
             self.check()
-            name = f"{begin}{row.sequence}"
+            name = self._afterwards.name(channel, sequence)
             if there and name in there:
                 there.discard(name)
                 self.again += 1
                 self.confirmed(self.published)
             else:
-                fields = {MESSAGE_ID: name, **header_fields(channel, row, origin=self._origin)}
-                size = len(row.data) + 14 + sum(len(key) + len(value.encode()) + 4 for key, value in fields.items())
+                fields = {MESSAGE_ID: name}
+                if origin:
+                    fields |= origin_fields(channel, sequence, timestamp)
+                if reply:
+                    fields[headers.REPLY] = header_text(reply)
+                size = len(data) + header_size(fields)
                 if size > most:
-                    raise self.too_large(batch, row, size)
-                await publish(subject, row.data, f"{inbox}.{self.published}", fields)
+                    raise self.too_large(piece, sequence, size)
+                await publish(subject, data, f"{self._inbox}.{self.published}", fields)
             self.published += 1
 
     async def _on_ack(self, message: Msg) -> None:

@@ -10,9 +10,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -31,8 +28,8 @@ class Position:
 class _Run:
     first: int
     channel: bytes
-    sequences: npt.NDArray[np.uint64]
-    timestamps: npt.NDArray[np.int64]
+    sequences: list[int]
+    timestamps: list[int]
 
 
 class Ledger:
@@ -66,14 +63,19 @@ class Ledger:
         """Messages that were sent and are not confirmed."""
         return self._next - self._low - len(self._ahead)
 
-    def add(self, channel: bytes, sequences: npt.NDArray[np.uint64], timestamps: npt.NDArray[np.int64]) -> int:
-        """Notes messages of one channel that are being sent, and copies what it needs.
+    def add(self, channel: bytes, sequences: list[int], timestamps: list[int]) -> int:
+        """Notes messages of one channel that are being sent.
+
+        Args:
+            channel: The channel.
+            sequences: Their sequences; the list is kept.
+            timestamps: Their timestamps; the list is kept.
 
         Returns:
             The number of the first.
         """
         number = self._next
-        self._runs.append(_Run(number, channel, sequences.copy(), timestamps.copy()))
+        self._runs.append(_Run(number, channel, sequences, timestamps))
         self._next += len(sequences)
         return number
 
@@ -119,7 +121,7 @@ class Ledger:
         """Returns channel and sequence of a message that is not yet part of `positions`."""
         for run in self._runs:
             if run.first <= number < run.first + len(run.sequences):
-                return run.channel, int(run.sequences[number - run.first])
+                return run.channel, run.sequences[number - run.first]
         raise KeyError(number)
 
     def positions(self) -> dict[bytes, Position]:
@@ -127,7 +129,7 @@ class Ledger:
         while self._runs and self._runs[0].first < self._low:
             run = self._runs[0]
             row = min(self._low - run.first, len(run.sequences)) - 1
-            self._positions[run.channel] = Position(int(run.sequences[row]), int(run.timestamps[row]))
+            self._positions[run.channel] = Position(run.sequences[row], run.timestamps[row])
             if row < len(run.sequences) - 1:
                 break
             self._runs.popleft()

@@ -44,8 +44,9 @@ class Pacer:
         Args:
             timestamps: When they were stored, in nanoseconds since 1970.
         """
-        if not len(timestamps):
-            return np.zeros(0, np.int64)
+        if len(timestamps) <= 1:
+            # The usual case where channels alternate.
+            return np.array([self._one(int(each)) for each in timestamps], np.int64)
         due = self._by_time(timestamps)
         if self._step:
             # Each is at least a step after the one before: due[i] = max(due[i], due[i - 1] + step).
@@ -53,6 +54,20 @@ class Pacer:
             due = np.maximum.accumulate(np.maximum(due, self._next + steps) - steps) + steps
             self._next = float(due[-1]) + self._step
         return np.minimum(due, _NEVER).astype(np.int64)
+
+    def _one(self, timestamp: int) -> int:
+        """Does what `schedule` does, for a single message."""
+        due = 0.0
+        if self._speed is not None:
+            last = timestamp if self._last is None else self._last
+            self._last = max(last, timestamp)
+            pause = (self._last - last) / self._speed
+            self._due += pause if self._pause is None else min(pause, self._pause)
+            due = self._due
+        if self._step:
+            due = max(due, self._next)
+            self._next = due + self._step
+        return min(int(due), _NEVER)
 
     def _by_time(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         if self._speed is None:

@@ -28,6 +28,8 @@ SILENCE = 30.0
 #: What may be on its way: messages, bytes of payload.
 WINDOW = 4096
 WINDOW_BYTES = 16 << 20
+#: Messages after which other tasks get their turn.
+_YIELD_EVERY = 256
 
 
 class MessageRefusedError(TargetError):
@@ -35,56 +37,74 @@ class MessageRefusedError(TargetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One message that is to be published.
+class Piece:
+    """Some messages of one channel, taken out of a batch: nats-py takes nothing but single ones.
 
     Attributes:
-        sequence: In its channel.
-        timestamp: Nanoseconds since 1970.
-        reply: Its reply subject, empty if it has none.
-        data: The payload.
+        channel: The channel.
+        subject: Where they go.
+        sequences: In the channel.
+        timestamps: Nanoseconds since 1970.
+        replies: Reply subjects, empty where there is none.
+        payloads: Their data.
+        size: Bytes of all payloads.
     """
 
-    sequence: int
-    timestamp: int
-    reply: bytes
-    data: bytes
+    channel: bytes
+    subject: bytes
+    sequences: list[int]
+    timestamps: list[int]
+    replies: list[bytes]
+    payloads: list[bytes]
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def rows(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """Gives sequence, timestamp, reply subject and payload of each message."""
+        return zip(self.sequences, self.timestamps, self.replies, self.payloads, strict=True)
 
 
-def rows(batch: Batch, start: int, stop: int) -> Iterator[Row]:
-    """Gives some messages of a batch one by one: nats-py takes nothing else."""
-    columns, buffer = batch.columns, batch.buffer
-    for sequence, timestamp, reply_start, reply_size, data_start, data_size in zip(
-        columns.sequence[start:stop].tolist(),
-        columns.timestamp[start:stop].tolist(),
-        columns.reply_start[start:stop].tolist(),
-        columns.reply_size[start:stop].tolist(),
-        columns.data_start[start:stop].tolist(),
-        columns.data_size[start:stop].tolist(),
-        strict=True,
-    ):
-        reply = bytes(buffer[reply_start : reply_start + reply_size]) if reply_size else b""
-        yield Row(sequence, timestamp, reply, bytes(buffer[data_start : data_start + data_size]))
-
-
-def header_fields(channel: str, row: Row, *, origin: bool) -> dict[str, str]:
-    """Returns the headers that a message carries, the same as when it is migrated (see `migration.headers`).
+def piece_of(batch: Batch, start: int, stop: int, most: int) -> Piece:
+    """Takes some messages of a batch.
 
     Args:
-        channel: The channel's name as a header value.
-        row: The message.
-        origin: Write channel, sequence and timestamp.
+        batch: The batch.
+        start: The first row.
+        stop: The row behind the last.
+        most: Bytes of payload at which it is enough.
     """
-    fields = {}
-    if origin:
-        fields = {
-            headers.CHANNEL: channel,
-            headers.SEQUENCE: str(row.sequence),
-            headers.TIMESTAMP: str(row.timestamp),
-        }
-    if row.reply:
-        fields[headers.REPLY] = header_text(row.reply)
-    return fields
+    columns, buffer = batch.columns, batch.buffer
+    sizes = columns.data_size[start:stop].tolist()
+    size = 0
+    for number, each in enumerate(sizes):
+        size += each
+        if size >= most:
+            sizes = sizes[: number + 1]
+            stop = start + number + 1
+            break
+    data_starts = columns.data_start[start:stop].tolist()
+    if columns.reply_size[start:stop].any():
+        reply_sizes = columns.reply_size[start:stop].tolist()
+        reply_starts = columns.reply_start[start:stop].tolist()
+        replies = [bytes(buffer[at : at + length]) for at, length in zip(reply_starts, reply_sizes, strict=True)]
+    else:
+        replies = [b""] * len(sizes)
+    return Piece(
+        batch.channel,
+        batch.subject,
+        columns.sequence[start:stop].tolist(),
+        columns.timestamp[start:stop].tolist(),
+        replies,
+        [bytes(buffer[at : at + length]) for at, length in zip(data_starts, sizes, strict=True)],
+        size,
+    )
+
+
+def origin_fields(channel: str, sequence: int, timestamp: int) -> dict[str, str]:
+    """Returns the headers that say where a message comes from, as migrated ones have them (`migration.headers`)."""
+    return {headers.CHANNEL: channel, headers.SEQUENCE: str(sequence), headers.TIMESTAMP: str(timestamp)}
 
 
 def header_text(value: bytes) -> str:
@@ -94,6 +114,14 @@ def header_text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in value)
+
+
+def header_size(fields: Mapping[str, str]) -> int:
+    """Returns how many bytes headers take."""
+    if not fields:
+        return 0
+    fixed = len(headers.VERSION_LINE) + len(headers.END_LINE)
+    return fixed + sum(len(name) + len(value.encode()) + 4 for name, value in fields.items())
 
 
 class Publisher(ABC):
@@ -117,6 +145,7 @@ class Publisher(ABC):
         self.connection = connection
         self.ledger = ledger
         self.routes = dict(routes)
+        self._texts = {channel: header_text(channel) for channel in routes}
         self.notes: list[str] = []
         self.again = 0
         self.published = 0
@@ -124,6 +153,7 @@ class Publisher(ABC):
         self._failed: asyncio.Future[TargetError] | None = None
         self._progress = asyncio.Event()
         self._bytes_out = 0
+        self._unyielded = 0
 
     @property
     def subjects(self) -> set[bytes]:
@@ -150,8 +180,8 @@ class Publisher(ABC):
         """Does what has to be done before the first message of a leg."""
 
     @abstractmethod
-    async def _send(self, batch: Batch, start: int, stop: int) -> None:
-        """Sends some messages of a batch, and counts `published` up with each."""
+    async def _send(self, piece: Piece) -> None:
+        """Sends some messages, and counts `published` up with each."""
 
     async def tick(self) -> None:
         """Does what is due without messages; called a few times a second.
@@ -173,28 +203,28 @@ class Publisher(ABC):
         """Returns, of each stream, a sequence behind which nothing is that is confirmed without a hole."""
         return {}
 
-    async def send(self, batch: Batch, start: int, stop: int) -> None:
-        """Sends some messages of a batch, once there is room in the window.
+    async def send(self, piece: Piece) -> None:
+        """Sends some messages, once there is room in the window.
 
         Raises:
             TargetError: The leg is over.
         """
         self.check()
-        columns = batch.columns
-        size = int(columns.data_size[start:stop].sum())
         if self._full():
             await self._until(lambda: self.ledger.outstanding <= self.window // 2)
             self._bytes_out = 0
-        number = self.ledger.add(batch.channel, columns.sequence[start:stop], columns.timestamp[start:stop])
-        self._bytes_out += size
-        self.published = number
+        self.published = self.ledger.add(piece.channel, piece.sequences, piece.timestamps)
+        self._bytes_out += piece.size
         try:
-            await self._send(batch, start, stop)
+            await self._send(piece)
         except TargetError:
             self.ledger.withdraw(self.published)
             raise
-        # The connection's own tasks get their turn.
-        await asyncio.sleep(0)
+        self._unyielded += len(piece)
+        if self._unyielded >= _YIELD_EVERY:
+            # The connection's own tasks get their turn.
+            self._unyielded = 0
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Waits until everything that was sent is confirmed.
@@ -255,12 +285,12 @@ class Publisher(ABC):
             f"message {sequence} of channel {shown(channel)} was refused by {self.connection.url}: {reason}", remedy
         )
 
-    def too_large(self, batch: Batch, row: Row, size: int) -> MessageRefusedError:
+    def too_large(self, piece: Piece, sequence: int, size: int) -> MessageRefusedError:
         """Returns the error for a message that is larger than the server takes."""
         return MessageRefusedError(
-            f"message {row.sequence} of channel {shown(batch.channel)} has {size} bytes with its envelope, "
+            f"message {sequence} of channel {shown(piece.channel)} has {size} bytes with its envelope, "
             f"{self.connection.url} takes {self.connection.max_payload}",
-            f"raise max_payload of the server and go on, or leave the message out: --seq {row.sequence + 1}: goes on "
+            f"raise max_payload of the server and go on, or leave the message out: --seq {sequence + 1}: goes on "
             "behind it",
         )
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from stantools.errors import StantoolsError
-from stantools.migration.batches import Batch
 from stantools.migration.replay.ledger import Ledger
 from stantools.migration.replay.pacing import Pacer
-from stantools.migration.replay.publisher import Publisher
+from stantools.migration.replay.publisher import Publisher, piece_of
 from stantools.migration.replay.selection import ReplayPlan
 from stantools.migration.replay.state import StateFile
 from stantools.migration.replay.subjects import shown
@@ -201,10 +200,10 @@ class Replay:
                         start += late / 1e9
                         now -= late
                     ready = int(np.searchsorted(due, now, "right"))
-                stop = _piece(batch, at, ready)
-                await self._publisher.send(batch, at, stop)
-                self._progress(int(batch.columns.data_size[at:stop].sum()))
-                at = stop
+                piece = piece_of(batch, at, min(ready, at + _PIECE), _PIECE_BYTES)
+                await self._publisher.send(piece)
+                self._progress(piece.size)
+                at += len(piece)
         return True
 
     async def _pause(self, seconds: float, failed: asyncio.Future[TargetError]) -> None:
@@ -258,12 +257,3 @@ def _passes(problem: StantoolsError) -> bool:
     return isinstance(problem, ConnectionLostError | NoAnswerError) or (
         isinstance(problem, ApiError) and problem.code == _UNAVAILABLE
     )
-
-
-def _piece(batch: Batch, at: int, ready: int) -> int:
-    """Returns the end of what is sent next."""
-    stop = min(ready, at + _PIECE)
-    ends = np.cumsum(batch.columns.data_size[at:stop], dtype=np.int64)
-    if int(ends[-1]) <= _PIECE_BYTES:
-        return stop
-    return at + max(1, int(np.searchsorted(ends, _PIECE_BYTES, "right")))

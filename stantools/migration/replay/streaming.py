@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stantools.migration.batches import Batch
 from stantools.migration.replay.ledger import Ledger
-from stantools.migration.replay.publisher import Publisher, rows
+from stantools.migration.replay.publisher import Piece, Publisher
 from stantools.migration.replay.session import DISCOVER_PREFIX, Session, State
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, NobodyListensError, TargetError
@@ -104,15 +103,15 @@ class StreamingPublisher(Publisher):
             raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
         session.ping_answered(answer.data)
 
-    async def _send(self, batch: Batch, start: int, stop: int) -> None:
+    async def _send(self, piece: Piece) -> None:
         session = self._session
         assert session is not None
         publish, most = self.connection.client.publish, self.connection.max_payload
-        for row in rows(batch, start, stop):
+        for sequence, _, reply, data in piece.rows():
             self.check()
-            sent = session.publish(self.published, batch.subject, row.reply, row.data)
+            sent = session.publish(self.published, piece.subject, reply, data)
             if len(sent.payload) > most:
-                raise self.too_large(batch, row, len(sent.payload))
+                raise self.too_large(piece, sequence, len(sent.payload))
             await publish(sent.subject, sent.payload, self._acks)
             self.published += 1
 

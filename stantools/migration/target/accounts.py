@@ -98,15 +98,13 @@ def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand
 
     _, _, name, _ = _LIMITS_OF[demand.in_memory]
     max_bytes, allowed = _max_bytes(demand), _limit(limits, name)
-    if allowed == 0:
-        allowed = None
-    if max_bytes <= 0 and (limits.get("max_bytes_required") or allowed is not None):
+    if max_bytes <= 0 and limits.get("max_bytes_required"):
         yield problem(
             "max-bytes-required",
             f"{where} demands max_bytes for every stream",
             f"set max_bytes of the stream, to {demand.bytes} or more",
         )
-    if allowed is not None and max_bytes > allowed:
+    if allowed and max_bytes > allowed:
         yield problem(
             "max-bytes-too-large",
             f"its max_bytes of {max_bytes} is over the {allowed} that {where} allows for a stream",

@@ -65,6 +65,7 @@ class Connection:
         # What is waited for -> subjects as the library hands them over in errors -> as they really are.
         self._watches: dict[asyncio.Future[TargetError], dict[str, str]] = {}
         self._no_inbox = False
+        self._last_error: Exception | None = None
         self._last_url = " ".join(options.servers)
 
     @property
@@ -253,12 +254,15 @@ class Connection:
 
     def _given_up(self) -> ConnectionLostError:
         last = self.client.last_error
+        if isinstance(last, nats_errors.NoServersError):  # which says nothing
+            last = self._last_error
         said = f": {why(last, self.options, self.info)[0]}" if last else ""
         return ConnectionLostError(f"{self.url}: the connection broke and could not be made again{said}", _AGAIN)
 
     async def _on_error(self, problem: Exception) -> None:
         found = _VIOLATION.search(str(problem).lower())
         if not found:
+            self._last_error = problem
             return
         kind, subject = found.groups()
         if kind == "publish":

@@ -142,16 +142,14 @@ class EmbeddedServer:
         config = folder / "server.json"
         # The server's language is nearly JSON: it has no \u.
         config.write_text(json.dumps(settings, ensure_ascii=False), "utf-8")
-        try:
+        with (folder / "errors.log").open("wb") as errors:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCHER, "sh", str(binary), "-c", str(config)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=(folder / "errors.log").open("wb"),
+                stderr=errors,
                 start_new_session=True,
             )
-        except OSError as problem:
-            raise StantoolsError(f"{binary}: cannot be started: {problem.strerror}") from problem
 
     def _wait(self, folder: Path) -> None:
         assert self._process

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 _ANY, _REST = "*", ">"
-#: From this version on a server reserves everything under these for itself (jetstream-migration.md section 10).
-_RESERVED_SINCE = (2, 10, 0)
-_RESERVED = ("$JS.>", "$JSC.>", "$SYS.>")
-_RESERVED_BEFORE = ("$JS.API.>",)
+#: What a server keeps for itself (jetstream-migration.md section 10), from which version on.
+_RESERVED = (("$JS.API", (0, 0, 0)), ("$JS", (2, 10, 0)), ("$JSC", (2, 10, 0)), ("$SYS", (2, 10, 0)))
+_ALL_REFUSED_SINCE = (2, 10, 0)
+#: Before, a pattern that only takes in some of it was let through.
+_PATTERNS_REFUSED_SINCE = (2, 11, 0)
+_NEWEST = (1 << 30, 0, 0)
 
 
 def overlap(one: str, other: str) -> bool:
@@ -30,10 +32,13 @@ def refused(subject: str, version: tuple[int, int, int]) -> str | None:
     tokens = subject.split(".")
     if not all(tokens) or any(character.isspace() for character in subject):
         return "is no subject"
-    new = version == (0, 0, 0) or version >= _RESERVED_SINCE
-    if new and subject == _REST:
+    if version == (0, 0, 0):
+        version = _NEWEST
+    if subject == _REST and version >= _ALL_REFUSED_SINCE:
         return "takes in all there is, which needs no_ack"
-    for reserved in _RESERVED if new else _RESERVED_BEFORE:
-        if overlap(subject, reserved):
-            return f"lies under {reserved}, which the server keeps for itself"
+    for prefix, since in _RESERVED:
+        inside = subject.startswith(f"{prefix}.")
+        touches = version >= _PATTERNS_REFUSED_SINCE and overlap(subject, f"{prefix}.{_REST}")
+        if version >= since and (inside or touches):
+            return f"lies under {prefix}.{_REST}, which the server keeps for itself"
     return None

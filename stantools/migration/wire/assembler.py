@@ -130,7 +130,7 @@ class Assembler:
         for part in parts:
             sids = part.columns.sid
             first = int(sids[0])
-            if len(self._sids) <= 1 or bool((sids == first).all()):
+            if (sids == first).all():
                 given.append((first, part))
             else:
                 given += [(int(sid), part.select(sids == sid)) for sid in np.unique(sids)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stantools.format.columns import MessageColumns
-from stantools.migration.archive.reader import ArchiveReader
+from stantools.migration.archive.reader import ArchiveReader, Records
 from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
 
@@ -61,18 +61,18 @@ def contents(reader: ArchiveReader) -> tuple[list[tuple[object, ...]], list[int]
     skips: list[int] = []
     blocks: dict[int, int] = {}
     for records in reader.records():
-        columns, view = records.columns, records.buffer
+        columns = records.columns
         blocks[records.block] = blocks.get(records.block, 0) + len(columns)
         for row in range(len(columns)):
-
-            def part(name: str, row: int = row) -> bytes:
-                start = int(getattr(columns, f"{name}_start")[row])
-                return bytes(view[start : start + int(getattr(columns, f"{name}_size")[row])])
-
             if columns.flags[row]:
                 assert columns.flags[row] == 2
                 skips.append(int(columns.sequence[row]))
                 continue
             facts = (int(columns.sequence[row]), int(columns.timestamp[row]))
-            messages.append((*facts, part("subject"), part("header"), part("data")))
+            messages.append((*facts, *(_part(records, row, name) for name in ("subject", "header", "data"))))
     return messages, skips, blocks
+
+
+def _part(records: Records, row: int, name: str) -> bytes:
+    start = int(getattr(records.columns, f"{name}_start")[row])
+    return bytes(records.buffer[start : start + int(getattr(records.columns, f"{name}_size")[row])])

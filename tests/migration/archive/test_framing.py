@@ -118,7 +118,7 @@ class TestUnframe:
         ],
     )
     def test_damage(self, data: bytes, said: str) -> None:
-        if framing.IDENTIFIER + b"\0" == data[:11]:
+        if data[:11] == framing.IDENTIFIER + b"\0":
             pytest.importorskip("cramjam")
         with pytest.raises(ArchiveError, match=said):
             plain(data)

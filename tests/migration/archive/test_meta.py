@@ -33,7 +33,9 @@ STREAM: dict[str, Any] = {
 def test_stream_vector(used_kernel: ModuleType) -> None:
     data = stream_meta("ORDERS", STREAM, CREATED)
     assert len(data) == 290
-    assert data.startswith(b'{"Created":"2020-09-13T12:26:40.123456789Z","name":"ORDERS","subjects":["foo.bar"],"retention"')
+    assert data.startswith(
+        b'{"Created":"2020-09-13T12:26:40.123456789Z","name":"ORDERS","subjects":["foo.bar"],"retention"'
+    )
     assert meta_sum(data, highway.stream_key("ORDERS")) == b"435edc4dcf00e753"
 
 

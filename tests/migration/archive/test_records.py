@@ -161,9 +161,7 @@ class TestLimits:
         ("sequences", "previous"),
         [([3, 3], 0), ([3, 2], 0), ([3, MAX_SEQUENCE + 1], 0), ([3, (1 << 64) - 1], 0), ([3, 1], 0)],
     )
-    def test_sequences_that_a_stream_cannot_have(
-        self, kernel: ModuleType, sequences: list[int], previous: int
-    ) -> None:
+    def test_sequences_that_a_stream_cannot_have(self, kernel: ModuleType, sequences: list[int], previous: int) -> None:
         found = encode(kernel, batch([Message(n) for n in sequences]), previous=previous)
         assert (found[0], found[3]) == (1, Stop.BAD_SEQUENCE)
 
@@ -265,9 +263,7 @@ class TestDamage:
             ({0: 43}, Flaw.CUT),
         ],
     )
-    def test_sizes_that_contradict_each_other(
-        self, kernel: ModuleType, change: dict[int, int], flaw: Flaw
-    ) -> None:
+    def test_sizes_that_contradict_each_other(self, kernel: ModuleType, change: dict[int, int], flaw: Flaw) -> None:
         bad = bytearray(RECORD_5)
         for place, value in change.items():
             bad[place] = value

@@ -142,7 +142,7 @@ def test_reserved_subjects_are_refused_by_servers_too(start_server: Any) -> None
         client = await nats.connect(server.url)
         try:
             for subject in ("$JS.x", "$SYS.x", "$JSC.x"):
-                with pytest.raises(AssertionError, match="error|code"):
+                with pytest.raises(AssertionError, match=r"code"):
                     await request(client, "STREAM.CREATE.X", {"name": "X", "subjects": [subject]})
         finally:
             await client.close()

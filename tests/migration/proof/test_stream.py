@@ -208,9 +208,7 @@ def test_a_server_that_restarts(
     assert proof.messages == 3000
 
 
-def test_a_consumer_that_somebody_deletes(
-    start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consumer_that_somebody_deletes(start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start_server()
     rows = stream_of(server, 3000)
     monkeypatch.setattr(readback, "_BATCH_MESSAGES", 50)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from stantools.format.columns import MessageColumns
+from stantools.migration import headers
 from stantools.migration.batches import Batch
+from stantools.migration.publish import guards
+from stantools.migration.target.connection import connect
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from stantools.migration.wire.receive import open_inbox
+
+Result = TypeVar("Result")
 
 
 class Item(NamedTuple):
@@ -65,3 +74,69 @@ class FakeSource:
         left = [item for item in self.items if item.sequence > after]
         for at in range(0, len(left), self.batch_rows):
             yield make_batch(left[at : at + self.batch_rows], self.channel)
+
+
+class Message(NamedTuple):
+    """What a stream holds at a sequence."""
+
+    sequence: int
+    subject: bytes
+    block: bytes
+    data: bytes
+
+
+async def read_back(js: JetStream, stream: str) -> list[Message]:
+    """Reads a whole stream, without what publishing adds to header blocks."""
+    info = await js.stream_info(stream)
+    assert info
+    client = js.connection.client
+    inbox = await open_inbox(client, client.new_inbox())
+    await js.connection.flush()
+    name = f"reader{client.new_inbox()[-8:]}"
+    config = {"name": name, "deliver_subject": inbox.subject, "ack_policy": "none", "deliver_policy": "all"}
+    more = {"flow_control": False, "mem_storage": True, "inactive_threshold": 60 * 10**9}
+    await js.consumer_create(stream, config | more)
+    found: list[Message] = []
+    try:
+        while len(found) < info["state"]["messages"]:
+            received = await inbox.receive(5)
+            for row in range(len(received)):
+                block = guards.own_block(received.header(row))
+                number = int(received.columns.sequence[row])
+                found.append(Message(number, received.subject(row), block, received.data(row)))
+    finally:
+        await inbox.close()
+        await js.consumer_delete(stream, name)
+    return found
+
+
+def expected(source: FakeSource, *, origin: bool = True) -> list[Message]:
+    """What a stream should hold."""
+    return [
+        Message(
+            item.sequence,
+            source.channel,
+            headers.header_block(source.channel, item.sequence, item.timestamp, item.reply, origin=origin),
+            item.data,
+        )
+        for item in source.items
+    ]
+
+
+def run(url: str, work: Callable[[JetStream], Awaitable[Result]], **options: Any) -> Result:
+    """Does something with a connection."""
+
+    async def connected() -> Result:
+        async with connect(ConnectOptions(servers=(url,), **options)) as connection:
+            return await work(JetStream(connection))
+
+    return asyncio.run(connected())
+
+
+def numbered(*sequences: int, size: int = 0) -> list[Item]:
+    """Messages with these sequences, each with another payload."""
+    padding = b"." * size
+    return [Item(each, b"payload %d%b" % (each, padding), 10**18 + each) for each in sequences]
+
+
+CONFIG = {"subjects": ["orders"], "storage": "file", "retention": "limits", "num_replicas": 1}

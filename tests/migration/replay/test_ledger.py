@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,10 +9,7 @@ from stantools.migration.replay.ledger import Ledger, Position
 
 
 def add(ledger: Ledger, channel: bytes, *sequences: int) -> int:
-    array = np.array(sequences, np.uint64)
-    number = ledger.add(channel, array, (array * 10).astype(np.int64))
-    array[:] = 0  # what the ledger needs it has copied
-    return number
+    return ledger.add(channel, list(sequences), [sequence * 10 for sequence in sequences])
 
 
 def test_positions_follow_what_has_no_hole() -> None:

@@ -16,6 +16,8 @@ from stantools.migration.replay.pacing import Pacer
 from stantools.migration.replay.publisher import MessageRefusedError
 from stantools.migration.replay.state import StateFile
 from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, PermissionDeniedError, TargetError
+from stantools.migration.target.options import ConnectOptions
+from tests import servers
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import (
     MS,
@@ -295,6 +297,108 @@ def test_what_was_stored_but_not_noted_is_not_stored_again(start_server: Any, st
         await client.close()
 
     asyncio.run(go())
+
+
+async def _lose_the_end(url: str, subjects: list[str], keep: int) -> None:
+    """Makes a stream what it is after a server was killed: it has lost its last messages, which it had acknowledged."""
+    client = await nats.connect(url)
+    js = client.jetstream()
+    kept = [await js.get_msg("S", number) for number in range(1, keep + 1)]
+    await js.delete_stream("S")
+    await js.add_stream(name="S", subjects=subjects)
+    for message in kept:
+        await js.publish(message.subject, message.data, headers=message.headers)
+    await client.close()
+
+
+def test_a_stream_that_has_lost_what_it_had_acknowledged(start_server: Any, store: Path, tmp_path: Path) -> None:
+    server = start_server()
+
+    async def go() -> None:
+        await with_streams(server.url, S=["a", "b.>"])
+        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            await replay(planned(store, last=60), options(server.url), jetstream(), file)
+        await _lose_the_end(server.url, ["a", "b.>"], 70)
+        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            outcome = await replay(planned(store), options(server.url), jetstream(), file)
+            assert outcome.finished
+            assert outcome.messages == 280
+            assert any("had lost messages" in each for each in outcome.notes)
+        found = await in_stream(server.url, "S")
+        assert [data for subject, data in found if subject == "a"] == [b"m%d" % n for n in range(1, 301)]
+        assert [data for subject, data in found if subject == "b.c"] == [bytes([n, 0, 13, 10]) for n in range(1, 101)]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("nothing_left", [True, False])
+def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
+    start_server: Any, store: Path, tmp_path: Path, nothing_left: bool
+) -> None:
+    server = start_server()
+    plan = planned(store, "b.c=a")
+
+    async def go() -> None:
+        await with_streams(server.url, S=["a"])
+        with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
+            await replay(planned(store, "b.c=a", last=60), options(server.url), jetstream(), file)
+        await _lose_the_end(server.url, ["a"], 0 if nothing_left else 70)
+        with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
+            with pytest.raises(TargetError, match="has lost messages that it had acknowledged") as caught:
+                await replay(plan, options(server.url), jetstream(), file)
+            assert "begin anew" in caught.value.remedy
+            assert file.state.channels[b"a"].sequence == 60
+            client = await nats.connect(server.url)
+            await client.jetstream().delete_stream("S")
+            with pytest.raises(TargetError, match="no stream at"):
+                await replay(plan, options(server.url), jetstream(), file)
+            await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file: StateFile, monkeypatch: Any) -> None:
+    monkeypatch.setattr("stantools.migration.replay.run.ATTEMPTS", 2)
+    server = start_server()
+
+    async def go() -> None:
+        await with_streams(server.url, S=["a", "b.>"])
+        running = asyncio.ensure_future(
+            replay(planned(store), options(server.url), jetstream(), file, lambda: Pacer(0.3))
+        )
+        client = await nats.connect(server.url)
+        js = client.jetstream()
+        while (await js.stream_info("S")).state.messages < 20:
+            await asyncio.sleep(0.01)
+        await js.delete_stream("S")
+        with pytest.raises(TargetError, match="the stream S is gone"):
+            await running
+        await client.close()
+
+    asyncio.run(go())
+
+
+def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
+    if not servers.binary(servers.NEWEST).exists():
+        pytest.skip("nats-server is not here (python tests/servers.py)")
+    store = write_store(tmp_path / "store", {"a": messages(3000)})
+
+    async def go(cluster: Any) -> None:
+        client = await nats.connect(cluster.urls)
+        info = await client.jetstream().add_stream(name="S", subjects=["a"], num_replicas=3)
+        leader = next(each for each in cluster.servers if each.directory.name == info.cluster.leader)
+        connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
+        running = asyncio.ensure_future(
+            replay(planned(store), connecting, jetstream(), file, lambda: Pacer(None, 3000), limited=True)
+        )
+        await asyncio.sleep(0.5)
+        leader.kill()
+        assert (await running).finished
+        await client.close()
+        assert await in_stream(connecting.servers[0], "S") == [("a", b"m%d" % n) for n in range(1, 3001)]
+
+    with servers.Cluster(tmp_path / "cluster") as cluster:
+        asyncio.run(go(cluster))
 
 
 def test_two_replays_of_the_same_store_are_two(start_server: Any, store: Path, tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stantools.migration import storedir_use
+
+
+@pytest.fixture
+def only_our_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that others run on this machine are none of the test's business."""
+    real = storedir_use._servers
+
+    def ours() -> Iterator[storedir_use._Process]:
+        return (each for each in real() if any(str(tmp_path) in argument for argument in each.arguments))
+
+    monkeypatch.setattr(storedir_use, "_servers", ours)

@@ -1,0 +1,127 @@
+"""A nats-server of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.migration.target import embedded
+from stantools.migration.target.connection import connect
+from stantools.migration.target.embedded import EmbeddedServer, find_server
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from tests import servers
+
+
+@pytest.fixture
+def binary() -> Path:
+    path = servers.binary(servers.NEWEST)
+    if not path.exists():
+        pytest.skip("no server")
+    return path
+
+
+def streams(server: EmbeddedServer, create: str | None = None) -> list[str]:
+    async def run() -> list[str]:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            js = JetStream(connection)
+            if create:
+                await js.create_stream({"name": create, "subjects": [create]})
+            return await js.stream_names()
+
+    return asyncio.run(run())
+
+
+def is_gone(server: EmbeddedServer) -> bool:
+    port = int(server.url.rpartition(":")[2])
+    for _ in range(300):
+        try:
+            with embedded.socket.create_connection(("127.0.0.1", port), 1):
+                time.sleep(0.01)
+        except OSError:
+            return True
+    return False
+
+
+def test_runs_and_ends(binary: Path, tmp_path: Path) -> None:
+    store = tmp_path / 'deep/er with "quotes" and ü'
+    with EmbeddedServer(store, binary=binary) as server:
+        assert server.version == servers.NEWEST
+        assert server.url.startswith("nats://127.0.0.1:")
+        assert streams(server, "KEPT") == ["KEPT"]
+    assert is_gone(server)
+    server.stop()
+    with EmbeddedServer(store, binary=binary) as server:
+        assert streams(server) == ["KEPT"]
+
+
+def test_takes_a_port(binary: Path, tmp_path: Path) -> None:
+    port = servers.free_port()
+    with EmbeddedServer(tmp_path, port, binary=binary, config={"max_payload": 5000}) as server:
+        assert server.url == f"nats://127.0.0.1:{port}"
+        with pytest.raises(StantoolsError, match=r"nats-server ended at once: .*address already in use"):
+            EmbeddedServer(tmp_path / "other", port, binary=binary).start()
+
+
+def test_ends_with_us_even_when_we_are_killed(binary: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from stantools.migration.target.embedded import EmbeddedServer\n"
+        f"server = EmbeddedServer(Path({str(tmp_path / 'store')!r}), binary=Path({str(binary)!r})).start()\n"
+        "print(server.url, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    url = process.stdout.readline().strip()
+    try:
+        server = EmbeddedServer(tmp_path, int(url.rpartition(":")[2]))
+        assert server._answers()
+        assert server.version == servers.NEWEST
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    assert is_gone(server)
+
+
+def test_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(embedded.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StantoolsError, match="there is no nats-server to start") as caught:
+        EmbeddedServer(tmp_path / "store").start()
+    assert "stantools[jetstream]" in caught.value.remedy
+    (tmp_path / "nats-server").write_text("#!/bin/sh\n")
+    (tmp_path / "nats-server").chmod(0o755)
+    assert find_server() == tmp_path / "nats-server"
+
+
+def test_what_cannot_work(binary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(StoreUnwritableError, match="cannot be made"):
+        EmbeddedServer(file / "store", binary=binary).start()
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexit 3\n")
+    silent.chmod(0o755)
+    with pytest.raises(StantoolsError, match="ended at once: it said nothing"):
+        EmbeddedServer(tmp_path / "store", binary=silent).start()
+    with pytest.raises(StantoolsError, match=r"ended at once: .*not found"):
+        EmbeddedServer(tmp_path / "store", binary=tmp_path / "missing").start()
+
+
+def test_gives_up_on_a_server_that_does_not_get_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(embedded, "START_SECONDS", 0.3)
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 30\n")
+    slow.chmod(0o755)
+    begun = time.monotonic()
+    with pytest.raises(StantoolsError, match=r"was not ready within 0.3 s"):
+        EmbeddedServer(tmp_path / "store", binary=slow).start()
+    assert time.monotonic() - begun < 5

@@ -1,0 +1,190 @@
+"""The JetStream API of every server version, through our client."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stantools.migration.target import jetstream
+from stantools.migration.target.connection import connect
+from stantools.migration.target.errors import ApiError, ConnectionLostError, NobodyListensError, TargetError
+from stantools.migration.target.jetstream import JetStream, read_answer
+from stantools.migration.target.options import ConnectOptions
+from stantools.migration.target.state import state_differences, time_ns
+
+
+def on(server: Any, work: Callable[[JetStream], Any], **options: Any) -> Any:
+    async def run() -> Any:
+        async with connect(ConnectOptions(servers=(server.url,), **options)) as connection:
+            return await work(JetStream(connection))
+
+    return asyncio.run(run())
+
+
+def test_streams(each_server: Any) -> None:
+    async def work(js: JetStream) -> None:
+        assert (await js.account())["streams"] == 0
+        assert await js.stream_names() == []
+        assert await js.stream_info("A") is None
+        assert not await js.delete_stream("A")
+        created = await js.create_stream({"name": "A", "subjects": ["a.*"]})
+        assert created["config"]["name"] == "A"
+        for number in range(5):
+            await js.connection.request(f"a.{number}", b"%d" % number)
+        updated = await js.update_stream({"name": "A", "subjects": ["a.*", "b"], "description": "new"})
+        assert updated["config"]["description"] == "new"
+        assert await js.streams_on("b") == ["A"]
+        assert await js.streams_on("c") == []
+        message = await js.message("A", 3)
+        assert message is not None
+        assert (message["subject"], base64.b64decode(message["data"])) == ("a.2", b"2")
+        await js.delete_message("A", 3)
+        assert await js.message("A", 3) is None
+        info = await js.stream_info("A", deleted=True)
+        assert info is not None
+        assert info["state"]["deleted"] == [3]
+        assert await js.purge_stream("A", subject="a.0") == 1
+        assert await js.purge_stream("A", below=5) == 2
+        assert await js.purge_stream("A", keep=1) == 0
+        assert await js.purge_stream("A") == 1
+        assert await js.purge_stream("A", below=100) == 0
+        info = await js.stream_info("A")
+        assert info is not None
+        assert info["state"]["last_seq"] == 99
+        assert await js.delete_stream("A")
+
+    on(each_server, work)
+
+
+def test_consumers(each_server: Any) -> None:
+    async def work(js: JetStream) -> None:
+        await js.create_stream({"name": "A", "subjects": ["a.*"]})
+        durable = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "a.x"}
+        assert (await js.consumer_create("A", durable, action="create"))["name"] == "d"
+        assert (await js.consumer_create("A", {"durable_name": "e", "ack_policy": "explicit"}))["name"] == "e"
+        nameless = await js.consumer_create("A", {"ack_policy": "none", "inactive_threshold": 10**10})
+        assert len(await js.consumer_list("A")) == 3
+        assert set(await js.consumer_names("A")) == {"d", "e", nameless["name"]}
+        await js.consumer_update("A", {**durable, "max_ack_pending": 7})
+        info = await js.consumer_info("A", "d")
+        assert info is not None
+        assert info["config"]["max_ack_pending"] == 7
+        assert await js.consumer_info("A", "none") is None
+        assert await js.consumer_info("NONE", "d") is None
+        assert await js.consumer_delete("A", "d")
+        assert not await js.consumer_delete("A", "d")
+        with pytest.raises(ApiError):
+            await js.consumer_create("NONE", durable)
+
+    on(each_server, work)
+
+
+def test_action_create_insists(start_server: Callable[..., Any]) -> None:
+    async def work(js: JetStream) -> None:
+        await js.create_stream({"name": "A", "subjects": ["a"]})
+        config = {"durable_name": "d", "ack_policy": "explicit"}
+        await js.consumer_create("A", config, action="create")
+        with pytest.raises(ApiError, match="consumer already exists"):
+            await js.consumer_create("A", {**config, "description": "another"}, action="create")
+        with pytest.raises(ApiError, match="does not exist"):
+            await js.consumer_create("A", {"durable_name": "new", "ack_policy": "explicit"}, action="update")
+
+    on(start_server(), work)
+
+
+def test_pages(start_server: Callable[..., Any]) -> None:
+    async def work(js: JetStream) -> None:
+        await js.create_stream({"name": "A", "subjects": ["a"], "storage": "memory"})
+        names = [f"c{number:04}" for number in range(600)]
+        slots = asyncio.Semaphore(50)
+
+        async def create(name: str) -> None:
+            async with slots:
+                await js.consumer_create("A", {"durable_name": name, "ack_policy": "explicit", "mem_storage": True})
+
+        await asyncio.gather(*map(create, names))
+        # 256 on a page of this list.
+        assert sorted(info["name"] for info in await js.consumer_list("A")) == names
+
+    on(start_server(), work)
+
+
+def test_another_prefix(start_server: Callable[..., Any], tmp_path: Any) -> None:
+    server = start_server(config={"jetstream": {"store_dir": str(tmp_path / "js"), "domain": "hub"}})
+
+    async def work(js: JetStream) -> None:
+        assert (await js.account())["domain"] == "hub"
+        hub = JetStream(js.connection, domain="hub")
+        assert hub.prefix == "$JS.hub.API"
+        assert (await hub.account())["domain"] == "hub"
+        with pytest.raises(NobodyListensError, match=r"nobody listens on \$JS.other.API.INFO") as caught:
+            await JetStream(js.connection, domain="other").account()
+        assert "JetStream domain" in caught.value.remedy
+        assert JetStream(js.connection, prefix="own").prefix == "own"
+
+    on(server, work)
+
+
+def test_asks_again_when_the_connection_breaks_but_does_not_change_twice(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+
+    async def work(js: JetStream) -> None:
+        sent: list[str] = []
+        real = js.connection.request
+
+        async def failing(subject: str, payload: bytes = b"", timeout: float | None = None) -> Any:
+            sent.append(subject)
+            if len(sent) == 1:
+                raise ConnectionLostError("the connection broke", "")
+            return await real(subject, payload, timeout)
+
+        js.connection.request = failing  # type: ignore[method-assign]
+        assert await js.stream_info("A") is None
+        assert sent == ["$JS.API.STREAM.INFO.A"] * 2
+        sent.clear()
+        with pytest.raises(ConnectionLostError):
+            await js.create_stream({"name": "A"})
+        assert len(sent) == 1
+
+    on(server, work)
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"null", b'{"error": 5}', b'{"error": {"code": "x"}}', b"\xff"])
+def test_answers_that_are_none(answer: bytes) -> None:
+    with pytest.raises(TargetError, match=r"the answer to INFO is not what") as caught:
+        read_answer("INFO", answer)
+    assert not isinstance(caught.value, ApiError)
+
+
+def test_errors_without_details() -> None:
+    with pytest.raises(ApiError, match=r"no reason given \(error 500/0\)"):
+        read_answer("INFO", b'{"error": {"code": 500}}')
+    assert read_answer("INFO", b'{"type": "x"}') == {"type": "x"}
+    assert jetstream.STREAM_NOT_FOUND == 10059
+
+
+def test_times() -> None:
+    assert time_ns("1970-01-01T00:00:00Z") == 0
+    assert time_ns("2020-09-13T12:26:40.12345679Z") == 1_600_000_000_123_456_790
+    assert time_ns("0001-01-01T00:00:00Z") == -62_135_596_800 * 10**9
+    assert time_ns("2020-09-13T14:26:40+02:00") == 1_600_000_000 * 10**9
+    with pytest.raises(ValueError, match="is not a time"):
+        time_ns("yesterday")
+
+
+def test_states() -> None:
+    state = {"messages": 2, "bytes": 9, "first_seq": 1, "last_seq": 2, "first_ts": "2020-01-01T00:00:00.10Z"}
+    assert state_differences(state, {**state, "first_ts": "2020-01-01T00:00:00.1Z", "deleted": [7]}) == []
+    assert state_differences(state, {**state, "bytes": 8}) == ["bytes is 8 instead of 9"]
+    assert state_differences(state, {**state, "first_ts": "never"}) == [
+        "first_ts is never instead of 2020-01-01T00:00:00.10Z"
+    ]
+    # An empty stream's first sequence is not the same everywhere.
+    empty = {"messages": 0, "first_seq": 10, "last_seq": 9}
+    assert state_differences(empty, {**empty, "first_seq": 0}) == []
+    assert state_differences(empty, {**empty, "last_seq": 8}) == ["last_seq is 8 instead of 9"]
+    assert state_differences({"last_seq": 9}, {"messages": 5, "last_seq": 9}) == []

@@ -1,0 +1,348 @@
+"""What stands in the way of streams: found before anything is created, and the same that the server would say."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.migration.target.accounts import account_problems
+from stantools.migration.target.connection import connect
+from stantools.migration.target.errors import ApiError, TargetError
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from stantools.migration.target.preflight import Access, preflight
+from stantools.migration.target.problems import Problem, Severity, StreamDemand
+from stantools.migration.target.restore import restore
+from stantools.migration.target.subjects import overlap, refused
+from stantools.migration.target.versions import unknown_options
+from tests import servers
+from tests.migration.target.archives import Archive, build
+from tests.migration.target.authority import Operator
+
+INBOX = {"subscribe": ["_INBOX.>"]}
+
+
+def demand(name: str = "ORDERS", subject: str = "orders", **more: Any) -> StreamDemand:
+    names = {field.name for field in dataclasses.fields(StreamDemand)}
+    config = {key: value for key, value in more.items() if key not in names}
+    rest = {key: value for key, value in more.items() if key in names}
+    return StreamDemand({"name": name, "subjects": [subject], "storage": "file", **config}, **rest)
+
+
+def look(server: Any, *demands: StreamDemand, access: Access = Access.RESTORE, **options: Any) -> list[Problem]:
+    async def run() -> list[Problem]:
+        async with connect(ConnectOptions(servers=(server.url,), **options)) as connection:
+            return await preflight(JetStream(connection), demands, access)
+
+    return asyncio.run(run())
+
+
+def codes(problems: list[Problem]) -> list[str]:
+    assert all(problem.detail and problem.remedy for problem in problems)
+    return [problem.code for problem in problems]
+
+
+def account(**limits: Any) -> dict[str, Any]:
+    """Configuration of a server whose one user has an account with limits."""
+    jetstream = {"max_mem": 1 << 20, "max_file": 1 << 20, **limits}
+    return {"accounts": {"A": {"jetstream": jetstream, "users": [{"user": "a", "password": "p"}]}}}
+
+
+LOGIN = {"user": "a", "password": "p"}
+
+
+def attempt(server: Any, archive: Archive, **login: Any) -> str:
+    """Restores an archive and gives back what the server has against it."""
+
+    async def run() -> str:
+        async with connect(ConnectOptions(servers=(server.url,), **login)) as connection:
+            js = JetStream(connection)
+            try:
+                await restore(js, archive.name, archive.config, archive.state, archive.parts())
+            except TargetError as problem:
+                return problem.message
+            await js.delete_stream(archive.name)
+            return ""
+
+    return asyncio.run(run())
+
+
+def test_nothing_stands_in_the_way(each_server: Any) -> None:
+    assert look(each_server, demand(consumers=({"durable_name": "d"},))) == []
+    assert look(each_server, demand(), access=Access.PUBLISH) == []
+    assert look(each_server) == []
+
+
+def test_creates_nothing(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    look(server, demand(), demand("B", "b", consumers=({"durable_name": "d"},)), access=Access.PUBLISH)
+
+    async def run() -> list[str]:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            return await JetStream(connection).stream_names()
+
+    assert asyncio.run(run()) == []
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+def test_jetstream_is_off(start_server: Callable[..., Any], version: str) -> None:
+    assert codes(look(start_server(version, jetstream=False), demand())) == ["jetstream-off"]
+    config = {"accounts": {"A": {"users": [{"user": "a", "password": "p"}]}, "B": {"jetstream": True}}}
+    [problem] = look(start_server(version, config), demand(), **LOGIN)
+    assert (problem.code, problem.severity) == ("jetstream-off", Severity.ERROR)
+    assert "not enabled for account" in problem.detail
+
+
+def test_streams_and_subjects_that_are_there(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+
+    async def prepare() -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            js = JetStream(connection)
+            await js.create_stream({"name": "ORDERS", "subjects": ["orders"]})
+            await js.create_stream({"name": "WIDE", "subjects": ["wide.*.>"]})
+
+    asyncio.run(prepare())
+    found = look(server, demand(), demand("NEW", "wide.a.b"), demand("FINE", "wide.a"))
+    assert [(problem.code, problem.stream) for problem in found] == [
+        ("stream-exists", "ORDERS"),
+        ("subject-taken", "NEW"),
+    ]
+    assert "with 0 messages up to 0" in found[0].detail
+    assert "stream WIDE" in found[1].detail
+    assert look(server, demand(may_exist=True)) == []
+    # What is to be replaced does not stand in the way of others either.
+    assert look(server, demand(may_exist=True), demand("OTHER", "orders.new")) == []
+
+
+def test_subjects_of_two_new_streams(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    found = look(server, demand("A", "x.y"), demand("B", "x.*"), demand("C", "x.y"), demand("D", "y"))
+    assert [(problem.code, problem.stream) for problem in found] == [
+        ("subject-taken", "B"),
+        ("subject-taken", "C"),
+        ("subject-taken", "C"),
+    ]
+
+
+def test_subjects_that_servers_refuse(each_server: Any) -> None:
+    version = tuple(map(int, each_server.version.split(".")))
+    for subject in ("$JS.API.foo", "$JS.foo", "$JSC.foo", "$SYS.foo", ">", "$JS", "$KV.a", "_INBOX.a", "*.foo", "a b"):
+        reason = refused(subject, version)
+        said = attempt(each_server, build(subject=subject))
+        assert bool(reason) == bool(said), (subject, reason, said)
+    found = look(each_server, demand(subject="$JS.API.foo"))
+    assert codes(found) == ["subject-refused"]
+
+
+def test_limits_of_the_account(start_server: Callable[..., Any]) -> None:
+    server = start_server(config=account(max_file=100_000, max_streams=2, max_consumers=2, max_ack_pending=1000))
+    two = demand("A", "a", bytes=40_000), demand("B", "b", bytes=50_000)
+    assert look(server, *two, **LOGIN) == []
+    assert codes(look(server, *two, demand("C", "c"), **LOGIN)) == ["too-many-streams"]
+    [problem] = look(server, *two[:1], demand("B", "b", bytes=70_000), **LOGIN)
+    assert problem.code == "storage"
+    assert "may use 100000 bytes of storage and uses 0; 110000 more are needed" in problem.detail
+    assert codes(look(server, demand(max_bytes=200_000), **LOGIN)) == ["storage"]
+    three = tuple({"durable_name": name} for name in "abc")
+    assert codes(look(server, demand(consumers=three), **LOGIN)) == ["too-many-consumers"]
+    assert "maximum consumers limit" in attempt(server, build(consumers=("a", "b", "c")), **LOGIN)
+    [problem] = look(server, demand(consumers=({"durable_name": "d", "max_ack_pending": 1001},)), **LOGIN)
+    assert problem.code == "max-ack-pending"
+    assert "consumer d has max_ack_pending 1001" in problem.detail
+    assert not attempt(server, build(consumers=("d",)), **LOGIN)
+    tight = start_server(config=account(max_ack_pending=999))
+    assert "max ack pending exceeds" in attempt(tight, build(consumers=("d",)), **LOGIN)
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("required", [True, False])
+def test_max_bytes_of_a_stream(start_server: Callable[..., Any], version: str, required: bool) -> None:
+    limits = {"max_bytes_required": True} if required else {"disk_max_stream_bytes": 20_000}
+    server = start_server(version, account(**limits))
+    for max_bytes, wrong in (
+        (-1, "max-bytes-required" if required else ""),
+        (15_000, ""),
+        (50_000, "" if required else "max-bytes-too-large"),
+    ):
+        assert codes(look(server, demand(max_bytes=max_bytes), **LOGIN)) == ([wrong] if wrong else [])
+        assert bool(attempt(server, build(max_bytes=max_bytes), **LOGIN)) == bool(wrong)
+
+
+def test_tiers(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    tier = {"mem_storage": 0, "disk_storage": 50_000, "streams": 1, "consumer": -1}
+    operator = Operator({"tiered_limits": {"R1": tier}})
+    server = start_server(config=operator.config())
+    login = {"creds": operator.write_user(tmp_path / "user.creds")}
+    assert look(server, demand(bytes=40_000), **login) == []
+    assert codes(look(server, demand(bytes=60_000), **login)) == ["storage"]
+    assert codes(look(server, demand(), demand("B", "b"), **login)) == ["too-many-streams"]
+    found = look(server, demand(num_replicas=3), **login)
+    assert codes(found) == ["replicas", "replicas"]
+    assert "only R1" in found[0].detail
+
+
+def test_replicas_count_without_tiers_only() -> None:
+    limits = {"limits": {"max_storage": 250, "max_streams": -1}, "storage": 50, "streams": 0}
+    wanted = [demand(bytes=70, num_replicas=3)]
+    assert codes(account_problems(limits, wanted, {})) == ["storage"]
+    assert account_problems(limits, [demand(bytes=66, num_replicas=3)], {}) == []
+    assert account_problems({"tiers": {"R3": limits}}, wanted, {}) == []
+    there = {"ORDERS": {"state": {"bytes": 20}, "config": {"max_bytes": -1}}}
+    assert account_problems(limits, wanted, there) == []
+
+
+def test_storage_in_memory_is_its_own() -> None:
+    limits = {"limits": {"max_storage": 10, "max_memory": 100}, "storage": 0, "memory": 0}
+    assert account_problems(limits, [demand(bytes=70, storage="memory")], {}) == []
+    assert codes(account_problems(limits, [demand(bytes=170, storage="memory")], {})) == ["memory"]
+
+
+def test_what_a_single_server_cannot(start_server: Callable[..., Any]) -> None:
+    server = start_server(config={"max_payload": 1000})
+    assert codes(look(server, demand(num_replicas=3))) == ["replicas"]
+    assert codes(look(server, demand(storage="memory"))) == ["memory"]
+    assert look(server, demand(storage="memory"), access=Access.PUBLISH) == []
+    [large] = look(server, demand(largest_message=1001))
+    assert (large.code, large.severity) == ("message-too-large", Severity.WARNING)
+    [large] = look(server, demand(largest_message=1001), access=Access.PUBLISH)
+    assert (large.code, large.severity) == ("message-too-large", Severity.ERROR)
+    assert codes(look(server, demand(largest_message=900, max_msg_size=800))) == ["message-too-large"]
+    assert look(server, demand(largest_message=800, max_msg_size=800)) == []
+
+
+def test_options_that_a_version_does_not_know(start_server: Callable[..., Any]) -> None:
+    found = look(start_server(servers.OLDEST), demand(metadata={"a": "b"}, compression="s2", allow_direct=True))
+    assert [problem.detail.split(",")[0] for problem in found] == [
+        "the server does not know the option metadata",
+        "the server does not know the option compression",
+    ]
+    assert unknown_options({"allow_atomic": True, "metadata": {}}, (2, 11, 0)) == [("allow_atomic", "2.12")]
+    assert unknown_options({"allow_batched": True}, (0, 0, 0)) == []
+
+
+def test_permissions(start_server: Callable[..., Any]) -> None:
+    def user(name: str, *publish: str) -> dict[str, Any]:
+        return {"user": name, "password": "p", "permissions": {"publish": list(publish), **INBOX}}
+
+    least = ("$JS.API.STREAM.RESTORE.*", "$JS.SNAPSHOT.RESTORE.*.*")
+    users = [
+        user("all", "$JS.>"),
+        user("least", *least),
+        user("half", "$JS.API.STREAM.RESTORE.*"),
+        user("none", "$JS.API.INFO"),
+        user("publisher", "$JS.API.>", "orders"),
+    ]
+    server = start_server(config={"authorization": {"users": users}})
+    assert look(server, demand(), user="all", password="p") == []
+    found = look(server, demand(), user="least", password="p")
+    assert {problem.severity for problem in found} == {Severity.WARNING}
+    assert codes(found) == ["cannot-ask", "cannot-ask", "no-permission", "no-permission"]
+    found = look(server, demand(), user="half", password="p")
+    assert (found[0].code, found[0].severity) == ("no-permission", Severity.ERROR)
+    assert "$JS.SNAPSHOT.RESTORE.ORDERS." in found[0].detail
+    found = look(server, demand(), user="none", password="p")
+    assert "the user none may not publish to $JS.API.STREAM.RESTORE.ORDERS" in found[0].detail
+    assert look(server, demand(), user="publisher", password="p", access=Access.PUBLISH) == []
+    assert codes(look(server, demand(), user="publisher", password="p")) == ["no-permission"]
+
+
+class Fake:
+    """A connection to a server that says it has another version."""
+
+    def __init__(self, connection: Any, version: str) -> None:
+        self._connection = connection
+        self.info = {**connection.info, "version": version}
+        self.version = type(connection).version.fget(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2.16.0", ["version-untried"]),
+        ("3.0.0-RC.1", ["version-untried"]),
+        ("2.15.9", []),
+        ("2.8.4", ["version-untried"]),
+        ("2.1.9", ["version-too-old"]),
+        ("dev", ["version-unknown"]),
+    ],
+)
+def test_versions(start_server: Callable[..., Any], version: str, expected: list[str]) -> None:
+    server = start_server()
+
+    async def run() -> list[Problem]:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            return await preflight(JetStream(Fake(connection, version)), [])  # type: ignore[arg-type]
+
+    assert codes(asyncio.run(run())) == expected
+
+
+def test_in_a_cluster(tmp_path: Path) -> None:
+    if not servers.binary(servers.NEWEST).exists():
+        pytest.skip("no server")
+    with servers.Cluster(tmp_path) as cluster:
+        for _ in range(100):
+            found = look(cluster.servers[0], demand(num_replicas=3))
+            if not found:  # all three have to know each other
+                break
+        assert found == []
+        assert [(each.code, each.severity) for each in look(cluster.servers[0], demand(num_replicas=5))] == [
+            ("replicas", Severity.WARNING)
+        ]
+
+
+_TOKEN = st.sampled_from(["a", "b", "c"])
+_LITERAL = st.lists(_TOKEN, min_size=1, max_size=4)
+
+
+@st.composite
+def _pattern(draw: st.DrawFn) -> list[str]:
+    tokens = [draw(st.one_of(_TOKEN, st.just("*"))) for _ in range(draw(st.integers(1, 4)))]
+    return [*tokens[:-1], ">"] if draw(st.booleans()) else tokens
+
+
+def _matches(pattern: list[str], subject: tuple[str, ...]) -> bool:
+    for number, token in enumerate(pattern):
+        if token == ">":
+            return len(subject) > number
+        if number >= len(subject) or token not in ("*", subject[number]):
+            return False
+    return len(pattern) == len(subject)
+
+
+@given(_pattern(), _pattern())
+def test_overlap_is_a_subject_in_common(one: list[str], other: list[str]) -> None:
+    both = any(
+        _matches(one, subject) and _matches(other, subject)
+        for size in range(1, 6)
+        for subject in itertools.product("abc", repeat=size)
+    )
+    assert overlap(".".join(one), ".".join(other)) == both
+
+
+def test_api_errors_have_their_number(start_server: Callable[..., Any]) -> None:
+    server = start_server()
+
+    async def run() -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            js = JetStream(connection)
+            await js.create_stream({"name": "A", "subjects": ["a"]})
+            with pytest.raises(
+                ApiError, match=r"refused STREAM.CREATE.B: subjects overlap .*\(error 400/10065\)"
+            ) as no:
+                await js.create_stream({"name": "B", "subjects": ["a"]})
+            assert (no.value.code, no.value.err_code, no.value.operation) == (400, 10065, "STREAM.CREATE.B")
+            assert "prefix" in no.value.remedy
+
+    asyncio.run(run())

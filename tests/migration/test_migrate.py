@@ -1,0 +1,411 @@
+"""`stantools migrate` as a user runs it: every target, every way to go on after an interruption, every refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stantools.errors import ExitCode
+from stantools.format.crc import Crc
+from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.store.directory import open_datastore
+from stantools.store.sample import SampleOptions, write_sample
+from tests import servers
+from tests.migration.reading import consumers_of, reads, state_of
+
+COMMAND = [sys.executable, "-m", "stantools"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small store with gaps, durables and pending messages in three channels."""
+    root = tmp_path_factory.mktemp("sample") / "store"
+    write_sample(root, SampleOptions(channels=3, messages=300, size=60, seed=5, gaps=True))
+    return root
+
+
+@pytest.fixture(scope="module")
+def big_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large enough that work on it can be interrupted."""
+    root = tmp_path_factory.mktemp("big") / "store"
+    write_sample(root, SampleOptions(channels=3, messages=25_000, size=100, seed=6, gaps=True))
+    return root
+
+
+def stored(root: Path, channel: str) -> dict[int, tuple[int, str, str]]:
+    """What a channel holds, read the slow way: sequence -> (timestamp, SHA-256, reply)."""
+    reader = MessageReader(open_datastore(root).channel(channel), Crc())
+    return {
+        m.sequence: (m.timestamp, hashlib.sha256(m.data).hexdigest(), m.reply.decode())
+        for m in reader.read(Selection())
+        if isinstance(m, StoredMessage)
+    }
+
+
+def streamed(url: str, stream: str) -> dict[int, tuple[int, str, str]]:
+    """What a stream holds, as nats-py sees it."""
+    seen = reads(url, stream)
+    found = {
+        m.sequence: (m.timestamp, hashlib.sha256(m.data).hexdigest(), m.headers.get("Nats-Streaming-Reply", ""))
+        for m in seen
+    }
+    assert len(found) == len(seen)
+    return found
+
+
+def run(place: Path, *words: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a directory of its own."""
+    place.mkdir(exist_ok=True)
+    result = subprocess.run(
+        [*COMMAND, *map(str, words)],
+        cwd=place,
+        env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in result.stderr
+    assert result.returncode == expect, result.stdout + result.stderr
+    return result
+
+
+def channels_of(root: Path) -> list[str]:
+    return open_datastore(root).channel_names
+
+
+def stream_of(channel: str) -> str:
+    return channel.replace(".", "_")
+
+
+def check_all(root: Path, url: str) -> None:
+    """Every channel is there, exactly."""
+    for channel in channels_of(root):
+        assert streamed(url, stream_of(channel)) == stored(root, channel), channel
+
+
+def test_all_in_one(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    done = run(place, "migrate", store, "--to", "jetstream", "--server", server.url, "--yes")
+    assert "3 streams are as the plan says" in done.stdout
+    check_all(store, server.url)
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert {path.name for path in place.iterdir()} == {"store.migration.yaml", "store.migration.yaml.journal"}
+    again = run(place, "migrate", store, "--server", server.url, "--yes")
+    assert again.stdout.count("complete before") == 3
+    run(place, "migrate", "verify", "store.migration.yaml")
+    (place / "store.migration.yaml.journal").unlink()
+    recognised = run(place, "migrate", store, "--server", server.url, "--yes")
+    assert recognised.stdout.count("complete before") == 3
+    assert recognised.stdout.count("compared") >= 3
+
+
+def test_stage_by_stage_with_an_edited_plan(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    planned = run(place, "migrate", "plan", store, "--server", server.url, "--plan", "p.yaml")
+    assert "nothing" not in planned.stderr
+    assert asyncio.run(count_streams(server.url)) == 0
+    text = (place / "p.yaml").read_text()
+    assert not re.search("password|token", text)
+    plan = yaml.safe_load(text)
+    names = [stream["stream"] for stream in plan["streams"]]
+    edited = text.replace(f"- stream: {names[0]}\n", "- stream: RENAMED\n")
+    (place / "p.yaml").write_text(edited)
+    run(place, "migrate", "apply", "p.yaml", "--yes")
+    channel = plan["streams"][0]["channels"][0]["channel"]
+    assert streamed(server.url, "RENAMED") == stored(store, channel)
+    run(place, "migrate", "verify", "p.yaml")
+    refused = run(place, "migrate", store, "--server", server.url, "--yes", "--plan", "p.yaml", expect=ExitCode.REFUSED)
+    assert "another plan" in refused.stderr
+
+
+async def count_streams(url: str) -> int:
+    import nats
+
+    client = await nats.connect(url)
+    try:
+        return len(await client.jetstream().streams_info())
+    finally:
+        await client.close()
+
+
+def test_a_dry_run_changes_nothing(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    shown = run(place, "migrate", store, "--server", server.url, "--dry-run")
+    assert "left out" in shown.stdout
+    assert list(place.iterdir()) == []
+    assert asyncio.run(count_streams(server.url)) == 0
+
+
+def test_nobody_to_ask(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server()
+    asked = run(tmp_path / "work", "migrate", store, "--server", server.url, expect=ExitCode.USAGE)
+    assert "--yes" in asked.stderr
+    assert asyncio.run(count_streams(server.url)) == 0
+
+
+@pytest.mark.parametrize("way", ["restore", "publish"])
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+def test_killed_again_and_again(
+    way: str, version: str, big_store: Path, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """kill -9 at any point; the same command again finishes with nothing doubled or lost."""
+    server, place = start_server(version), tmp_path / "work"
+    place.mkdir()
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--via", way, "--parallel", 1]
+    chance = random.Random(f"{way} {version}")
+    killed = 0
+    for _ in range(7):
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(chance.uniform(0.5, 2.0))
+        process.kill()
+        killed += process.wait() == -9
+    assert killed >= 2
+    run(place, *words)
+    for channel in channels_of(big_store):
+        seen, have = streamed(server.url, stream_of(channel)), stored(big_store, channel)
+        if way == "restore":
+            assert seen == have
+        else:
+            assert {n: each[1:] for n, each in seen.items()} == {n: each[1:] for n, each in have.items()}
+    run(place, *words)
+
+
+@pytest.mark.parametrize("target", ["--out", "--jetstream-store"])
+def test_killed_while_writing_files(target: str, big_store: Path, tmp_path: Path) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    words = ["migrate", big_store, target, "there", "--yes", "--parallel", 1]
+    chance = random.Random(target)
+    for _ in range(5):
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(chance.uniform(0.5, 1.6))
+        process.kill()
+        process.wait()
+    run(place, *words)
+    run(place, "migrate", "verify", "store.migration.yaml")
+    assert not [path for path in place.rglob("*") if "partial" in path.name]
+
+
+def test_a_store_for_a_stopped_server(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    refused = run(place, "migrate", store, "--jetstream-store", server.store_dir, "--yes", expect=ExitCode.REFUSED)
+    assert "in use" in refused.stderr
+    server.stop()
+    run(place, "migrate", store, "--jetstream-store", server.store_dir, "--yes")
+    server.start()
+    check_all(store, server.url)
+
+
+def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    words = ["migrate", store, "--server", server.url, "--yes"]
+    channel = channels_of(store)[0]
+    asyncio.run(make_stream(server.url, stream_of(channel), "elsewhere", 3))
+    refused = run(place, *words, expect=ExitCode.REFUSED)
+    assert "there already" in refused.stderr and "--replace" in refused.stdout + refused.stderr
+    assert asyncio.run(count_streams(server.url)) == 1
+    replaced = run(place, *words, "--replace")
+    assert "replaced" in replaced.stdout
+    check_all(store, server.url)
+
+
+async def make_stream(url: str, name: str, subject: str, messages: int) -> None:
+    import nats
+
+    client = await nats.connect(url)
+    try:
+        js = client.jetstream()
+        await js.add_stream(name=name, subjects=[subject])
+        for number in range(messages):
+            await js.publish(subject, b"%d" % number)
+    finally:
+        await client.close()
+
+
+def test_subjects_of_another_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server()
+    channel = channels_of(store)[0]
+    asyncio.run(make_stream(server.url, "other", channel, 0))
+    refused = run(tmp_path / "w", "migrate", store, "--server", server.url, "--yes", expect=ExitCode.REFUSED)
+    assert "overlaps" in refused.stdout
+    assert asyncio.run(count_streams(server.url)) == 1
+    run(tmp_path / "v", "migrate", store, "--server", server.url, "--yes", "--subject-prefix", "stan.")
+
+
+def test_what_came_later_is_appended(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """The cut-over: a first migration of a copy, then the rest."""
+    server, place = start_server(), tmp_path / "work"
+    early, late = tmp_path / "early", tmp_path / "late"
+    write_sample(late, SampleOptions(channels=1, messages=200, size=50, seed=9))
+    shutil.copytree(late, early)
+    (channel,) = channels_of(late)
+    shorten(early / channel, 150)
+    run(place, "migrate", early, "--server", server.url, "--yes", "--consumers", "none")
+    assert len(streamed(server.url, stream_of(channel))) == 150
+    words = ["migrate", late, "--server", server.url, "--yes", "--consumers", "none"]
+    run(place, *words, expect=ExitCode.REFUSED)
+    appended = run(place, *words, "--append-missing")
+    assert "appended" in appended.stdout
+    seen, have = streamed(server.url, stream_of(channel)), stored(late, channel)
+    assert {n: each[1:] for n, each in seen.items()} == {n: each[1:] for n, each in have.items()}
+    assert {n: seen[n] for n in range(1, 151)} == {n: have[n] for n in range(1, 151)}
+
+
+def shorten(channel: Path, last: int) -> None:
+    """Cuts a channel behind a message, at the boundary of a record."""
+    reader = MessageReader(open_datastore(channel.parent).channel(channel.name), Crc())
+    for message in reader.read(Selection(first=last + 1)):
+        assert isinstance(message, StoredMessage)
+        data = channel / message.file
+        number = int(data.name.split(".")[1])
+        with data.open("r+b") as file:
+            file.truncate(message.offset)
+        for path in channel.glob("msgs.*"):
+            if path.suffix == ".idx" or int(path.name.split(".")[1]) > number:
+                path.unlink()
+        return
+
+
+def test_appending_needs_an_equal_beginning(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    channel = channels_of(store)[0]
+    asyncio.run(make_stream(server.url, stream_of(channel), channel, 5))
+    words = ["migrate", store, "--server", server.url, "--yes", "--channel", channel, "--append-missing"]
+    refused = run(place, *words, expect=ExitCode.REFUSED)
+    assert "Traceback" not in refused.stderr
+    assert len(reads(server.url, stream_of(channel))) == 5
+
+
+def test_a_damaged_store(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place, damaged = start_server(), tmp_path / "work", tmp_path / "damaged"
+    shutil.copytree(store, damaged)
+    channel = channels_of(store)[0]
+    data = damaged / channel / "msgs.1.dat"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    data.write_bytes(content)
+    words = ["migrate", damaged, "--server", server.url, "--yes"]
+    refused = run(place, *words, expect=ExitCode.REFUSED)
+    assert "--accept-loss" in refused.stderr
+    assert asyncio.run(count_streams(server.url)) == 0
+    run(place, *words, "--accept-loss", expect=ExitCode.LOSS)
+    seen, have = streamed(server.url, stream_of(channel)), stored(store, channel)
+    assert 0 < len(have) - len(seen) <= 2
+    assert seen.items() <= have.items()
+
+
+def test_many_channels_into_one_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    words = ["migrate", store, "--server", server.url, "--yes", "--map", ">=ALL"]
+    shown = run(place, *words)
+    assert "renumbered" in shown.stdout
+    seen = reads(server.url, "ALL")
+    assert [m.sequence for m in seen] == list(range(1, len(seen) + 1))
+    times = [m.timestamp for m in seen]
+    assert times == sorted(times)
+    for channel in channels_of(store):
+        have = stored(store, channel)
+        mine = [m for m in seen if m.subject == channel]
+        assert [int(m.headers["Nats-Streaming-Sequence"]) for m in mine] == sorted(have)
+        for m in mine:
+            assert m.headers["Nats-Streaming-Channel"] == channel
+            timestamp, digest, _ = have[int(m.headers["Nats-Streaming-Sequence"])]
+            assert (m.timestamp, hashlib.sha256(m.data).hexdigest()) == (timestamp, digest)
+            assert int(m.headers["Nats-Streaming-Timestamp"]) == timestamp
+    run(place, "migrate", "verify", "store.migration.yaml")
+    infos = asyncio.run(consumers_of(server.url, "ALL"))
+    assert len(infos) >= 2
+
+
+def test_limits_apply_after_the_proof(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    words = ["migrate", store, "--server", server.url, "--yes", "--max-msgs", 50]
+    run(place, *words)
+    for channel in channels_of(store):
+        have, seen = stored(store, channel), streamed(server.url, stream_of(channel))
+        assert seen == {n: have[n] for n in sorted(have)[-50:]}
+        assert asyncio.run(state_of(server.url, stream_of(channel))).config.max_msgs == 50
+    assert run(place, *words).stdout.count("complete before") == 3
+
+
+def test_results_as_json(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server()
+    done = run(tmp_path / "w", "migrate", store, "--server", server.url, "--yes", "-o", "json", "--progress", "json")
+    result = json.loads(done.stdout)
+    assert result["schema"] == 1 and result["clean"] is True
+    assert {each["outcome"] for each in result["streams"]} == {"migrated"}
+    assert all(each["compared"] == each["messages"] for each in result["streams"])
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert lines[-1]["done"] is True
+
+
+def test_an_encrypted_store(
+    golden_copy: Callable[[str], Path], start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    root, server = golden_copy("encrypted_aes"), start_server()
+    key = tmp_path / "key"
+    key.write_text("a simple test key\n")
+    words = ["migrate", root, "--server", server.url, "--yes"]
+    refused = run(tmp_path / "a", *words, expect=ExitCode.REFUSED)
+    assert "encrypted" in refused.stderr and "--encryption-key" in refused.stderr
+    (tmp_path / "wrong").write_text("another key")
+    wrong = run(tmp_path / "b", *words, "--encryption-key-file", tmp_path / "wrong", expect=ExitCode.UNREACHABLE)
+    assert "key" in wrong.stderr
+    run(tmp_path / "c", *words, "--encryption-key-file", key)
+    no_key = run(tmp_path / "c", "migrate", "verify", f"{root.name}.migration.yaml", expect=ExitCode.USAGE)
+    assert "key" in no_key.stderr
+    run(tmp_path / "c", "migrate", "verify", f"{root.name}.migration.yaml", "--encryption-key-file", key)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["migrate", "missing", "--server", "nats://127.0.0.1:1"], 3, "missing"),
+        (["migrate", "{store}", "--server", "nats://127.0.0.1:1", "--timeout", "1"], 3, "127.0.0.1:1"),
+        (["migrate", "{store}", "--server", "ftp://host"], 2, "ftp"),
+        (["migrate", "{store}", "--out", "a", "--jetstream-store", "b"], 2, "exclude"),
+        (["migrate", "{store}", "--to", "kafka"], 2, "kafka"),
+        (["migrate", "{store}", "--map", "a..b=C", "--out", "x"], 2, "a..b"),
+        (["migrate", "{store}", "--map", ">=a.b", "--out", "x"], 2, "a.b"),
+        (["migrate", "{store}", "--replace", "--append-missing", "--out", "x"], 2, "exclude"),
+        (["migrate", "{store}", "--via", "publish", "--out", "x", "--yes"], 4, "publish"),
+        (["migrate", "{store}", "--storage", "memory", "--out", "x", "--yes"], 4, "memory"),
+        (["migrate", "{store}", "--channel", "nothing.>", "--out", "x"], 2, "nothing.>"),
+        (["migrate", "{store}", "--override", "missing.yaml", "--out", "x"], 3, "missing.yaml"),
+        (["migrate", "apply", "missing.yaml"], 3, "missing.yaml"),
+        (["migrate", "verify", "{store}"], 3, ""),
+        (["migrate"], 2, ""),
+    ],
+)
+def test_wrong_usage(words: list[str], code: int, says: str, store: Path, tmp_path: Path) -> None:
+    result = run(tmp_path / "work", *(word.format(store=store) for word in words), expect=code)
+    assert says in result.stderr
+    assert result.stderr.count("error") == 1
+    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix != ".yaml"]
+
+
+def test_help_shows_stages(tmp_path: Path) -> None:
+    shown = run(tmp_path, "migrate", "--help").stdout
+    for word in ("plan", "apply", "verify", "--server", "--out", "--via", "STORE"):
+        assert word in shown
+    assert "stages" not in run(tmp_path, "migrate", "apply", "--help").stdout
