@@ -264,7 +264,7 @@ def verify_stage(
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
         with StreamsProgress(progress, "verify", plan.messages) as watch:
-            results = target.verify(prepare(plan, source), plan.way, watch, parallel)
+            results = target.verify(prepare(plan, source), _published(plan, plan_file), watch, parallel)
     return _report(plan, results, None, output)
 
 
@@ -380,7 +380,7 @@ def _judge(
     file: Path | None = None,
 ) -> list[Note]:
     """Returns what stands in the way of a plan, and what else should be known."""
-    from stantools.migration.journal import begun_streams
+    from stantools.migration.journal import remembered_streams
     from stantools.migration.plan.checks import find_problems
     from stantools.migration.plan.matching import find_changes
     from stantools.migration.plan.model import Level
@@ -390,7 +390,7 @@ def _judge(
     if not plan.source.decrypted and not keep_encrypted:
         notes += _sealed(plan, source)
     if applying is not None and not any(note.level is Level.PROBLEM for note in notes):
-        begun = begun_streams(file) if file else frozenset()
+        begun = remembered_streams(file) if file else {}
         notes += target.problems(prepare(plan, source), applying.options(plan.way), begun)
     return [note for note in notes if note.level is not Level.INFO]
 
@@ -465,6 +465,16 @@ def _carry_out(
             )
             return ExitCode.INTERRUPTED
     return _report(plan, results, file, output)
+
+
+def _published(plan: Plan, file: Path) -> set[str]:
+    """Returns the streams that were published, wholly or in part, as far as the journal knows."""
+    from stantools.migration.journal import remembered_streams
+    from stantools.migration.plan.model import Way
+
+    if plan.way is Way.PUBLISH:
+        return {stream.name for stream in plan.streams}
+    return {name for name, entry in remembered_streams(file).items() if entry.get("way") == Way.PUBLISH}
 
 
 def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, output: str) -> int:

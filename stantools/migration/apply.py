@@ -277,7 +277,8 @@ class _Job:
                 plan.loading_config,
                 self._stream.source,
                 self._stream.positions(),
-                origin=plan.origin_headers,
+                # What is appended to a restored stream gets headers, for its times are lost otherwise.
+                origin=plan.origin_headers or self._options.way is Way.ARCHIVE,
                 progress=lambda count: self._watch.advance(plan.name, count),
                 resume=resume,
             )
@@ -287,7 +288,8 @@ class _Job:
     async def _prove(self) -> None:
         self._watch.begin(self._plan.name, Stage.PROVE, self._stream.source.count)
         try:
-            proof = await prove(self._js, self._stream, self._options.way, self._watch)
+            published = self._journal.facts(self._plan.name).get("way") == Way.PUBLISH
+            proof = await prove(self._js, self._stream, published=published, watch=self._watch)
         finally:
             self._watch.end(self._plan.name)
         self.result.findings = proof.findings
@@ -323,13 +325,13 @@ class _Counter:
         self._watch.end(stream)
 
 
-async def prove(js: JetStream, stream: PreparedStream, way: Way, watch: Watch | None = None) -> Proof:
+async def prove(js: JetStream, stream: PreparedStream, *, published: bool, watch: Watch | None = None) -> Proof:
     """Compares a stream on a server with the store: every message, every consumer.
 
     Args:
         js: The server.
         stream: What it must be.
-        way: How it was loaded: published messages have their times in headers.
+        published: Messages were published, all or some: those have their times in headers.
         watch: Told how many messages were compared.
     """
     watch = watch or Unwatched()
@@ -338,7 +340,7 @@ async def prove(js: JetStream, stream: PreparedStream, way: Way, watch: Watch | 
         stream.name,
         stream.source,
         origin=stream.plan.origin_headers,
-        via_publish=way is Way.PUBLISH,
+        via_publish=published,
         consumers=stream.positions(),
         progress=lambda count: watch.advance(stream.name, count),
     )

@@ -45,8 +45,17 @@ class Destination(Protocol):
     ) -> list[StreamResult]:
         """Makes every stream what the plan says."""
 
-    def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
-        """Compares every stream with the store."""
+    def verify(
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+    ) -> list[StreamResult]:
+        """Compares every stream with the store.
+
+        Args:
+            streams: What should be there.
+            published: Streams that were published, wholly or in part.
+            watch: Told what is going on.
+            parallel: Streams that are read at the same time.
+        """
 
 
 class ServerDestination:
@@ -86,9 +95,11 @@ class ServerDestination:
         """Restores or publishes every stream, and proves it."""
         return self._run(lambda js: apply_streams(js, streams, journal, options, watch))
 
-    def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
+    def verify(
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+    ) -> list[StreamResult]:
         """Reads every stream back."""
-        return self._run(lambda js: prove_streams(js, streams, way, watch, parallel))
+        return self._run(lambda js: prove_streams(js, streams, published, watch, parallel))
 
     def _run(self, work: Callable[[JetStream], Awaitable[_T]]) -> _T:
         async def main() -> _T:
@@ -133,7 +144,7 @@ async def _is_complete(js: JetStream, stream: PreparedStream) -> bool:
 
 
 async def prove_streams(
-    js: JetStream, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int
+    js: JetStream, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
 ) -> list[StreamResult]:
     """Compares streams on a server with the store; results are in the order of the streams."""
     slots = asyncio.Semaphore(parallel)
@@ -143,7 +154,7 @@ async def prove_streams(
         async with slots:
             watch.begin(stream.name, Stage.PROVE, stream.source.count)
             try:
-                proof = await prove(js, stream, way, watch)
+                proof = await prove(js, stream, published=stream.name in published, watch=watch)
             except StantoolsError as problem:
                 result.outcome, result.error = Outcome.FAILED, problem
             else:

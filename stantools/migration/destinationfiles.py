@@ -14,7 +14,7 @@ from stantools.migration.archive.writer import ArchiveState
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.offline import backup_directory, estimated_bytes, prove_backup, write_backup
 from stantools.migration.offlineproof import prove_stream_directory
-from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
+from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof
 from stantools.migration.storedir import StoreDirectory
@@ -63,7 +63,9 @@ class BackupDestination:
 
         return _apply(streams, journal, options, watch, load, self._prove)
 
-    def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
+    def verify(
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+    ) -> list[StreamResult]:
         """Reads every backup and compares it with the store."""
         return _verify(streams, watch, parallel, self._prove)
 
@@ -107,7 +109,9 @@ class StoreDestination:
         # One after the other: the directories above them may have to be made.
         return _apply(streams, journal, replace(options, parallel=1), watch, load, self._prove)
 
-    def verify(self, streams: Sequence[PreparedStream], way: Way, watch: Watch, parallel: int) -> list[StreamResult]:
+    def verify(
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+    ) -> list[StreamResult]:
         """Reads every stream's files and compares them with the store."""
         return _verify(streams, watch, parallel, self._prove)
 

@@ -82,8 +82,9 @@ class Journal:
         return self._streams.get(stream, {})
 
     def note(self, stream: str, state: StreamState, **facts: Any) -> None:
-        """Remembers a step; it is durable when this returns."""
-        entry = {"event": "stream", "stream": stream, "state": state.value, **facts}
+        """Remembers a step; it is durable when this returns. The way that was noted first is kept."""
+        kept = {key: value for key, value in self.facts(stream).items() if key == "way"}
+        entry = {"event": "stream", "stream": stream, "state": state.value, **kept, **facts}
         self._append(entry)
         self._streams[stream] = entry
 
@@ -163,23 +164,26 @@ class Journal:
             os.fsync(self._descriptor)
 
 
-def begun_streams(plan: Path) -> frozenset[str]:
-    """Returns the streams that a journal knows, without opening it for work; empty if there is none."""
+def remembered_streams(plan: Path) -> dict[str, dict[str, Any]]:
+    """Returns what a journal says last of each stream, without opening it for work; empty if there is none."""
     try:
         lines = journal_path(plan).read_bytes().splitlines()
     except FileNotFoundError:
-        return frozenset()
+        return {}
     except OSError as problem:
         raise StoreUnreadableError(f"{journal_path(plan)}: cannot be read: {problem.strerror}") from problem
-    streams: set[str] = set()
+    streams: dict[str, dict[str, Any]] = {}
     for line in lines:
         try:
             entry = json.loads(line)
             name, event = entry["stream"], entry["event"]
         except (ValueError, KeyError, TypeError):
             continue  # opening the journal says what is wrong with it
-        (streams.discard if event == "forget" else streams.add)(str(name))
-    return frozenset(streams)
+        if event == "forget":
+            streams.pop(str(name), None)
+        else:
+            streams[str(name)] = entry
+    return streams
 
 
 def journal_path(plan: Path) -> Path:

@@ -25,7 +25,7 @@ from stantools.migration.plan.names import name_problem
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.watch import Stage, Unwatched, Watch
 from stantools.recovery.place import check_room
-from stantools.store.atomic import absolute, new_directory
+from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing
 
 __all__ = ["BackupResult", "backup_directory", "check_backup", "estimated_bytes", "prove_backup", "write_backup"]
@@ -122,6 +122,7 @@ def _present(target: Path, stream: PreparedStream, watch: Watch | None) -> Backu
             raise RefusedError(
                 f"{target}: exists already and is no backup: it has no {name}", "choose another directory"
             )
+    clear_leftovers(target)
     proof = prove_backup(target, stream, watch)
     if proof.findings:
         raise RefusedError(

@@ -128,6 +128,18 @@ def finish_replacement(target: Path) -> Path | None:
         return _conclude(partial, target)
 
 
+def clear_leftovers(target: Path) -> None:
+    """Removes what a run that was killed at its very end has left beside a new directory that is there.
+
+    What cannot be removed, or belongs to a run that is at work, stays.
+    """
+    target = absolute(target)
+    partial = _partial_of(target)
+    if partial.is_dir():
+        with suppress(StoreUnwritableError, RefusedError), _locked(partial, target):
+            _conclude(partial, target)
+
+
 def check_vacant(target: Path) -> None:
     """Checks that a directory can be put somewhere without overwriting anything.
 
@@ -188,10 +200,7 @@ def _check_target(target: Path) -> None:
     try:
         check_vacant(target)
     except StoreUnwritableError:
-        partial = _partial_of(target)
-        if partial.is_dir():
-            with suppress(StoreUnwritableError, RefusedError), _locked(partial, target):
-                _conclude(partial, target)
+        clear_leftovers(target)
         raise
 
 

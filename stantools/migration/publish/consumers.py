@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from stantools.errors import StantoolsError
-from stantools.migration.publish.answering import acknowledgement, settled
+from stantools.migration.publish.answering import acknowledge, consumer_info, keep_pending
 from stantools.migration.publish.push import deliver_by_push
 from stantools.migration.publish.receiving import receive
 from stantools.migration.publish.writing import send_frames
@@ -30,6 +30,7 @@ from stantools.migration.wire.receive import open_inbox
 if TYPE_CHECKING:
     from stantools.migration.publish.source import Source
     from stantools.migration.target.jetstream import JetStream
+    from stantools.migration.wire.assembler import Received
 
 #: Description of a consumer that is being made.
 UNFINISHED: Final = "stantools: not finished yet"
@@ -199,7 +200,7 @@ async def _deliver(js: JetStream, stream: str, name: str, config: Mapping[str, A
     else:
         await js.consumer_create(stream, setup)
         await _deliver_by_pull(js, stream, name, delivery)
-    info = await settled(js, stream, name, len(delivery.pending))
+    info = await consumer_info(js, stream, name)
     if int(info["delivered"]["stream_seq"]) != delivery.last:
         raise StantoolsError(
             f"consumer {name} of stream {stream} was delivered messages up to {info['delivered']['stream_seq']}, "
@@ -222,46 +223,44 @@ async def _deliver_by_pull(js: JetStream, stream: str, name: str, delivery: Deli
                 body = json.dumps({"batch": wanted, "no_wait": True}).encode()
                 frame = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox.subject.encode(), len(body), body)
                 await send_frames(connection.client, frame)
-                came, ended = 0, False
-                while came < wanted and not ended:
+                answers: list[bytes] = []
+                ended = False
+                before = got
+                while got - before < wanted and not ended:
                     received = await receive(connection, inbox, failed, timeout, subject)
                     columns = received.columns
-                    answers: list[bytes] = []
-                    for row, (status, sequence, start, size) in enumerate(
-                        zip(
-                            columns.status.tolist(),
-                            columns.sequence.tolist(),
-                            columns.reply_start.tolist(),
-                            columns.reply_size.tolist(),
-                            strict=True,
-                        )
+                    ended = _ended(name, stream, received)
+                    for sequence, start, size in zip(
+                        *(part.tolist() for part in (columns.sequence, columns.reply_start, columns.reply_size)),
+                        strict=True,
                     ):
-                        if status:
-                            _check_status(name, stream, received.header(row))
-                            ended = True
-                            continue
-                        keep = sequence in delivery.pending
-                        frame = acknowledgement(bytes(received.buffer[start : start + size]), keep=keep)
-                        (kept if keep else answers).append(frame)
-                        came += 1
-                    await send_frames(connection.client, b"".join(answers))
-                if not came:
+                        if not size:
+                            continue  # the end
+                        reply = bytes(received.buffer[start : start + size])
+                        (kept if sequence in delivery.pending else answers).append(reply)
+                        got += 1
+                if got == before:
                     raise StantoolsError(
                         f"consumer {name} of stream {stream}: {got} messages were delivered, expected {delivery.count}",
                         "somebody else uses it already: stop them, then run the command again",
                     )
-                got += came
-                await settled(js, stream, name, len(kept))
-            await send_frames(connection.client, b"".join(kept))
+                await acknowledge(js, stream, name, answers, len(kept))
+            await keep_pending(js, kept)
     finally:
         await inbox.close()
 
 
-def _check_status(name: str, stream: str, block: bytes) -> None:
-    """Accepts that there are no more messages at the moment."""
-    line = block.split(b"\r\n")[0]
-    if not line.startswith((b"NATS/1.0 404", b"NATS/1.0 408", b"NATS/1.0 409 Exceeded", b"NATS/1.0 100")):
-        raise NoAnswerError(
-            f"consumer {name} of stream {stream} ended a request: {line[9:].decode(errors='replace')}",
-            "run the command again",
-        )
+def _ended(name: str, stream: str, received: Received) -> bool:
+    """Tells whether the request is over: there are no more messages at the moment.
+
+    Raises:
+        NoAnswerError: It ended for another reason.
+    """
+    for row in np.flatnonzero(received.columns.status).tolist():
+        line = received.header(row).split(b"\r\n")[0]
+        if not line.startswith((b"NATS/1.0 404", b"NATS/1.0 408", b"NATS/1.0 409 Exceeded")):
+            raise NoAnswerError(
+                f"consumer {name} of stream {stream} ended a request: {line[9:].decode(errors='replace')}",
+                "run the command again",
+            )
+    return bool(received.columns.status.any())

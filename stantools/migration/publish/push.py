@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.migration.publish.answering import acknowledgement, settled
-from stantools.migration.publish.writing import send_frames
+from stantools.migration.publish.answering import acknowledge, keep_pending
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -41,27 +40,28 @@ async def deliver_by_push(js: JetStream, stream: str, name: str, setup: Mapping[
     open_limit = min(delivery.count, len(delivery.pending) + _OPEN)
     early = delivery.count - open_limit
     subject = client.new_inbox()
-    came: list[str] = []
-    waiting: list[bytes] = []  # to be answered at the end
-    acknowledged = 0
+    came = acknowledged = 0
+    # Answered when all have come.
+    waiting: list[bytes] = []
+    kept: list[bytes] = []
     news = asyncio.Event()
 
     async def take(message: Msg) -> None:
-        nonlocal acknowledged
+        nonlocal came, acknowledged
         if message.headers and message.headers.get("Status"):
             # Flow control: the consumer stops until it is answered.
             answer = message.reply or message.headers.get("Nats-Consumer-Stalled")
             if answer:
                 await client.publish(answer)
             return
-        came.append(message.reply)
-        keep = message.metadata.sequence.stream in delivery.pending
-        frame = acknowledgement(message.reply.encode(), keep=keep)
-        if keep or acknowledged == early:
-            waiting.append(frame)
-        else:
+        came += 1
+        if message.metadata.sequence.stream in delivery.pending:
+            kept.append(message.reply.encode())
+        elif acknowledged < early:
             acknowledged += 1
-            await send_frames(client, frame)
+            await client.publish(message.reply, b"+ACK")
+        else:
+            waiting.append(message.reply.encode())
         news.set()
 
     group = str(setup.get("deliver_group") or "")
@@ -70,9 +70,9 @@ async def deliver_by_push(js: JetStream, stream: str, name: str, setup: Mapping[
     try:
         await js.consumer_create(stream, {**setup, "deliver_subject": subject, "max_ack_pending": open_limit})
         with connection.watch(subject) as failed:
-            while len(came) < delivery.count:
+            while came < delivery.count:
                 news.clear()
-                what = f"the creation of consumer {name} with message {len(came) + 1} of {delivery.count}"
+                what = f"the creation of consumer {name} with message {came + 1} of {delivery.count}"
                 waiter = asyncio.ensure_future(news.wait())
                 try:
                     await connection.wait_for(waiter, failed, timeout, what)
@@ -80,8 +80,8 @@ async def deliver_by_push(js: JetStream, stream: str, name: str, setup: Mapping[
                     waiter.cancel()
         await subscription.unsubscribe()
         listening = False
-        await send_frames(client, b"".join(waiting))
-        await settled(js, stream, name, len(delivery.pending))
+        await acknowledge(js, stream, name, waiting, len(kept))
+        await keep_pending(js, kept)
     finally:
         if listening:
             await subscription.unsubscribe()

@@ -378,6 +378,7 @@ def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
     if not servers.binary(servers.NEWEST).exists():
         pytest.skip("nats-server is not here (python tests/servers.py)")

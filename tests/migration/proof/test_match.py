@@ -1,0 +1,45 @@
+"""Which channels a stream was made from."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from stantools.migration.proof.match import channels_of, pattern_of
+
+NAMES = ["orders", "orders.new", "a_b", "tail", os.fsdecode(b"caf\xff")]
+
+
+def stream(name: str = "X", **config: Any) -> dict[str, Any]:
+    return {"config": {"name": name, **config}}
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        (stream(metadata={"stantools.channel": "orders"}, subjects=["tail"]), ["orders"]),
+        (
+            stream(metadata={"stantools.channel": "gone"}, description="NATS Streaming channel orders.new"),
+            ["orders.new"],
+        ),
+        (stream(description="NATS Streaming channel caf\ufffd"), [NAMES[4]]),
+        (stream(metadata={"stantools.channel": "tail.generation-2"}), ["tail.generation-2"]),
+        (stream(metadata={"stantools.channel": "gone.generation-2"}, subjects=["tail"]), ["tail"]),
+        (stream("orders_new", subjects=["whatever"]), ["orders.new"]),
+        (stream(subjects=["orders", "tail"]), ["orders", "tail"]),
+        (stream(subjects=["stan.orders.new"], metadata={"stantools.channels": "1"}), ["orders.new"]),
+        (stream(subjects=["orders.>"]), []),
+        (stream(subjects=None, metadata=None), []),
+        (stream(), []),
+    ],
+)
+def test_channels(info: dict[str, Any], expected: list[str]) -> None:
+    assert channels_of(info, NAMES) == expected
+
+
+def test_patterns() -> None:
+    assert pattern_of("a.b") == "a.b"
+    assert pattern_of("a.b.generation-12") == "a.b"
+    assert pattern_of("generation-1") == "generation-1"

@@ -1,0 +1,209 @@
+"""Whatever interrupts it, and whenever: the same call again ends with everything there once, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.migration.publish import Window, publish_stream
+from stantools.migration.publish import asking, loader
+from stantools.migration.publish import consumers as publish_consumers
+from stantools.migration.target.connection import Connection, connect
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.options import ConnectOptions
+from tests import servers
+from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
+from tests.migration.publish.publisher import long_source
+from tests.migration.publish.test_consumers import durable, place
+
+SOURCE = FakeSource(
+    numbered(*(n for n in range(10, 80) if n not in (13, 14, 15, 16, 40, 60, 61))), last=84, batch_rows=25
+)
+LIMITED = {**CONFIG, "max_msgs": 66, "deny_delete": True, "discard": "new", "duplicate_window": 10**8}
+CONSUMERS = [(durable("work"), place(60, 20, 33)), (durable("new"), place(0)), (durable("done"), place(84))]
+SMALL = Window(messages=16, chunk=4)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing of ours runs on."""
+
+
+class Killer:
+    """Ends the run at the n-th thing sent, before it or behind it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self.before = True
+        request = Connection.request
+        # Both kinds of writing, wherever they are used, and every request.
+        for module, name in ((loader, "write_frames"), (asking, "send_frames"), (publish_consumers, "send_frames")):
+            monkeypatch.setattr(module, name, self._wrapped(getattr(module, name)))
+        monkeypatch.setattr(Connection, "request", self._wrapped(request))
+
+    def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and self.before:
+                raise Killed
+            result = await function(*arguments, **more)
+            if self.left == 0:
+                raise Killed
+            return result
+
+        return call
+
+
+async def publish(js: JetStream, name: str, **more: Any) -> Any:
+    config = {**LIMITED, "name": name, "subjects": [name]}
+    source = FakeSource(SOURCE.items, SOURCE.last, name.encode(), SOURCE.batch_rows)
+    return await publish_stream(js, name, config, source, CONSUMERS, window=SMALL, resume=True, **more)
+
+
+async def check(js: JetStream, name: str) -> None:
+    info = await js.stream_info(name, deleted=True)
+    assert info
+    state, config = info["state"], info["config"]
+    assert (state["messages"], state["first_seq"], state["last_seq"]) == (SOURCE.count, 10, 84)
+    # 2.9 and 2.10 do not list what is missing at the end.
+    lacking = [n for n in range(10, 80) if n not in {item.sequence for item in SOURCE.items}]
+    assert [n for n in state["deleted"] if n < 80] == lacking
+    assert (config["max_msgs"], config["deny_delete"], config["discard"]) == (66, True, "new")
+    assert config["duplicate_window"] == 10**8
+    source = FakeSource(SOURCE.items, SOURCE.last, name.encode())
+    assert await read_back(js, name) == expected(source)
+    for consumer, position in CONSUMERS:
+        found = await js.consumer_info(name, consumer.name)
+        assert found and found["num_ack_pending"] == len(position.pending)
+        assert found["num_pending"] == sum(item.sequence > position.delivered for item in SOURCE.items)
+        assert found["config"]["max_ack_pending"] == 500
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("version", ["2.9.10", "2.10.26", "2.15.1"])
+def test_killed_at_every_step(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, before: bool
+) -> None:
+    server = start_server(version)
+    killer = Killer(monkeypatch)
+    killer.before = before
+
+    async def attempt(step: int) -> bool:
+        """Whether it was killed."""
+        name = f"S{step}"
+        options = ConnectOptions(servers=(server.url,))
+        try:
+            async with connect(options) as connection:
+                killer.left = step
+                await publish(JetStream(connection), name)
+        except Killed:
+            killed = True
+        else:
+            killed = False
+        killer.left = 0
+        async with connect(options) as connection:
+            js = JetStream(connection)
+            await publish(js, name)
+            await check(js, name)
+            again = await publish(js, name)
+            assert (again.messages, again.fillers, again.consumers, again.found) == (0, 0, [], SOURCE.count)
+            await check(js, name)
+        return killed
+
+    step = 1
+    while asyncio.run(attempt(step)):
+        # All of the first ones, where the stream comes into being, then every third.
+        step += 1 if step < 12 else 3
+    assert step > 40
+
+
+def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind the duplicate window, which is a tenth of a second here."""
+    server = start_server()
+    killer = Killer(monkeypatch)
+
+    async def attempt() -> bool:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            killer.left = 9
+            try:
+                await publish(JetStream(connection), "S")
+            except Killed:
+                await asyncio.sleep(0.12)
+                return False
+            finally:
+                killer.left = 0
+        return True
+
+    attempts = 1
+    while not asyncio.run(attempt()):
+        attempts += 1
+        assert attempts < 60
+    assert attempts > 5
+    run(server.url, lambda js: check(js, "S"))
+
+
+@pytest.mark.parametrize("version", ["2.9.10", "2.12.8", "2.15.1"])
+def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str) -> None:
+    server = start_server(version)
+    source = long_source(60_000)
+    command = [sys.executable, str(Path(__file__).with_name("publisher.py")), server.url, "ORDERS", "60000", "1024"]
+
+    async def kill_at(js: JetStream, reached: int) -> int:
+        process = subprocess.Popen(command)
+        try:
+            while process.poll() is None:
+                info = await js.stream_info("ORDERS")
+                if info and info["state"]["last_seq"] >= reached:
+                    break
+                await asyncio.sleep(0.001)
+        finally:
+            process.kill()
+            process.wait()
+        info = await js.stream_info("ORDERS")
+        assert info
+        last: int = info["state"]["last_seq"]
+        return last
+
+    async def work(js: JetStream) -> None:
+        for reached in (999, 2_100, 20_000, 45_000):
+            assert reached <= await kill_at(js, reached) < source.last
+        result = await publish_stream(js, "ORDERS", CONFIG, source, resume=True)
+        assert 0 < result.found < source.count and result.messages + result.found == source.count
+        assert result.state["messages"] == source.count
+        assert (result.state["first_seq"], result.state["last_seq"]) == (1000 + (1000 % 7 == 0), source.last)
+        assert await read_back(js, "ORDERS") == expected(source)
+
+    run(server.url, work)
+
+
+@pytest.mark.parametrize("version", servers.VERSIONS)
+def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any], version: str) -> None:
+    server = start_server(version)
+    source = long_source(40_000)
+    told: list[int] = []
+
+    async def work(js: JetStream) -> Any:
+        async def disturb() -> None:
+            for part in (0.2, 0.5, 0.8):
+                while sum(told) < part * source.count:
+                    await asyncio.sleep(0.001)
+                server.kill()
+                await asyncio.sleep(0.05)
+                server.start(ready=False)
+
+        disturbing = asyncio.ensure_future(disturb())
+        window = Window(messages=512, chunk=64)
+        result = await publish_stream(js, "ORDERS", CONFIG, source, window=window, progress=told.append)
+        await disturbing
+        return result
+
+    result = run(server.url, work)
+    assert result.interruptions >= 3
+    assert sum(told) == result.messages == source.count
+    assert result.state["messages"] == source.count and result.state["last_seq"] == source.last
+    assert run(server.url, lambda js: read_back(js, "ORDERS")) == expected(source)
