@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.connecting import connection_options
+from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationoptions import (
     Applying,
     Places,
@@ -107,7 +107,7 @@ def run(
     """
     from stantools.migration.plan.planfile import write_plan
 
-    with opened(places, connecting) as target:
+    with opened(places, or_selected(connecting)) as target:
         source, plan = _make_plan(store, planning, target, progress)
         file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
         if not dry_run:
@@ -153,7 +153,7 @@ def plan_stage(
     """
     from stantools.migration.plan.planfile import render_plan, write_plan
 
-    with opened(places, connecting) as target:
+    with opened(places, or_selected(connecting)) as target:
         source, plan = _make_plan(store, planning, target, progress)
         problems = _judge(plan, source, target, None, planning.keep_encrypted)
     if str(plan_file) == "-":

@@ -324,6 +324,7 @@ def _replay(
                 task.cancel()
             else:
                 stop.set()
+                console.note("stopping when what is on its way has arrived; once more stops at once")
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

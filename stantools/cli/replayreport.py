@@ -87,15 +87,13 @@ def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, output
         output: table or json.
         state: The state file, if the replay is not finished.
     """
-    for note in outcome.notes:
-        console.note(note)
     if output == "json":
         document: dict[str, Any] = {
             "finished": outcome.finished,
             "messages": outcome.messages,
             "left": left.messages - outcome.messages,
             "already_there": outcome.again,
-            "sent_again": outcome.repeated,
+            "repeated": outcome.repeated,
             "seconds": round(outcome.seconds, 3),
             "lost": source.lost,
             "state": None if state is None else os.fspath(state),
@@ -110,7 +108,7 @@ def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, output
         if outcome.again:
             click.echo(f"{outcome.again} of them were there already")
         if outcome.repeated:
-            click.echo(f"{outcome.repeated} were sent again, because the connection broke before they were confirmed")
+            click.echo(f"{outcome.repeated} were on their way when the connection broke, and were sent again or found")
     if state is not None:
         console.note(f"interrupted; {how_to_go_on(state)}")
 

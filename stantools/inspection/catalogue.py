@@ -472,7 +472,7 @@ _SEQUENCES = (
 
 _AGAIN = "delete the stream and migrate its channels again"
 _LOOK_AT_BOTH = "find out which of the two was changed; `stantools messages STORE CHANNEL` prints messages of a store"
-_DELIVERS = "JetStream delivers what is in the stream; nothing tells consumers that it is not what was stored"
+_DELIVERS = "nats-server delivers what is in the stream; nothing tells consumers that it is not what was stored"
 
 _DIFFERENCES = (
     Entry(
@@ -480,7 +480,7 @@ _DIFFERENCES = (
         _E,
         "a stream that should be there is not",
         "it was never made, or somebody deleted it; the connection belongs to another account",
-        "JetStream knows nothing of it",
+        "nats-server knows nothing of it",
         "check server, account and domain; then migrate its channels",
     ),
     Entry(
@@ -488,7 +488,7 @@ _DIFFERENCES = (
         _E,
         "a stream has another number of messages, or another first or last sequence, than expected",
         "limits of the stream removed messages, clients published new ones, or a restore was cut short",
-        "JetStream gives the next message the sequence after the last one that it knows",
+        "nats-server gives the next message the sequence after the last one that it knows",
         _AGAIN + ", or look at its limits",
     ),
     Entry(
@@ -552,7 +552,7 @@ _DIFFERENCES = (
         _E,
         "messages whose time differs",
         "they were published again instead of being restored",
-        "JetStream and the limits by age go by the time that is stored",
+        "nats-server and the limits by age go by the time that is stored",
         _LOOK_AT_BOTH,
     ),
     Entry(
@@ -560,7 +560,7 @@ _DIFFERENCES = (
         _E,
         "messages whose subject differs",
         "another subject mapping, or another stream",
-        "JetStream delivers them to whoever asks for the subject that is stored",
+        "nats-server delivers them to whoever asks for the subject that is stored",
         _LOOK_AT_BOTH,
     ),
     Entry(
@@ -584,7 +584,7 @@ _DIFFERENCES = (
         _E,
         "a consumer that should be there is not",
         "somebody deleted it, or it was inactive for too long",
-        "JetStream knows nothing of the durable's position",
+        "nats-server knows nothing of the durable's position",
         "migrate the stream again, or make the consumer by hand at the position that the plan shows",
     ),
     Entry(
@@ -592,7 +592,7 @@ _DIFFERENCES = (
         _E,
         "a consumer that stands elsewhere than the durable did",
         "clients have used it since, or it was made by hand",
-        "JetStream delivers from where the consumer stands: messages come again, or never",
+        "nats-server delivers from where the consumer stands: messages come again, or never",
         "if no client has used it: " + _AGAIN,
     ),
     Entry(
@@ -600,7 +600,7 @@ _DIFFERENCES = (
         _W,
         "a consumer with another configuration than planned",
         "somebody updated it",
-        "JetStream goes by the configuration that it has",
+        "nats-server goes by the configuration that it has",
         "update the consumer, if the difference is not wanted",
     ),
     Entry(

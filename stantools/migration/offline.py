@@ -86,6 +86,7 @@ def write_backup(
         StoreUnreadableError: The source, or what is there, cannot be read.
     """
     target = backup_directory(absolute(out), stream.name)
+    watch = watch or Unwatched()
     if target.is_dir() and any(target.iterdir()):
         return _present(target, stream, watch)
     check_room(target, estimated_bytes(stream.plan))
@@ -94,7 +95,7 @@ def write_backup(
             out.mkdir()
             fsync_directory(absolute(out).parent)
     with new_directory(target) as directory:
-        state = _write(directory, stream, compression, watch or Unwatched())
+        state = _write(directory, stream, compression, watch)
     return BackupResult(stream.name, target, state, (target / ARCHIVE).stat().st_size)
 
 
@@ -116,14 +117,18 @@ def estimated_bytes(stream: StreamPlan) -> int:
     return stream.bytes + subjects + stream.messages * fixed
 
 
-def _present(target: Path, stream: PreparedStream, watch: Watch | None) -> BackupResult:
+def _present(target: Path, stream: PreparedStream, watch: Watch) -> BackupResult:
     for name in (REQUEST, ARCHIVE):
         if not (target / name).is_file():
             raise RefusedError(
                 f"{target}: exists already and is no backup: it has no {name}", "choose another directory"
             )
     clear_leftovers(target)
-    proof = prove_backup(target, stream, watch)
+    watch.begin(stream.name, Stage.PROVE, stream.source.count)
+    try:
+        proof = prove_backup(target, stream, watch)
+    finally:
+        watch.end(stream.name)
     if proof.findings:
         raise RefusedError(
             f"{target}: holds another backup: {proof.findings[0].detail}",

@@ -20,7 +20,7 @@ from stantools.migration.offlineread import Written, check_backup, check_stream_
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.compare import Comparison
 from stantools.migration.proof.stream import Proof
-from stantools.migration.watch import Stage, Unwatched, Watch
+from stantools.migration.watch import Unwatched, Watch
 from stantools.migration.wire.assembler import Received
 from stantools.migration.wire.columns import FrameColumns
 
@@ -77,11 +77,7 @@ def _prove(
         comparison.add(received)
         watch.advance(stream.name, len(received))
 
-    watch.begin(stream.name, Stage.PROVE, stream.source.count)
-    try:
-        written = check(compare)
-    finally:
-        watch.end(stream.name)
+    written = check(compare)
     findings = list(written.findings)
     if written.stream:
         # Of a damaged one, what could not be read is missing.

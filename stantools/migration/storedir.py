@@ -27,7 +27,7 @@ from stantools.store.atomic import absolute
 from stantools.store.locks import QUIET_SECONDS
 
 _REPLACE = "--replace puts it aside and places the new one; or choose another name"
-_INSIST = "stop it first, or insist with --force if it is known not to use this directory"
+_STOP = "stop it first; if it uses another directory, run this as a user who may look at it and its configuration"
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,17 @@ class StoreDirectory:
             StoreUnwritableError: It cannot be written.
             StoreUnreadableError: The source cannot be read.
         """
-        target = self._streams / stream.name
+        target, watch = self._streams / stream.name, watch or Unwatched()
         for note in self.check([stream.plan], replace=True, quiet=0):
             if note.level is Level.PROBLEM:
                 raise RefusedError(f"{note.about}: {note.text}", note.remedy)
         kept = tidy(target)
         if target.exists():
-            proof = prove_stream_directory(target, stream, watch)
+            watch.begin(stream.name, Stage.PROVE, stream.source.count)
+            try:
+                proof = prove_stream_directory(target, stream, watch)
+            finally:
+                watch.end(stream.name)
             if not proof.findings:
                 return Placed(stream.name, target, stream.measure(), present=True, replaced=kept)
             if not replace:
@@ -136,7 +140,7 @@ class StoreDirectory:
                 raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
         owner = Ownership.around(self._streams, self._layout.root)
         with parents(self._streams, owner):
-            state = self._build(stream, target, owner, watch or Unwatched())
+            state = self._build(stream, target, owner, watch)
             try:
                 self._check_stopped()
             except BaseException:
@@ -165,7 +169,7 @@ class StoreDirectory:
     def _about_server(self, quiet: float) -> Iterator[Note]:
         for sign in find_server(self._layout.root, quiet=quiet):
             level = Level.WARNING if self._force else Level.PROBLEM
-            yield Note(level, str(self.path), f"is in use: {sign}", _INSIST)
+            yield Note(level, str(self.path), f"is in use: {sign}", _STOP)
 
     def _about_store(self, streams: list[StreamPlan]) -> Iterator[Note]:
         about, layout = str(self.path), self._layout

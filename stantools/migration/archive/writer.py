@@ -117,7 +117,8 @@ class StreamArchive:
             does not wait for long, and valid until the next one is asked for.
 
         Raises:
-            RefusedError: A message is too large for a record, or sequences are not what a stream can have.
+            RefusedError: A message is too large for a record, the first one has no time, or sequences are not what a
+                stream can have.
             UsageError: A consumer's state contradicts itself.
         """
         small = bytearray()
@@ -166,6 +167,8 @@ class StreamArchive:
 
     def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
         row = 0
+        if not self._tally.messages and len(batch) and not batch.columns.timestamp[0]:
+            raise self._timeless(batch)
         while True:
             before = row
             row, self._position, size, stop = kernels.encode_records(
@@ -243,6 +246,14 @@ class StreamArchive:
         return RefusedError(
             f"channel {channel}: in stream {self._stream} comes sequence {number} after {self._tally.last_seq}",
             "see what `stantools verify` says about the channel",
+        )
+
+    def _timeless(self, batch: Batch) -> RefusedError:
+        channel = batch.channel.decode("utf-8", "backslashreplace")
+        return RefusedError(
+            f"channel {channel}: message {int(batch.columns.sequence[0])} has no time; as the first one of stream "
+            f"{self._stream} it would make servers hide all messages as soon as another one is published",
+            "choose the way publish for this channel",
         )
 
     def _beyond(self, number: int) -> RefusedError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from stantools.migration.publish import kernels
 from stantools.migration.publish.receiving import receive
 from stantools.migration.target.errors import ApiError, TargetError
 from stantools.migration.target.jetstream import read_answer
-from stantools.migration.wire.receive import Inbox, open_inbox
+from stantools.migration.wire.receive import Inbox, InterruptedConnectionError, open_inbox
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,12 +54,16 @@ class Acks:
         """Unsubscribes."""
         await self._inbox.close()
 
-    def begin(self, first: int) -> None:
-        """Begins anew: answers that are still under way do not count any more.
+    async def begin(self, first: int) -> None:
+        """Begins anew: answers that are still under way do not count any more, nor does a connection that broke before.
 
         Args:
             first: Sequence of the message that will be sent first.
         """
+        with contextlib.suppress(TimeoutError):
+            while True:
+                with contextlib.suppress(InterruptedConnectionError):
+                    await self._inbox.receive(0)
         self._run += 1
         self.expected = first
         self.reply = b"%b%d." % (self._inbox.subject[:-1].encode(), self._run)

@@ -11,6 +11,8 @@ from stantools.migration.publish.asking import ask_many
 if TYPE_CHECKING:
     from stantools.migration.target.jetstream import JetStream
 
+#: Servers before this version undo a deletion without erasing when they are killed (seen: 2.9.10).
+_LASTING_FROM: Final = (2, 10, 0)
 #: Fillers that are deleted at once.
 AT_ONCE: Final = 4096
 #: There is no such message: it has been deleted already.
@@ -30,5 +32,5 @@ async def delete_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> 
     """
     rest = iter(sequences)
     while part := list(islice(rest, AT_ONCE)):
-        bodies = [{"seq": sequence, "no_erase": True} for sequence in part]
+        bodies = [{"seq": sequence, "no_erase": js.connection.version >= _LASTING_FROM} for sequence in part]
         await ask_many(js, f"STREAM.MSG.DELETE.{name}", bodies, ignore=frozenset({_NOT_FOUND}))

@@ -10,13 +10,15 @@ from stantools.migration.publish import settings
 from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.examine import REMEDY, NotOursError, compare, find_fillers
 from stantools.migration.publish.fillers import AT_ONCE
-from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, Loader, Window
+from stantools.migration.publish.loader import MAX_WINDOW, Loader, Window
 from stantools.migration.publish.source import Source, extent, gaps, missing
 from stantools.migration.target.errors import ApiError, TargetError
 
 if TYPE_CHECKING:
     from stantools.migration.target.jetstream import JetStream
 
+#: From this version on a stream can safely be told its first sequence when it is created.
+_FIRST_SEQUENCE_FROM: Final = (2, 11, 0)
 #: Fillers that may be left when a run is killed: those that are deleted at once, twice, and those on their way.
 _LEFT_FILLERS: Final = 2 * AT_ONCE + MAX_WINDOW
 
@@ -54,20 +56,26 @@ class Filling:
         self._examined = self._created = self._complete = False
         #: The sequence that the stream's first message has to get.
         self._first = source.first if source.count else source.last + 1
-        offset = self._first > 1
-        can_begin = js.connection.version >= CERTAIN_FROM
-        if offset and can_begin:
-            self._loading["first_seq"] = self._first
         self.loader = Loader(js, name, source, self._subjects[0].encode(), generation, origin, window, self._progress)
         self.found = 0
         self.lacking = missing(source)
-        self.needs_purge = offset and not can_begin
+        self.needs_purge = self._first > 1
         self.needs_update = settings.differs(self._loading, self._config)
 
     @property
     def told(self) -> int:
         """How far it is: the last sequence that is known to be stored."""
         return self.loader.told
+
+    def begin_by_configuration(self) -> bool:
+        """Lets the stream be created with its first sequence, so that it need not be purged; tells whether that can be.
+
+        2.10 (seen: 2.10.26) loses all messages of such a stream when the server is killed, older ones do not know it.
+        """
+        if self._js.connection.version >= _FIRST_SEQUENCE_FROM:
+            self._loading["first_seq"] = self._first
+            self.needs_purge = False
+        return not self.needs_purge
 
     async def fill(self, acks: Acks) -> None:
         """Sends what the stream lacks, and creates it if it is not there. May be called again when it has failed.
@@ -211,7 +219,9 @@ class Filling:
             more = extent(source, until, 0).messages - extent(source, self.told, 0).messages
         loader.messages += more
         self._progress(more)
-        loader.fillers = sorted({*compared.fillers, *(each for each in loader.fillers if each <= until)})
+        known = {each for each in loader.fillers if each <= until}
+        loader.fillers = sorted(known.union(compared.fillers))
+        loader.filled += len(loader.fillers) - len(known)
 
     async def _check_whole(self) -> None:
         """Checks that the stream holds as many messages as the source, and removes fillers that have come back."""

@@ -121,7 +121,7 @@ class Loader:
         Raises:
             StantoolsError: Something failed. Messages before `acks.expected` are stored, later ones may be.
         """
-        acks.begin(after + 1)
+        await acks.begin(after + 1)
         self._acks = acks
         self._next = after + 1
         self._chunks: deque[Chunk] = deque()
@@ -139,6 +139,8 @@ class Loader:
                     await self._send_first(batch)
                     certain = True
                 await self._send(batch)
+            if not certain and self._next <= self.source.last:
+                await self._send_first(None)
             await self._fill(self.source.last + 1)
             await self._receive_all()
 
@@ -194,8 +196,12 @@ class Loader:
             )
         return frame
 
-    async def _send_first(self, batch: Batch) -> None:
-        """Sends one message, or filler, and waits until it is stored; finds out how far behind the server is."""
+    async def _send_first(self, batch: Batch | None) -> None:
+        """Sends one message, or filler, and waits until it is stored; finds out how far behind the server is.
+
+        Args:
+            batch: The messages that are to be sent next, if there are any.
+        """
         try:
             await self._send_one(batch, self._next - 1)
         except ApiError as problem:
@@ -205,12 +211,12 @@ class Loader:
             self._shift = self._next - 1 - int(found[1])
             await self._send_one(batch, int(found[1]))
 
-    async def _send_one(self, batch: Batch, expected_last: int) -> None:
-        fillers = int(batch.sequence[0]) != self._next
-        if fillers:
-            frame = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, 1)
+    async def _send_one(self, batch: Batch | None, expected_last: int) -> None:
+        if batch and int(batch.sequence[0]) == self._next:
+            fillers, frame = False, self._frame(batch, 0, expected_last)
         else:
-            frame = self._frame(batch, 0, expected_last)
+            fillers = True
+            frame = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, 1)
         try:
             await self._write(frame, 1, fillers=fillers)
             await self._receive_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stantools.migration.target.errors import ApiError
+from stantools.migration.target.errors import ApiError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from stantools.migration.publish.filling import Filling
@@ -39,3 +39,6 @@ async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) 
             await js.api(operation, body)
         except ApiError:
             continue  # permitted: there is no such stream
+        except PermissionDeniedError:
+            if not operation.startswith("STREAM.PURGE.") or not filling.begin_by_configuration():
+                raise

@@ -22,11 +22,7 @@ from stantools.migration.replay.ledger import Ledger, Position
 from stantools.migration.replay.publisher import Piece, Publisher, header_size, header_text, origin_fields
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
-from stantools.migration.target.errors import (
-    NobodyListensError,
-    PermissionDeniedError,
-    TargetError,
-)
+from stantools.migration.target.errors import NobodyListensError, PermissionDeniedError, TargetError
 from stantools.migration.target.jetstream import JetStream
 
 if TYPE_CHECKING:
@@ -104,7 +100,7 @@ class JetStreamPublisher(Publisher):
                 return subject, await self._jetstream.streams_on(subject)
 
         takes = {}
-        for subject, names in await asyncio.gather(*(find(shown(each)) for each in sorted(set(self.routes.values())))):
+        for subject, names in await asyncio.gather(*(find(shown(each)) for each in sorted(self.subjects))):
             if len(names) != 1:
                 raise TargetError(
                     f"no stream at {self.connection.url} takes the subject {subject}",
@@ -170,7 +166,7 @@ class JetStreamPublisher(Publisher):
                 )
             self.ledger.set_position(channel, self._position(channel, sequence))
         self._behind[stream] = last
-        self.note(f"the stream {stream} had lost messages that it had acknowledged; they were sent again")
+        self.note(f"the stream {stream} had lost messages that it had acknowledged; they are sent again")
 
     async def _send(self, piece: Piece) -> None:
         subject, channel = shown(piece.subject), self._texts[piece.channel]

@@ -133,7 +133,7 @@ class Publisher(ABC):
         routes: Channel -> where it goes.
 
     Attributes:
-        notes: What the user should know; whoever shows them takes them out.
+        say: Tells the user something.
         again: Messages that the target had already, from an earlier attempt.
         published: The number behind the last message that was handed over to the connection.
     """
@@ -146,7 +146,7 @@ class Publisher(ABC):
         self.ledger = ledger
         self.routes = dict(routes)
         self._texts = {channel: header_text(channel) for channel in routes}
-        self.notes: list[str] = []
+        self.say: Callable[[str], None] = lambda _: None
         self.again = 0
         self.published = 0
         self._said: set[str] = set()
@@ -236,10 +236,10 @@ class Publisher(ABC):
         self._bytes_out = 0
 
     def note(self, text: str) -> None:
-        """Notes what the user should know, once."""
+        """Tells the user something, once."""
         if text not in self._said:
             self._said.add(text)
-            self.notes.append(text)
+            self.say(text)
 
     def check(self) -> None:
         """Raises what has ended the leg, if it is over."""
@@ -290,8 +290,8 @@ class Publisher(ABC):
         return MessageRefusedError(
             f"message {sequence} of channel {shown(piece.channel)} has {size} bytes with its envelope, "
             f"{self.connection.url} takes {self.connection.max_payload}",
-            f"raise max_payload of the server and go on, or leave the message out: --seq {sequence + 1}: goes on "
-            "behind it",
+            f"raise max_payload of the server, then go on; or leave it out: begin anew with --seq {sequence + 1}: for "
+            "this channel",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,7 @@ class Outcome:
         finished: Everything is replayed; False if the user stopped it.
         seconds: How long it took.
         again: Messages that the target had already.
-        repeated: Messages that were sent again because the connection broke before they were confirmed.
-        notes: What the user should know.
+        repeated: Messages that were on their way when the connection broke: they were sent again, or found there.
     """
 
     messages: int = 0
@@ -58,7 +57,6 @@ class Outcome:
     seconds: float = 0.0
     again: int = 0
     repeated: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 class Replay:
@@ -94,7 +92,7 @@ class Replay:
         self._pacer = pacer
         self._limited = limited
         self._stop = stop or asyncio.Event()
-        self._say = say or (lambda _: None)
+        self._say = publisher.say = say or (lambda _: None)
         self._progress = progress or (lambda _: None)
         self._resumed = bool(file.state.channels or file.state.streams)
         self._begun = False
@@ -137,7 +135,6 @@ class Replay:
             raise
         finally:
             self._save()
-            self.outcome.notes = self._publisher.notes
             self.outcome.messages = before - self._left()
             self.outcome.again = self._publisher.again
             self.outcome.seconds = loop.time() - started

@@ -118,7 +118,7 @@ async def _streams_there(
             detail = (
                 f"it is there already, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
             )
-            remedy = "--replace deletes it first, --append-missing adds what it lacks at its end; or choose another name"
+            remedy = "--replace deletes it first, --append-missing adds what it lacks at its end; or take another name"
             problems.append(Problem("stream-exists", Severity.ERROR, demand.name, detail, remedy))
     return {name: info or {} for name, info in infos.items()}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.target.errors import ApiError, NoAnswerError, PermissionDeniedError, TargetError
-from stantools.migration.target.jetstream import CHANGE_SECONDS, JetStream, read_answer
+from stantools.migration.target.jetstream import JetStream, read_answer
 from stantools.migration.target.leftovers import find, find_in_time, is_passing, remove, settle_seconds
 from stantools.migration.target.state import state_differences
 from stantools.migration.target.transfer import DroppedError, Transfer, transfer
@@ -32,6 +32,9 @@ PIECE_BYTES: Final = 128 << 10
 CHUNK_TIMEOUT: Final = 30.0
 FINAL_TIMEOUT: Final = 3600.0
 _NAME_IN_USE = 10130
+#: The least number of seconds to wait for the request to be accepted. In a cluster it may go to a server that has just
+#: died, then nobody answers; it is better to clean up and try again soon.
+_REQUEST_SECONDS = 10.0
 _POLL_SECONDS = 0.25
 #: A cluster is asked so often, in seconds, whether the restore is still under way, and so often it may be in doubt.
 _LOOK_SECONDS = 5.0
@@ -147,7 +150,7 @@ class _Restore:
     async def begin(self, state: Mapping[str, Any]) -> str:
         """Asks for the restore; returns the subject that the archive goes to."""
         js = self._js
-        timeout = max(CHANGE_SECONDS, js.connection.options.timeout)
+        timeout = max(_REQUEST_SECONDS, js.connection.options.timeout)
         if js.connection.cluster:
             await self._look_before()
         try:

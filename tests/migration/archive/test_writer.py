@@ -217,7 +217,7 @@ def test_whatever_is_built_is_read(
     messages: list[Message] = []
     for step, time, data in steps:
         number = messages[-1].sequence + step if messages else step
-        messages.append(Message(number, time, data, replies[: number % 7]))
+        messages.append(Message(number, time if messages else time or 1, data, replies[: number % 7]))
     check(messages, (messages[-1].sequence if messages else 0) + behind, parts=parts, **options)
 
 
@@ -276,6 +276,11 @@ class TestRefused:
         for batches in ([batch(numbered([5, 5]))], [batch(numbered([5])), batch(numbered([4]))]):
             assert "after 5" in self.failing(lambda b=batches: build(archive(), b, 9))
         assert "sequence 0 after 0" in self.failing(lambda: build(archive(), [batch([Message(0)])], 9))
+
+    def test_first_message_without_time(self) -> None:
+        messages = [Message(7, 0), Message(8, 1)]
+        assert "message 7 has no time" in self.failing(lambda: build(archive(), [batch([]), batch(messages)], 9))
+        check([Message(6, -1), *messages], 9)
 
     def test_state_of_a_consumer(self) -> None:
         entry = ConsumerEntry("c", {}, ConsumerState((2, 2), (1, 1)))

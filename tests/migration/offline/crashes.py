@@ -16,26 +16,31 @@ from stantools.errors import StantoolsError
 from stantools.migration import prepared as prepared_module
 from stantools.migration import storedir
 from stantools.migration.offline import write_backup
+from stantools.migration.prepared import PreparedStream
 from stantools.migration.storedir import StoreDirectory
 from stantools.store import durable
 from tests.migration.offline.streams import ROWS, prepared, small_store
-from tests.recovery.crashes import CRITICAL, SYNC_WITHOUT_FSYNC, WAYS, child, digest, ends, points
+from tests.recovery.crashes import SYNC_WITHOUT_FSYNC, WAYS, child, digest, ends, points
 
 NOW = 1_700_000_000_000_000_000
 ACCOUNT = Path("server/jetstream/$G")
 
 
+#: What is migrated; planned once, since that changes nothing.
+streams: list[PreparedStream] = []
+
+
 def backup(root: Path) -> None:
-    for stream in prepared(root / "store"):
+    for stream in streams:
         write_backup(root / "out", stream)
 
 
 def place(root: Path) -> None:
-    StoreDirectory(root / "server").place(prepared(root / "store")[-1])
+    StoreDirectory(root / "server").place(streams[-1])
 
 
 def replace(root: Path) -> None:
-    StoreDirectory(root / "server").place(prepared(root / "store")[-1], replace=True)
+    StoreDirectory(root / "server").place(streams[-1], replace=True)
 
 
 def replace_by_renames(root: Path) -> None:
@@ -50,11 +55,14 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
     "replace-by-renames": replace_by_renames,
 }
 
+#: The last points are where names change; each is tried in all ways.
+CRITICAL = {"backup": 5, "place": 7, "replace": 7, "replace-by-renames": 9}
+
 
 def prepare(root: Path, scenario: str) -> None:
-    small_store(root / "store", {name: ROWS[name] for name in ("one", "orders")})
-    there = small_store(root / "other", {"one" if scenario == "place" else "orders": [(9, 1, b"", b"other")]})
-    StoreDirectory(root / "server").place(prepared(there)[0])
+    streams.extend(prepared(small_store(root.with_name("store"), {name: ROWS[name] for name in ("one", "orders")})))
+    there = {"one" if scenario == "place" else "orders": [(9, 1, b"", b"other")]}
+    StoreDirectory(root / "server").place(prepared(small_store(root.with_name("other"), there))[0])
 
 
 def parts(root: Path, scenario: str) -> dict[str, str]:
@@ -83,11 +91,11 @@ def main(name: str, work: Path) -> None:
     assert new != old
     assert hidden(undisturbed) == []
     outcomes: dict[str, int] = {}
-    critical = count - CRITICAL
-    # Before the critical ones nothing has arrived yet. By renames only the end is different.
-    early = [] if name == "replace-by-renames" else range(1, critical, 2)
+    critical = count - CRITICAL[name]
+    # Before the critical ones nothing has arrived yet; that is the same whatever was there before.
+    early = range(1, critical, 4) if name in ("backup", "place") else ()
     for point in (*early, *range(critical, count + 1)):
-        ways = WAYS if point >= critical else WAYS[point // 2 % 3 :][:1]
+        ways = WAYS if point >= critical else WAYS[point // 4 % 3 :][:1]
         for way, left in ends(work, scenario, base, point, ways):
             where = f"point {point} of {count}, {way}"
             have = parts(left, name)

@@ -203,7 +203,7 @@ def test_a_running_server_is_refused(start_server: Callable[..., Any], tmp_path:
         with pytest.raises(RefusedError, match="is in use") as raised:
             StoreDirectory(server.store_dir).place(stream)
         assert raised.value.exit_code == 4
-        assert "--force" in raised.value.remedy
+        assert "stop it first" in raised.value.remedy
         assert _tree(server.store_dir) == before
     server.stop()
     assert _problems(StoreDirectory(server.store_dir).check([stream.plan], quiet=0)) == []

@@ -148,8 +148,12 @@ def test_columns_that_point_outside(kernel: ModuleType) -> None:
 
 
 lines = st.sampled_from(
-    [b"Nats-Msg-Id: a", b"Nats-Msg-Id:a", b"Nats-Expected-Last-Sequence: 4", b"Nats-Expected-X:4", b"Nats-Expected-: "]
-    + [b"Nats-Expected-X", b"A: b", b"", b"Nats-Streaming-Reply: r", b"\r", b"\n", b"Nats-Msg-Id: a\rb"]
+    [
+        b"",
+        *(b"Nats-Msg-Id: a", b"Nats-Msg-Id:a", b"Nats-Expected-Last-Sequence: 4", b"Nats-Expected-X:4"),
+        *(b"Nats-Expected-: ", b"Nats-Expected-X", b"A: b", b"Nats-Streaming-Reply: r"),
+        *(b"\r", b"\n", b"Nats-Msg-Id: a\rb"),
+    ]
 )
 endings = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b""])
 blocks = st.builds(

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Window, publish_stream
-from stantools.migration.publish import asking, loader
+from stantools.migration.publish import Window, asking, loader, publish_stream
 from stantools.migration.publish import consumers as publish_consumers
 from stantools.migration.target.connection import Connection, connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
-from tests import servers
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
 from tests.migration.publish.publisher import long_source
 from tests.migration.publish.test_consumers import durable, place
@@ -127,9 +125,9 @@ def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: p
     server = start_server()
     killer = Killer(monkeypatch)
 
-    async def attempt() -> bool:
+    async def attempt(patience: int) -> bool:
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            killer.left = 9
+            killer.left = patience
             try:
                 await publish(JetStream(connection), "S")
             except Killed:
@@ -139,19 +137,20 @@ def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: p
                 killer.left = 0
         return True
 
+    # A little longer every few times, as making a consumer cannot be continued in the middle.
     attempts = 1
-    while not asyncio.run(attempt()):
+    while not asyncio.run(attempt(8 + attempts // 2)):
         attempts += 1
         assert attempts < 60
     assert attempts > 5
     run(server.url, lambda js: check(js, "S"))
 
 
-@pytest.mark.parametrize("version", ["2.9.10", "2.12.8", "2.15.1"])
+@pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
 def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str) -> None:
     server = start_server(version)
-    source = long_source(60_000)
-    command = [sys.executable, str(Path(__file__).with_name("publisher.py")), server.url, "ORDERS", "60000", "1024"]
+    source = long_source(30_000)
+    command = [sys.executable, str(Path(__file__).with_name("publisher.py")), server.url, "ORDERS", "30000", "512"]
 
     async def kill_at(js: JetStream, reached: int) -> int:
         process = subprocess.Popen(command)
@@ -170,7 +169,7 @@ def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str
         return last
 
     async def work(js: JetStream) -> None:
-        for reached in (999, 2_100, 20_000, 45_000):
+        for reached in (999, 2_100, 15_000):
             assert reached <= await kill_at(js, reached) < source.last
         result = await publish_stream(js, "ORDERS", CONFIG, source, resume=True)
         assert 0 < result.found < source.count and result.messages + result.found == source.count
@@ -181,15 +180,15 @@ def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str
     run(server.url, work)
 
 
-@pytest.mark.parametrize("version", servers.VERSIONS)
+@pytest.mark.parametrize("version", ["2.9.10", "2.10.26", "2.12.8", "2.15.1"])
 def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any], version: str) -> None:
     server = start_server(version)
-    source = long_source(40_000)
+    source = long_source(20_000)
     told: list[int] = []
 
     async def work(js: JetStream) -> Any:
         async def disturb() -> None:
-            for part in (0.2, 0.5, 0.8):
+            for part in (0.3, 0.7):
                 while sum(told) < part * source.count:
                     await asyncio.sleep(0.001)
                 server.kill()
@@ -203,7 +202,7 @@ def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any]
         return result
 
     result = run(server.url, work)
-    assert result.interruptions >= 3
+    assert result.interruptions >= 2
     assert sum(told) == result.messages == source.count
     assert result.state["messages"] == source.count and result.state["last_seq"] == source.last
     assert run(server.url, lambda js: read_back(js, "ORDERS")) == expected(source)

@@ -172,8 +172,11 @@ def test_wrong_use(kernel: ModuleType) -> None:
 
 
 words = st.sampled_from(
-    [b"MSG", b"HMSG", b"PING\r\n", b"\r\n", b"\n", b" ", b"\t", b"s", b"7", b"3", b"8", b"0", b"2", b"12", b"-1", b"ab"]
-    + [b"NATS/1.0 100 Idle\r\n\r\n", b"$JS.ACK.S.c.1.5.6.7.8", b"$JS.ACK.a.b.S.c.1.5.6.7.8", b".", b"9" * 20, b"1" * 19]
+    [
+        *(b"MSG", b"HMSG", b"PING\r\n", b"\r\n", b"\n", b" ", b"\t", b".", b"s", b"ab"),
+        *(b"7", b"3", b"8", b"0", b"2", b"12", b"-1", b"9" * 20, b"1" * 19),
+        *(b"NATS/1.0 100 Idle\r\n\r\n", b"$JS.ACK.S.c.1.5.6.7.8", b"$JS.ACK.a.b.S.c.1.5.6.7.8"),
+    ]
 )
 
 

@@ -1,0 +1,117 @@
+"""The compiled kernels touch nothing outside of the buffers that they are given, and which kernels are used."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stantools.errors import UsageError
+from stantools.migration.archive import kernels
+from stantools.migration.archive.layout import Flaw, RecordColumns, Stop
+from tests.migration.archive.making import TIME, Message, batch
+from tests.migration.archive.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
+
+
+@contextmanager
+def fenced(data: bytes, *, at_end: bool) -> Iterator[Any]:
+    """The data with a page before and behind it that must not be touched; at the end or the start of its own."""
+    page = mmap.PAGESIZE
+    pages = -(-max(len(data), 1) // page)
+    area = mmap.mmap(-1, (pages + 2) * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    offset = page + (pages * page - len(data) if at_end else 0)
+    area[offset : offset + len(data)] = data
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    fences = [ctypes.c_void_p(start), ctypes.c_void_p(start + (pages + 1) * page)]
+    for fence in fences:
+        assert protect(fence, ctypes.c_size_t(page), 0) == 0
+    view = memoryview(area)[offset : offset + len(data)]
+    try:
+        yield view
+    finally:
+        for fence in fences:
+            assert protect(fence, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        view.release()
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="protects pages with mprotect")
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_hashing(native: ModuleType, at_end: bool) -> None:
+    for size in range(100):
+        with fenced(bytes(range(size)), at_end=at_end) as view:
+            for portable in (False, True):
+                assert native.hash64(view, KEY, portable) == native.hash64(bytes(range(size)), KEY, portable)
+            assert native.crc32c(view) == native.crc32c(bytes(range(size)))
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_reading(native: ModuleType, at_end: bool) -> None:
+    """Damage that claims to be longer than it is included."""
+    columns = RecordColumns(9)
+    block = RECORD_5 + RECORD_6 + SKIP_7
+    with fenced(block, at_end=at_end) as view:
+        assert native.scan_records(view, 0, KEY, columns) == (3, 133, Flaw.NONE)
+    blocks = [block[:size] for size in range(len(block))]
+    for place in (0, 1, 2, 3, 20, 21, 42, 45, 62, 63, 71, 72, 73, 74, 103, 106, 123, 124):
+        for value in (0, 1, 0x20, 0x7F, 0x80, 0x82, 0xFF):
+            blocks.append(block[:place] + bytes([value]) + block[place + 1 :])
+    for bad in blocks:
+        with fenced(bad, at_end=at_end) as view:
+            rows, position, flaw = native.scan_records(view, 0, KEY, columns)
+            assert (rows, position, flaw) == native.scan_records(bad, 0, KEY, columns)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize("origin", [False, True])
+def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
+    """Source and block are exactly as large as they must be."""
+    of = batch([Message(3, TIME, b"a", b"reply"), Message(6, -TIME, b"b" * 77), Message(7, 0, b"", b"r")])
+    facts = (of.columns, of.sequence, 0, of.channel, of.subject, origin, KEY, 0, 0, 10_000)
+    out = np.zeros(10_000 + 60, np.uint8)
+    row, end, live, stop = native.encode_records(of.buffer, *facts, out, 0)
+    assert (row, stop) == (3, Stop.DONE)
+    with fenced(bytes(of.buffer), at_end=at_end) as source, fenced(bytes(end), at_end=at_end) as block:
+        target = np.frombuffer(block, np.uint8)
+        assert native.encode_records(source, *facts, target, 0) == (row, end, live, stop)
+        assert target.tobytes() == out[:end].tobytes()
+        for room in range(30, end):
+            with suppress(ValueError):  # the skip records do not fit
+                assert native.encode_records(source, *facts, target[:room], 0)[3] is Stop.FULL
+                assert target[room:].tobytes() == out[room:end].tobytes(), "something was written behind the end"
+        del target
+    with fenced(bytes(300), at_end=at_end) as block:
+        target = np.frombuffer(block, np.uint8)
+        assert native.encode_skips(1, 10, 0, KEY, target, 0) == 300
+        del target
+    with fenced(b"hello" * 20_000, at_end=at_end) as data, fenced(bytes(100_016), at_end=at_end) as block:
+        target = np.frombuffer(block, np.uint8)
+        assert native.frame(data, target, 0) == 100_016
+        del target
+
+
+class TestChoice:
+    @pytest.mark.parametrize(("variable", "name"), [("plain", "plain"), ("native", "native"), ("", "native")])
+    def test_variable(self, native: ModuleType, variable: str, name: str) -> None:
+        code = "from stantools.migration.archive import kernels; print(kernels.NAME)"
+        environment = {**os.environ, "STANTOOLS_KERNELS": variable}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == name
+
+    def test_not_built(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "stantools.migration.archive._native", None)
+        assert kernels._choose("").NAME == "plain"
+        assert kernels._choose("plain").NAME == "plain"
+        with pytest.raises(UsageError, match="not built"):
+            kernels._choose("native")

@@ -1,0 +1,74 @@
+"""Streams restored from archives: every version must show them as they are, with all kinds of gaps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.migration.archive.writer import StreamArchive, measure
+from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.target.jetstream import JetStream
+from stantools.migration.target.restore import restore
+from tests.migration.proof.stores import T0, Record, opened, records, with_js, write_store
+
+
+def restored(server: Any, root: Path, *, last: int | None = None, origin: bool = False) -> Proof:
+    """Restores the only channel of a store and proves it."""
+    (channel,) = opened(root).channels
+
+    class Source:
+        renumbered = False
+        parts = ((channel, channel.raw_name),)
+        count, first, last_known = channel.count, channel.first, channel.last
+        last = last_known
+
+        def read(self, *, after: int = 0, until: int | None = None) -> Any:
+            return channel.read(after=after, until=until)
+
+        def position(self, channel: bytes, sequences: Any) -> list[int]:
+            return list(sequences)
+
+    source = Source()
+    if last is not None:
+        source.last = last
+    config = {"name": "S", "subjects": [channel.name], "storage": "file", "num_replicas": 1}
+
+    async def work(js: JetStream) -> Proof:
+        archive = StreamArchive("S", config, T0, origin=origin, compression="stored")
+        state = measure(source.read(), origin=origin, last=source.last)
+        pieces = archive.pieces(source.read(), lambda: (), source.last)
+        await restore(js, "S", config, {**state.as_json(), "consumer_count": 0}, pieces)
+        return await prove_stream(js, "S", source, origin=origin, via_publish=False)
+
+    return with_js(server.url, work)
+
+
+def with_gaps() -> list[Record]:
+    rows = [*records(20, first=1001), *records(30, first=1031), *records(10, first=200_000), *records(5, first=2**40)]
+    rows[3] = (rows[3][0], rows[3][1], b"_INBOX.reply", rows[3][3])
+    rows[4] = (rows[4][0], rows[4][1], b"", b"")
+    return [*rows, (2**40 + 100, 1, b"r", bytes(range(256)) * 3000)]
+
+
+@pytest.mark.parametrize("origin", [False, True])
+def test_gaps(each_server: Any, tmp_path: Path, origin: bool) -> None:
+    """Leading, inner and giant gaps, replies, times that go back, an empty message and a large one."""
+    started = time.monotonic()
+    proof = restored(each_server, write_store(tmp_path / "s", {"foo.bar": with_gaps()}), origin=origin)
+    assert proof.findings == []
+    assert proof.messages == 66
+    # Not by waiting for messages that older servers believe to be still there.
+    assert time.monotonic() - started < 4
+
+
+def test_a_last_sequence_without_a_message(each_server: Any, tmp_path: Path) -> None:
+    proof = restored(each_server, write_store(tmp_path / "s", {"foo": records(10)}), last=25)
+    assert proof.findings == []
+    assert proof.messages == 10
+
+
+def test_an_empty_channel_with_a_last_sequence(each_server: Any, tmp_path: Path) -> None:
+    assert restored(each_server, write_store(tmp_path / "s", {"foo": []}), last=77).findings == []
