@@ -63,11 +63,13 @@ class Sample:
         seconds: Time taken.
         processor: Processor time of this process and its children, in seconds.
         others: Cores that were busy with something else meanwhile.
+        server: Processor time of the server that it was done with, in seconds.
     """
 
     seconds: float
     processor: float
     others: float
+    server: float = 0.0
 
 
 @dataclass
@@ -92,6 +94,11 @@ class Series:
         return statistics.median(sample.processor for sample in self.samples)
 
     @property
+    def server(self) -> float:
+        """The median of the server's processor time."""
+        return statistics.median(sample.server for sample in self.samples)
+
+    @property
     def others(self) -> float:
         """The median of what others used, in cores."""
         return statistics.median(sample.others for sample in self.samples)
@@ -103,6 +110,7 @@ def race(
     *,
     before: Callable[[], object] | None = None,
     warm: Iterable[Callable[[], object]] = (),
+    server: Callable[[], float] | None = None,
 ) -> dict[str, Series]:
     """Runs every way once a round, round after round, so that a noisy minute hits all of them.
 
@@ -111,6 +119,7 @@ def race(
         rounds: How often.
         before: Run before each measurement, not measured: brings the files back into the page cache.
         warm: Run once before everything, not measured.
+        server: Tells the processor time that a server has used so far: what it does is not counted as somebody else's.
     """
     series = {name: Series() for name in ways}
     for work in warm:
@@ -119,17 +128,19 @@ def race(
         for name, work in ways.items():
             if before:
                 before()
-            series[name].samples.append(timed(work))
+            series[name].samples.append(timed(work, server))
     return series
 
 
-def timed(work: Callable[[], object]) -> Sample:
-    """Runs something once."""
+def timed(work: Callable[[], object], server: Callable[[], float] | None = None) -> Sample:
+    """Runs something once; `server` as for `race`."""
+    served = server() if server else 0.0
     busy, own, begin = _busy(), _own(), time.perf_counter()
     work()
     seconds = time.perf_counter() - begin
     own, busy = _own() - own, _busy() - busy
-    return Sample(seconds, own, max(busy - own, 0.0) / max(seconds, 1 / _TICK))
+    served = server() - served if server else 0.0
+    return Sample(seconds, own, max(busy - own - served, 0.0) / max(seconds, 1 / _TICK), served)
 
 
 def _own() -> float:

@@ -11,11 +11,8 @@ where it is not near 0, look at the processor time. --update writes the tables i
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import tempfile
-import time
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import growth
@@ -24,8 +21,7 @@ import reading
 import starting
 import writing
 from measure import Options
-
-from stantools.format import kernels
+from report import report
 
 _SECTIONS = {
     "reading": reading.section,
@@ -34,7 +30,6 @@ _SECTIONS = {
     "starting": starting.section,
     "memory": memory.section,
 }
-_RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def main() -> None:
@@ -56,29 +51,7 @@ def main() -> None:
             Path(place), given.small_messages, given.large_messages, given.rounds, given.channels, given.large_bytes
         )
         for name in wanted:
-            text = _measure(name, options)
-            print(f"## {name}\n\n{text}\n", flush=True)
-            if given.update:
-                _update(name, text)
-
-
-def _measure(name: str, options: Options) -> str:
-    begin, before = time.perf_counter(), os.getloadavg()[0]
-    text = _SECTIONS[name](options)
-    load = f"load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
-    took = f"{time.perf_counter() - begin:.0f} s"
-    today = datetime.now(UTC).date().isoformat()
-    return f"{text}\n\n*{today}, {kernels.NAME} kernels, {options.rounds} rounds, {load}, {took} in all.*"
-
-
-def _update(name: str, text: str) -> None:
-    """Puts a section's tables between its marks."""
-    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    content = _RESULTS.read_text(encoding="utf-8")
-    if not pattern.search(content):
-        raise SystemExit(f"{_RESULTS}: has no place for {name}")
-    content = pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", content)
-    _RESULTS.write_text(content, encoding="utf-8")
+            report(name, partial(_SECTIONS[name], options), options.rounds, update=given.update)
 
 
 if __name__ == "__main__":

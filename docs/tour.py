@@ -1,6 +1,7 @@
 """Runs the commands in the console blocks of README.md, in order, and puts what they print into it.
 
-A test compares the README with what `tour` returns.
+A test compares the README with what `tour` returns. Where no nats-server can be started, blocks that need one stay as
+they are.
 """
 
 from __future__ import annotations
@@ -13,17 +14,40 @@ import sys
 import tempfile
 from pathlib import Path
 
+from stantools.errors import StantoolsError
+from stantools.migration.target.embedded import find_server
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"```console\n\$ stantools ([^\n]*)\n(.*?)```", re.DOTALL)
 #: What differs from run to run, and what stands in its place.
-_VARYING = ((re.compile(r"read in \d+\.\d+ s"), "read in 0.01 s"),)
+_VARYING = (
+    (re.compile(r"read in \d+\.\d+ s"), "read in 0.01 s"),
+    (re.compile(r"nats://127\.0\.0\.1:\d+"), "nats://127.0.0.1:4222"),
+)
+#: Column of a table that differs as well, with its width -> what stands in every row.
+_LOADED, _RATE = "loaded", "9,000/s"
 
 
 def tour() -> str:
     """Returns the README with the output that its commands have now."""
+    serving = can_serve()
     with tempfile.TemporaryDirectory() as place:
-        return _BLOCK.sub(lambda block: _run(block[1], Path(place)), README.read_text(encoding="utf-8"))
+
+        def fill(block: re.Match[str]) -> str:
+            needed = block[1].startswith("migrate ")
+            return _run(block[1], Path(place)) if serving or not needed else block[0]
+
+        return _BLOCK.sub(fill, README.read_text(encoding="utf-8"))
+
+
+def can_serve() -> bool:
+    """Tells whether there is a nats-server to start."""
+    try:
+        find_server()
+    except StantoolsError:
+        return False
+    return True
 
 
 def _run(command: str, place: Path) -> str:
@@ -36,10 +60,27 @@ def _run(command: str, place: Path) -> str:
         text=True,
         check=False,
     )
-    output = result.stdout
+    output = _same_rates(result.stdout)
     for pattern, text in _VARYING:
         output = pattern.sub(text, output)
     return f"```console\n$ stantools {command}\n{output}```"
+
+
+def _same_rates(output: str) -> str:
+    """Puts the same rate into every row of a table that has a column of rates, which is as wide as its widest."""
+    lines = output.split("\n")
+    for number, line in enumerate(lines):
+        if _LOADED in line.split() and lines[number + 1].startswith("---"):
+            rule = next(
+                r for r in re.finditer("-+", lines[number + 1]) if r.end() == line.index(_LOADED) + len(_LOADED)
+            )
+            for row, text in enumerate(lines[number:], number):
+                if len(text) <= rule.start():
+                    break
+                cell = text[rule.start() : rule.end()].strip()
+                shown = "-" * len(_RATE) if cell.startswith("-") else cell if cell in ("", _LOADED) else _RATE
+                lines[row] = f"{text[: rule.start()]}{shown:>{len(_RATE)}}{text[rule.end() :]}"
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -49,6 +90,8 @@ def main() -> None:
     if changed:
         README.write_text(text, encoding="utf-8")
     sys.stderr.write(f"README.md: {'written' if changed else 'is as it should be'}\n")
+    if not can_serve():
+        sys.stderr.write("README.md: blocks with migrate are as they were: there is no nats-server to start\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `make demo` shows: a store is written, damaged, looked at, and rescued.
+"""What `make demo` shows: a store is written, damaged, looked at, rescued, and migrated to a real nats-server.
 
 Everything happens in demo-out/, which is emptied first. The commands are printed as they could be typed.
 """
@@ -11,12 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
+from stantools.migration.target.embedded import find_server
 from stantools.store.damage import inflict
 from stantools.store.directory import open_datastore
 
 OUT = Path("demo-out")
 STORE, DAMAGED, SAVED = OUT / "store", OUT / "damaged", OUT / "saved"
+PLAN, STREAMS = OUT / "migration.yaml", OUT / "jetstream"
 #: One after the other, to the channels in turn.
 DAMAGES = ("flipped-length", "garbage-middle", "cut-payload", "damaged-subs", "lost-clients")
 
@@ -49,7 +52,25 @@ def main() -> int:
     title("7. The new store")
     run("verify", SAVED)
     run("forecast", SAVED)
-    return conclude()
+
+    title("8. Into JetStream: every channel a stream, every durable a consumer")
+    migrated = migrate()
+    return conclude(migrated=migrated)
+
+
+def migrate() -> bool:
+    """Migrates the salvaged store to a nats-server that is started for it; False if none is installed."""
+    try:
+        find_server()
+    except StantoolsError as problem:
+        say(f"skipped: {problem.message}\n({problem.remedy})")
+        return False
+    target = ("--server", "embedded", "--embedded-store", STREAMS)
+    run("migrate", SAVED, *target, "--plan", PLAN, "--yes")
+
+    title("9. The proof, with the server started again: message by message, consumer by consumer")
+    run("migrate", "verify", PLAN, *target)
+    return True
 
 
 def title(text: str) -> None:
@@ -88,15 +109,18 @@ def kept_by_truncation() -> int:
     return sum(channel["count"] for channel in forecast["channels"].values())
 
 
-def conclude() -> int:
-    """Compares the three stores."""
+def conclude(*, migrated: bool) -> int:
+    """Compares the three stores, and says where everything is."""
     (messages, subs), (saved, saved_subs) = counted(STORE), counted(SAVED)
-    title("8. What was saved")
+    title("10. What was saved")
     say(f"  messages before the damage        {messages:>6}")
     say(f"  with the server's own repair      {kept_by_truncation():>6}")
     say(f"  in the salvaged store             {saved:>6}")
     say(f"  subscriptions before, salvaged    {subs:>6} {saved_subs:>6}")
     say(f"\nThe stores are in {OUT}/; what salvage did is written in {SAVED}/stantools-salvage.json.")
+    if migrated:
+        say(f"The plan of the migration is {PLAN}; the streams are in {STREAMS}:")
+        say(f"nats-server -js -sd {STREAMS} makes them available.")
     return 0 if saved > messages * 0.99 else 1
 
 

@@ -182,22 +182,33 @@ def code(page: Path) -> Iterator[str]:
 
 
 @cache
-def options(verb: str) -> set[str]:
+def commands(verb: str) -> dict[str, click.Command]:
+    """The commands of a verb: by stage, "" for what it does without one."""
     command: click.Command = importlib.import_module(module_of(verb)).command
-    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    if not isinstance(command, click.Group):
+        return {"": command}
+    return {"" if each.hidden else name: each for name, each in command.commands.items()}
+
+
+@cache
+def options(verb: str, stage: str = "") -> set[str]:
+    params = commands(verb)[stage].params
+    names = {name for parameter in params for name in (*parameter.opts, *parameter.secondary_opts)}
     return names | {"-h", "--help"}
 
 
 def check_command(text: str) -> None:
     for verb, rest in re.findall(r"(?:^|[\s/$|;&-])stantools ([a-z][a-z-]+)\b([^|;`]*)", text):
         assert verb in summaries(), text
+        first = rest.split()[0] if rest.split() else ""
+        known = options(verb, first if first in commands(verb) else "")
         for option in re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", rest.split("#")[0]):
-            assert option in options(verb), text
+            assert option in known, text
 
 
 @each_page
 def test_commands_exist_with_their_options(page: Path) -> None:
-    known = set.union(*(options(verb) for verb in summaries()), {"--version"})
+    known = set.union(*(options(verb, stage) for verb in summaries() for stage in commands(verb)), {"--version"})
     for text in code(page):
         check_command(text)
         if re.match("--[a-z]", text):

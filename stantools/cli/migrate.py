@@ -15,6 +15,7 @@ from stantools.cli.migrationoptions import (
     Places,
     Planning,
     applying_options,
+    force_option,
     place_options,
     planning_options,
 )
@@ -187,6 +188,7 @@ _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), me
     metavar="DIR",
     help="With --server embedded: where the server that is started keeps its streams.",
 )
+@force_option
 @applying_options
 @workers_option
 @dry_run_option
@@ -202,6 +204,7 @@ def apply_stage(
     keep_encrypted: bool,
     account: str,
     embedded_store: Path,
+    force: bool,
     applying: Applying,
     workers: int,
     dry_run: bool,
@@ -213,7 +216,7 @@ def apply_stage(
     from stantools.migration.plan.planfile import read_plan
 
     plan = read_plan(plan_file)
-    with opened(places_of(plan, account, embedded_store), connecting_of(plan, connecting)) as target:
+    with opened(places_of(plan, account, embedded_store, force=force), connecting_of(plan, connecting)) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
         problems = _judge(plan, source, target, applying, keep_encrypted, plan_file)
@@ -236,6 +239,14 @@ def apply_stage(
 @click.option("--keep-encrypted", is_flag=True, help="Payloads were migrated as they are stored, without a key.")
 @click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
 @click.option(
+    "--embedded-store",
+    type=click.Path(path_type=Path),
+    default="jetstream",
+    show_default=True,
+    metavar="DIR",
+    help="With --server embedded: where the server that is started keeps its streams.",
+)
+@click.option(
     "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Streams read at the same time."
 )
 @workers_option
@@ -249,6 +260,7 @@ def verify_stage(
     encryption_key: bytes | None,
     keep_encrypted: bool,
     account: str,
+    embedded_store: Path,
     parallel: int,
     workers: int,
     output: str,
@@ -260,7 +272,7 @@ def verify_stage(
     from stantools.migration.prepared import prepare
 
     plan = read_plan(plan_file)
-    with opened(places_of(plan, account, Path("jetstream")), connecting_of(plan, connecting)) as target:
+    with opened(places_of(plan, account, embedded_store), connecting_of(plan, connecting)) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
         with StreamsProgress(progress, "verify", plan.messages) as watch:

@@ -39,6 +39,11 @@ def _together(name: str, make: Callable[..., Any], *decorators: Callable[[Any], 
     return decorate
 
 
+force_option = click.option(
+    "--force", is_flag=True, help="With --jetstream-store: go on although a server seems to use the directory."
+)
+
+
 @dataclass(frozen=True)
 class Places:
     """Where streams go, if not to a running server."""
@@ -48,6 +53,7 @@ class Places:
     jetstream_store: Path | None = None
     account: str = "$G"
     embedded_store: Path = Path("jetstream")
+    force: bool = False
 
     def __post_init__(self) -> None:
         if self.out and self.jetstream_store:
@@ -79,6 +85,7 @@ place_options = _together(
         metavar="DIR",
         help="With --server embedded: where the server that is started keeps its streams.",
     ),
+    force_option,
 )
 
 

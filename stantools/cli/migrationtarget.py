@@ -27,7 +27,7 @@ def opened(places: Places, connecting: ConnectOptions) -> Iterator[Destination]:
     if places.out:
         yield BackupDestination(places.out)
     elif places.jetstream_store:
-        yield StoreDestination(places.jetstream_store, places.account)
+        yield StoreDestination(places.jetstream_store, places.account, force=places.force)
     elif connecting.embedded:
         with EmbeddedServer(places.embedded_store) as server:
             console.note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
@@ -36,7 +36,7 @@ def opened(places: Places, connecting: ConnectOptions) -> Iterator[Destination]:
         yield ServerDestination(connecting)
 
 
-def places_of(plan: Plan, account: str, embedded_store: Path) -> Places:
+def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:
     """Returns the target of a plan, if it is no server."""
     from stantools.migration.plan.model import TargetKind
 
@@ -46,6 +46,7 @@ def places_of(plan: Plan, account: str, embedded_store: Path) -> Places:
         jetstream_store=place if plan.target.kind is TargetKind.STORE else None,
         account=account,
         embedded_store=embedded_store,
+        force=force,
     )
 
 

@@ -79,11 +79,11 @@ class StoreDestination:
     Args:
         path: What the server has as `store_dir`.
         account: The account that the streams go to.
+        force: Go on although a server seems to use it.
     """
 
-    def __init__(self, path: Path, account: str) -> None:
-        self._store = StoreDirectory(path, account)
-        self._account = account
+    def __init__(self, path: Path, account: str, *, force: bool = False) -> None:
+        self._store = StoreDirectory(path, account, force=force)
 
     def reference(self) -> TargetRef:
         """Returns the directory."""

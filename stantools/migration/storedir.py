@@ -7,6 +7,8 @@ it belongs to a cluster, its files are encrypted, or the stream or its subjects 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,9 @@ from stantools.migration.watch import Stage, Unwatched, Watch, counted
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute
 from stantools.store.locks import QUIET_SECONDS
+
+#: Looking for servers takes as long as placing a small stream; it is not done more often than this.
+RECHECK_SECONDS = 0.5
 
 _REPLACE = "--replace puts it aside and places the new one; or choose another name"
 _STOP = "stop it first; if it uses another directory, run this as a user who may look at it and its configuration"
@@ -67,6 +72,7 @@ class StoreDirectory:
         self.path = absolute(path)
         self.account = account
         self._force = force
+        self._unused_at = -math.inf
         self._layout = read_layout(self.path, account)
         self._streams = self._layout.account_directory(account) / STREAMS
 
@@ -167,9 +173,14 @@ class StoreDirectory:
                 raise RefusedError(f"{note.about}: {note.text}; nothing was placed", note.remedy)
 
     def _about_server(self, quiet: float) -> Iterator[Note]:
+        if not quiet and time.monotonic() - self._unused_at < RECHECK_SECONDS:
+            return
+        used = False
         for sign in find_server(self._layout.root, quiet=quiet):
-            level = Level.WARNING if self._force else Level.PROBLEM
-            yield Note(level, str(self.path), f"is in use: {sign}", _STOP)
+            used = True
+            yield Note(Level.WARNING if self._force else Level.PROBLEM, str(self.path), f"is in use: {sign}", _STOP)
+        if not used:
+            self._unused_at = time.monotonic()
 
     def _about_store(self, streams: list[StreamPlan]) -> Iterator[Note]:
         about, layout = str(self.path), self._layout

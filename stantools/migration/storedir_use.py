@@ -75,7 +75,9 @@ class _Process:
         who = f"process {self.pid} is a nats-server"
         setting = self._setting()
         if setting.unknown:
-            return f"{who}, and it cannot be told which store directory it uses ({setting.unknown})"
+            # One that has started has made its directory.
+            unknown = f"{who}, and it cannot be told which store directory it uses ({setting.unknown})"
+            return unknown if root.exists() else ""
         for place in setting.places:
             base = self._seen(place)
             if base is None:

@@ -29,10 +29,13 @@ _EXPIRES = 5
 #: How often it then says that it is alive, and how long we wait for a sign of life.
 _HEARTBEATS = 1
 _SILENCE = 5
+#: Older servers walk through a gap one sequence after the other, some 150 million a second, and do nothing else then.
+_LEAPS_OVER_GAPS = (2, 10, 0)
+_SILENCE_IN_GAPS = 60
 #: How long the server keeps a consumer of which nobody hears any more.
 _INACTIVE = 60
 #: How often we begin again without having got a message meanwhile.
-_ATTEMPTS = 6
+_ATTEMPTS = 5
 _PAUSE = 0.5
 #: How long we wait for the connection to come back.
 _RECONNECT = 60.0
@@ -66,6 +69,7 @@ class Readback:
         self._batch = max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // 2 // max(average, 1)))
         # A request's limit counts headers and subjects, too; no message that clients may send is beyond it.
         self._batch_bytes = max(_BATCH_BYTES, js.connection.max_payload + (1 << 16))
+        self._silence = _SILENCE if js.connection.version >= _LEAPS_OVER_GAPS else _SILENCE_IN_GAPS
         self._subject = subject
         self._consumer = ""
         self._at = 0  # the last sequence that came
@@ -137,9 +141,9 @@ class Readback:
         while self._left and self._at < self._last:
             await self._ask(inbox)
             try:
-                received = await inbox.receive(_SILENCE)
+                received = await inbox.receive(self._silence)
             except TimeoutError:
-                raise _AgainError(f"nothing came for {_SILENCE} s, not even a sign of life") from None
+                raise _AgainError(f"nothing came for {self._silence} s, not even a sign of life") from None
             statuses = received.columns.sequence == 0
             if statuses.any():
                 rows = np.flatnonzero(statuses).tolist()

@@ -10,7 +10,7 @@ from stantools.migration.publish import settings
 from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.examine import REMEDY, NotOursError, compare, find_fillers
 from stantools.migration.publish.fillers import AT_ONCE
-from stantools.migration.publish.loader import MAX_WINDOW, Loader, Window
+from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, Loader, Window
 from stantools.migration.publish.source import Source, extent, gaps, missing
 from stantools.migration.target.errors import ApiError, TargetError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: From this version on a stream can safely be told its first sequence when it is created.
 _FIRST_SEQUENCE_FROM: Final = (2, 11, 0)
+#: What a stream keeps once it has it.
+_LASTING: Final = ("first_seq", "deny_delete", "deny_purge", "sealed")
 #: Fillers that may be left when a run is killed: those that are deleted at once, twice, and those on their way.
 _LEFT_FILLERS: Final = 2 * AT_ONCE + MAX_WINDOW
 
@@ -31,7 +33,6 @@ class Filling:
         found: Messages that were there at first.
         lacking: How many fillers it takes.
         needs_purge: The stream has to be purged after it was created, for its first message to get the right sequence.
-        needs_update: The stream's configuration has to be changed in the end.
     """
 
     def __init__(
@@ -57,10 +58,16 @@ class Filling:
         #: The sequence that the stream's first message has to get.
         self._first = source.first if source.count else source.last + 1
         self.loader = Loader(js, name, source, self._subjects[0].encode(), generation, origin, window, self._progress)
+        self.loader.replicated = int(config.get("num_replicas") or 1) > 1
         self.found = 0
-        self.lacking = missing(source)
         self.needs_purge = self._first > 1
-        self.needs_update = settings.differs(self._loading, self._config)
+        self._leads = self.needs_purge and self.loader.replicated and js.connection.version < CERTAIN_FROM
+        self.lacking = missing(source) + (self._first - 1) * self._leads
+
+    @property
+    def needs_update(self) -> bool:
+        """Whether the stream's configuration has to be changed in the end."""
+        return settings.differs(self._loading, self._config)
 
     @property
     def told(self) -> int:
@@ -86,10 +93,14 @@ class Filling:
         """
         info = await self._js.stream_info(self._name) or await self._create()
         self._check_config(info["config"])
+        if self._leads and int(info["state"]["last_seq"]) < self._first:
+            await self._lead(acks, info["state"])
+            info = await self._info()
         after = await self._position(info)
         if self._complete:
             return
         if after < self._source.last:
+            self._check_deletable(info["config"], after)
             if settings.differs(info["config"], self._loading):
                 await self._update(self._loading, info)
             await self.loader.run(acks, after)
@@ -143,9 +154,25 @@ class Filling:
         return info
 
     async def _update(self, config: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        """Changes the configuration, but not what cannot be changed."""
-        fixed = {key: info["config"][key] for key in ("first_seq",) if key in info["config"]}
-        await self._js.update_stream({**{k: v for k, v in config.items() if k != "first_seq"}, **fixed})
+        """Changes the configuration, but not what cannot be changed any more."""
+        there = info["config"]
+        wanted = {key: value for key, value in config.items() if key != "first_seq"}
+        await self._js.update_stream(wanted | {key: there[key] for key in _LASTING if there.get(key)})
+
+    def _check_deletable(self, there: Mapping[str, Any], after: int) -> None:
+        """Checks that the fillers that are still needed can be deleted again.
+
+        Raises:
+            RefusedError: They cannot.
+        """
+        messages = self._source.count - self.found - self.loader.messages
+        fillers = self._source.last - after - messages
+        if there.get("deny_delete") and fillers:
+            raise RefusedError(
+                f"stream {self._name} does not let messages be deleted (deny_delete), which {fillers} gaps behind "
+                f"sequence {after} take",
+                "remove the stream and migrate again",
+            )
 
     def _check_config(self, there: Mapping[str, Any]) -> None:
         """Checks that a stream that is there is the one to be filled."""
@@ -184,6 +211,23 @@ class Filling:
         self._examined = True
         self.loader.told = until
 
+    async def _lead(self, acks: Acks, state: Mapping[str, Any]) -> None:
+        """Fills the sequences before the first message, and removes what fills them."""
+        first, last = int(state["first_seq"]), int(state["last_seq"])
+        if first == self._first:
+            return
+        if last:
+            there = range(max(1, last - MAX_WINDOW + 1), last + 1)
+            if first != 1 or int(state["messages"]) != last or len(await self._fillers(there)) != len(there):
+                raise NotOursError(f"stream {self._name} holds something at sequence {first} to {last}", REMEDY)
+        self._examined = True
+        if last < self._first - 1:
+            await self.loader.lead(acks, last, self._first)
+        await self._js.purge_stream(self._name, below=self._first)
+
+    async def _fillers(self, sequences: Iterable[int]) -> list[int]:
+        return await find_fillers(self._js, self._name, sequences)
+
     async def _position_of_empty(self, last: int) -> int:
         want = self._first - 1
         if last == 0 and want:
@@ -203,7 +247,7 @@ class Filling:
         compared = await compare(self._js, self._name, self._source, reach, until, self._generation)
         before = extent(self._source, until, _LEFT_FILLERS)
         rest = (each for each in _sequences(before.gaps) if each <= reach)
-        self.loader.fillers = await find_fillers(self._js, self._name, rest) + compared.fillers
+        self.loader.fillers = await self._fillers(rest) + compared.fillers
         self.found = before.messages
         self._progress(self.found)
 
@@ -229,7 +273,7 @@ class Filling:
         beyond = max(int(state["last_seq"]) - self._source.last, 0)
         if int(state["messages"]) > self._source.count + beyond:
             # Fillers that a killed server had deleted may be there again.
-            self.loader.fillers = await find_fillers(self._js, self._name, _sequences(self._gaps()))
+            self.loader.fillers = await self._fillers(_sequences(self._gaps()))
             await self.loader.delete_fillers()
             state = (await self._info())["state"]
             beyond = max(int(state["last_seq"]) - self._source.last, 0)

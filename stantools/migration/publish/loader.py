@@ -3,6 +3,8 @@
 Servers before 2.10 go by a wrong last sequence for `Nats-Expected-Last-Sequence` in a stream that was purged to begin
 at a later sequence: they count from 0, until they are started again (seen: 2.9.10). How far behind they are follows
 from their answer to the first message, which therefore is sent alone; the guards work with that number just as well.
+With several replicas nothing can be stored in such a stream at all; there the sequences before the first message are
+filled, and the fillers purged.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -96,6 +98,7 @@ class Loader:
         fillers: Sequences at which there are fillers.
         filled: How many fillers were stored by this run.
         told: The last sequence that is counted in all this.
+        replicated: The stream has more than one replica.
     """
 
     js: JetStream
@@ -110,6 +113,9 @@ class Loader:
     fillers: list[int] = field(default_factory=list)
     filled: int = 0
     told: int = 0
+    replicated: bool = False
+
+    _leading = False
 
     async def run(self, acks: Acks, after: int) -> None:
         """Sends all messages and fillers behind a sequence, and waits until they are stored.
@@ -121,17 +127,9 @@ class Loader:
         Raises:
             StantoolsError: Something failed. Messages before `acks.expected` are stored, later ones may be.
         """
-        await acks.begin(after + 1)
-        self._acks = acks
-        self._next = after + 1
-        self._chunks: deque[Chunk] = deque()
-        self._bytes = 0
-        self._shift = 0
-        self._out = bytearray(1 << 20)
-        certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1
-        with contextlib.ExitStack() as self._stack:
-            self._watched: set[str] = set()
-            self._watch(self.subject)
+        # With several replicas such a stream is not purged before there is a message.
+        certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1 or self.replicated
+        async with self._begun(acks, after):
             for batch in self.source.read(after=after):
                 self._watch(batch.subject)
                 check_names(batch, origin=self.origin)
@@ -143,6 +141,39 @@ class Loader:
                 await self._send_first(None)
             await self._fill(self.source.last + 1)
             await self._receive_all()
+
+    async def lead(self, acks: Acks, after: int, until: int) -> None:
+        """Sends fillers, for them to be purged, not deleted.
+
+        Args:
+            acks: Where their answers come.
+            after: The last sequence of the stream.
+            until: The sequence of the first message.
+
+        Raises:
+            StantoolsError: Something failed.
+        """
+        self._leading = True
+        try:
+            async with self._begun(acks, after):
+                await self._fill(until)
+                await self._receive_all()
+        finally:
+            self._leading = False
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, acks: Acks, after: int) -> AsyncIterator[None]:
+        await acks.begin(after + 1)
+        self._acks = acks
+        self._next = after + 1
+        self._chunks: deque[Chunk] = deque()
+        self._bytes = 0
+        self._shift = 0
+        self._out = bytearray(1 << 20)
+        with contextlib.ExitStack() as self._stack:
+            self._watched: set[str] = set()
+            self._watch(self.subject)
+            yield
 
     def _watch(self, subject: bytes) -> None:
         """Has failures to publish to a subject told."""
@@ -261,7 +292,8 @@ class Loader:
                 self._bytes -= chunk.size
                 self.told = chunk.end - 1
                 if chunk.fillers:
-                    self.fillers += range(chunk.end - chunk.messages, chunk.end)
+                    if not self._leading:
+                        self.fillers += range(chunk.end - chunk.messages, chunk.end)
                     self.filled += chunk.messages
                 else:
                     self.messages += chunk.messages

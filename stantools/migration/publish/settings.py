@@ -77,9 +77,9 @@ def with_max_bytes(loading: Mapping[str, Any], config: Mapping[str, Any]) -> dic
 
 
 def final_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the configuration that a stream gets in the end, with the duplicate window written out."""
+    """Returns the configuration that a stream gets in the end, with two defaults written out."""
     age = config.get("max_age") or _DEFAULT_WINDOW
-    return {"duplicate_window": min(_DEFAULT_WINDOW, age), **config}
+    return {"duplicate_window": min(_DEFAULT_WINDOW, age), "discard": "old", **config}
 
 
 def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

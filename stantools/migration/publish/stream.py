@@ -25,7 +25,7 @@ from stantools.migration.publish.filling import Filling
 from stantools.migration.publish.loader import Window
 from stantools.migration.publish.patience import Patience
 from stantools.migration.publish.permissions import probe
-from stantools.migration.publish.source import Source, missing
+from stantools.migration.publish.source import Source
 
 if TYPE_CHECKING:
     from stantools.migration.target.jetstream import JetStream
@@ -100,11 +100,10 @@ async def publish_stream(
     """
     began = time.monotonic()
     filling = Filling(js, name, config, source, origin, generation, window or Window(), progress)
-    lacking = missing(source)
-    if lacking > filler_limit:
+    if filling.lacking > filler_limit:
         raise RefusedError(
-            f"stream {name}: {lacking} sequences between its first and its last have no message, and publishing leaves "
-            f"a gap only by filling and emptying it; the limit is {filler_limit}",
+            f"stream {name}: {filling.lacking} sequences have no message, and publishing leaves a gap only by filling "
+            f"and emptying it; the limit is {filler_limit}",
             "restore an archive, which can have gaps of any size, or allow more fillers",
         )
     there = await js.stream_info(name)

@@ -12,7 +12,7 @@ import pytest
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
 from stantools.migration.offline import check_backup, prove_backup, write_backup
 from stantools.migration.offlineread import ARCHIVE, REQUEST
-from stantools.migration.plan.options import Consumers
+from stantools.migration.plan.options import Consumers, Override
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
 from tests.migration.offline.officialcli import restore
@@ -131,6 +131,27 @@ def test_other_consumers_and_configurations_are_seen(tmp_path: Path) -> None:
     [finding] = prove_backup(result.directory, stream).findings
     assert finding.code == "stream-config"
     assert "max_age is 5 instead of 0" in finding.detail
+
+
+def test_many_channels_in_one_stream(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """Numbered anew, with their origin as headers, and the durable translated."""
+    store = small_store(tmp_path / "store")
+    [stream] = prepared(store, overrides=(Override(">", stream="ALL"),))
+    result = write_backup(tmp_path / "out", stream)
+    assert write_backup(tmp_path / "out", stream).present
+    server = start_server()
+    asyncio.run(restore(server.url, result.directory))
+    seen = asyncio.run(read_stream(server.url, "ALL"))
+    assert [message.sequence for message in seen] == list(range(1, sum(map(len, ROWS.values())) + 1))
+    for channel, rows in ROWS.items():
+        found = [m for m in seen if m.headers["Nats-Streaming-Channel"] == channel]
+        assert [(int(m.headers["Nats-Streaming-Sequence"]), m.timestamp, m.data) for m in found] == [
+            (sequence, timestamp, data) for sequence, timestamp, _, data in rows
+        ]
+    assert asyncio.run(consumers_of(server.url, "ALL"))["dur"].num_ack_pending == len(PENDING)
+    [exact, *_] = prepared(store)
+    object.__setattr__(exact.plan, "name", "ALL")
+    assert {f.code for f in prove_backup(result.directory, exact).findings} >= {"message-missing", "message-extra"}
 
 
 def test_every_damaged_byte_is_found(tmp_path: Path) -> None:

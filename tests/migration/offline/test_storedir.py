@@ -228,6 +228,7 @@ def test_a_server_that_was_started_meanwhile(
     server = _stopped(start_server)
     before = _tree(server.store_dir)
     entries = type(stream).entries
+    monkeypatch.setattr("stantools.migration.storedir.RECHECK_SECONDS", 0)
 
     def start(self: Any) -> Any:
         server.start()

@@ -95,6 +95,8 @@ def test_a_server_whose_place_cannot_be_told(
 ) -> None:
     # Not a real one: while it ran, it would stop whoever else is looking.
     monkeypatch.setattr("stantools.migration.storedir_use._servers", lambda: iter([_Process(os.getpid(), arguments)]))
+    assert list(find_server(tmp_path / "jetstream", quiet=0)) == []
+    (tmp_path / "jetstream").mkdir()
     found = list(find_server(tmp_path / "jetstream", quiet=0))
     if not reason:
         assert found == []

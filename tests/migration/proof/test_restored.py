@@ -46,18 +46,20 @@ def restored(server: Any, root: Path, *, last: int | None = None, origin: bool =
     return with_js(server.url, work)
 
 
-def with_gaps() -> list[Record]:
-    rows = [*records(20, first=1001), *records(30, first=1031), *records(10, first=200_000), *records(5, first=2**40)]
+def with_gaps(giant: int) -> list[Record]:
+    rows = [*records(20, first=1001), *records(30, first=1031), *records(10, first=200_000), *records(5, first=giant)]
     rows[3] = (rows[3][0], rows[3][1], b"_INBOX.reply", rows[3][3])
     rows[4] = (rows[4][0], rows[4][1], b"", b"")
-    return [*rows, (2**40 + 100, 1, b"r", bytes(range(256)) * 3000)]
+    return [*rows, (giant + 100, 1, b"r", bytes(range(256)) * 3000)]
 
 
 @pytest.mark.parametrize("origin", [False, True])
 def test_gaps(each_server: Any, tmp_path: Path, origin: bool) -> None:
     """Leading, inner and giant gaps, replies, times that go back, an empty message and a large one."""
     started = time.monotonic()
-    proof = restored(each_server, write_store(tmp_path / "s", {"foo.bar": with_gaps()}), origin=origin)
+    # Servers of 2.9 walk through a gap.
+    giant = 10**7 if each_server.version.startswith("2.9.") else 2**40
+    proof = restored(each_server, write_store(tmp_path / "s", {"foo.bar": with_gaps(giant)}), origin=origin)
     assert proof.findings == []
     assert proof.messages == 66
     # Not by waiting for messages that older servers believe to be still there.

@@ -94,7 +94,8 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
     await js.connection.flush()
     name = f"reader{client.new_inbox()[-8:]}"
     config = {"name": name, "deliver_subject": inbox.subject, "ack_policy": "none", "deliver_policy": "all"}
-    more = {"flow_control": False, "mem_storage": True, "inactive_threshold": 60 * 10**9}
+    # With one replica it might be given to a server that is down.
+    more = {"num_replicas": info["config"]["num_replicas"], "mem_storage": True, "inactive_threshold": 60 * 10**9}
     await js.consumer_create(stream, config | more)
     found: list[Message] = []
     try:

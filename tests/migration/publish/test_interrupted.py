@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Window, asking, loader, publish_stream
+from stantools.migration.publish import Window, asking, filling, loader, publish_stream
 from stantools.migration.publish import consumers as publish_consumers
 from stantools.migration.target.connection import Connection, connect
 from stantools.migration.target.jetstream import JetStream
@@ -82,12 +82,27 @@ async def check(js: JetStream, name: str) -> None:
         assert found["config"]["max_ack_pending"] == 500
 
 
+def fill_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with several replicas on old servers."""
+    init = filling.Filling.__init__
+
+    def leading(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        self._leads = self.loader.replicated = True
+
+    monkeypatch.setattr(filling.Filling, "__init__", leading)
+
+
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("version", ["2.9.10", "2.10.26", "2.15.1"])
+@pytest.mark.parametrize(
+    ("version", "leading"), [("2.9.10", False), ("2.10.26", False), ("2.15.1", False), ("2.9.10", True)]
+)
 def test_killed_at_every_step(
-    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, before: bool
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, before: bool, leading: bool
 ) -> None:
     server = start_server(version)
+    if leading:
+        fill_the_beginning(monkeypatch)
     killer = Killer(monkeypatch)
     killer.before = before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -64,9 +65,10 @@ def test_headers_and_payloads(start_server: Callable[..., Any], origin: bool) ->
     async def work(js: JetStream) -> None:
         await publish_stream(js, "S", config, source, origin=origin, generation=3)
         assert await read_back(js, "S") == expected(source, origin=origin)
-        answer = await js.connection.client.jetstream().get_msg("S", 4)
-        assert answer.headers and answer.headers["Nats-Msg-Id"] == "größer:3:4"
-        assert answer.headers["Nats-Expected-Last-Sequence"] == "3"
+        message = await js.message("S", 4)
+        assert message
+        block = base64.b64decode(message["hdrs"])
+        assert block.endswith("\r\nNats-Msg-Id: größer:3:4\r\nNats-Expected-Last-Sequence: 3\r\n\r\n".encode())
 
     run(start_server().url, work)
 
@@ -246,19 +248,28 @@ def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., Any], ve
 def test_catching_up(start_server: Callable[..., Any]) -> None:
     """What has been added to the source since, also where the stream has its limits already."""
     items = numbered(*(n for n in range(5, 400) if n % 9))
+    config = {**CONFIG, "max_msgs": 1000, "deny_purge": True}
 
     async def work(js: JetStream) -> None:
-        config = {**CONFIG, "max_msgs": 1000, "deny_delete": True}
         for until in (100, 101, 250, len(items)):
-            source = FakeSource(items[:until], last=items[until - 1].sequence + 3)
+            source = FakeSource(items[:until])
             result = await publish_stream(js, "S", config, source, resume=True)
             assert result.messages + result.found == until
             assert await read_back(js, "S") == expected(source)
-        info = await js.stream_info("S")
-        assert info and info["config"]["max_msgs"] == 1000
+            info = await js.stream_info("S")
+            assert info and info["config"]["max_msgs"] == 1000 and info["config"]["deny_purge"]
+        # Once it has its configuration nothing can be deleted from it.
+        whole = {**config, "deny_delete": True}
+        await publish_stream(js, "S", whole, source, resume=True)
+        more = FakeSource([*items, *numbered(400, 401)])
+        await publish_stream(js, "S", whole, more, resume=True)
+        assert await read_back(js, "S") == expected(more)
+        gap = FakeSource([*more.items, *numbered(403)])
+        with pytest.raises(
+            RefusedError, match=r"does not let messages be deleted \(deny_delete\), which 1 gaps behind"
+        ):
+            await publish_stream(js, "S", whole, gap, resume=True)
 
-    # The gap behind the last message of one source holds messages of the next: not where it is longer than before.
-    items = [item for item in items if item.sequence not in range(115, 119)]
     run(start_server().url, work)
 
 
@@ -266,12 +277,12 @@ def test_too_many_fillers(start_server: Callable[..., Any]) -> None:
     source = FakeSource(numbered(1, 2_000_000))
 
     async def work(js: JetStream) -> None:
-        with pytest.raises(RefusedError, match="1999998 sequences between its first and its last") as caught:
+        with pytest.raises(RefusedError, match="1999998 sequences have no message") as caught:
             await publish_stream(js, "S", CONFIG, source)
         assert "restore an archive" in caught.value.remedy
         assert await js.stream_info("S") is None
-        result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 30_000)), filler_limit=29_998)
-        assert (result.state["messages"], result.state["num_deleted"]) == (2, 29_998)
+        result = await publish_stream(js, "S", CONFIG, FakeSource(numbered(1, 9_000)), filler_limit=8_998)
+        assert (result.state["messages"], result.state["num_deleted"]) == (2, 8_998)
 
     run(start_server().url, work)
 

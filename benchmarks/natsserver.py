@@ -1,0 +1,74 @@
+"""A real nats-server on the same machine and cores, and what processor time it takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from measure import REPOSITORY
+
+from stantools.migration.target.embedded import EmbeddedServer, find_server
+
+sys.path.insert(0, str(REPOSITORY))
+from tests import servers  # noqa: E402
+
+_TICK = os.sysconf("SC_CLK_TCK")
+#: A server is at rest when it has used no processor time for so many seconds.
+_REST_SECONDS = 0.3
+_REST_AT_MOST = 30.0
+
+
+class Server:
+    """A running server.
+
+    Attributes:
+        url: Where clients connect.
+        version: Its version.
+    """
+
+    def __init__(self, embedded: EmbeddedServer, pid: int) -> None:
+        self.url = embedded.url
+        self.version = embedded.version
+        self._pid = pid
+
+    def processor(self) -> float:
+        """The processor time that it has used so far, in seconds."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICK
+
+    def memory(self) -> float:
+        """The most memory that it has had, in MiB."""
+        for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("the kernel does not tell")
+
+    def rest(self) -> None:
+        """Waits until it has nothing left to do, such as removing the files of a deleted stream."""
+        used, since = self.processor(), time.monotonic()
+        deadline = since + _REST_AT_MOST
+        while time.monotonic() - since < _REST_SECONDS and time.monotonic() < deadline:
+            time.sleep(0.05)
+            now = self.processor()
+            if now > used + 1 / _TICK:
+                used, since = now, time.monotonic()
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Server]:
+    """Starts the newest server that there is; it runs as long as the `with` block.
+
+    Args:
+        directory: For its streams.
+    """
+    newest = servers.binary(servers.NEWEST)
+    note = directory.with_suffix(".pid")
+    embedded = EmbeddedServer(
+        directory, binary=newest if newest.exists() else find_server(), config={"pid_file": str(note)}
+    )
+    with embedded:
+        yield Server(embedded, int(note.read_text()))

@@ -1,0 +1,240 @@
+"""`stantools migrate` onto servers as they are met: clusters, encrypted stores, tight accounts, restarts, no room."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import ExitCode
+from tests import servers
+from tests.migration.reading import state_of
+from tests.migration.test_migrate import (
+    COMMAND,
+    big_store,
+    channels_of,
+    check_all,
+    count_streams,
+    run,
+    store,
+    stored,
+    stream_of,
+    streamed,
+)
+
+__all__ = ["big_store", "store"]
+
+
+def jetstream(directory: Path, **more: Any) -> dict[str, Any]:
+    return {"store_dir": str(directory), "max_mem": 1 << 28, "max_file": 10 << 30, **more}
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, "2.12.8", servers.NEWEST])
+def test_an_encrypted_jetstream(version: str, store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    config = {"jetstream": jetstream(tmp_path / "sealed", key="a very secret key", cipher="aes")}
+    server = start_server(version, config=config)
+    run(tmp_path / "work", "migrate", store, "--server", server.url, "--yes")
+    check_all(store, server.url)
+    server.stop()
+    server.start()
+    check_all(store, server.url)
+    marker = b'"customer"'
+    assert any(marker in path.read_bytes() for path in store.rglob("*.dat"))
+    assert not any(marker in path.read_bytes() for path in (tmp_path / "sealed").rglob("*") if path.is_file())
+
+
+_RESTORER = {
+    "user": "restorer",
+    "password": "secret",
+    "permissions": {
+        "publish": [
+            "$JS.API.STREAM.RESTORE.*",
+            "$JS.SNAPSHOT.RESTORE.*.*",
+            "$JS.API.STREAM.INFO.*",
+            "$JS.API.STREAM.NAMES",
+            "$JS.API.INFO",
+        ],
+        "subscribe": ["_INBOX.>"],
+    },
+}
+_PUBLISHER = {
+    "user": "publisher",
+    "password": "secret",
+    "permissions": {"publish": {"allow": [">"], "deny": ["$JS.API.STREAM.RESTORE.>"]}, "subscribe": ["_INBOX.>"]},
+}
+
+
+def test_tight_permissions(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    users = [_RESTORER, _PUBLISHER, {"user": "admin", "password": "secret"}]
+    server = start_server(config={"authorization": {"users": users}})
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "password").write_text("secret\n")
+    words = ["migrate", store, "--server", server.url, "--yes", "--password-file", "password"]
+    denied = run(place, *words, "--user", "publisher", expect=ExitCode.REFUSED)
+    assert "may not publish to $JS.API.STREAM.RESTORE" in denied.stdout + denied.stderr
+    admin = server.url.replace("nats://", "nats://admin:secret@")
+    assert asyncio.run(count_streams(admin)) == 0
+    run(place, *words, "--user", "restorer", "--proof", "counts")
+    check_all(store, admin)
+    run(place, *words, "--user", "publisher", "--via", "publish", "--plan", "p.yaml", "--subject-prefix", "p.",
+        "--stream-prefix", "p_")  # fmt: skip
+    channel = channels_of(store)[0]
+    assert len(streamed(admin, f"p_{stream_of(channel)}")) == len(stored(store, channel))
+    (place / "password").write_text("wrong")
+    wrong = run(place, *words, "--user", "restorer", expect=ExitCode.UNREACHABLE)
+    assert "wrong" not in wrong.stderr.replace("wrong user", "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"max_streams": 2}, "streams"),
+        ({"max_store": 20_000}, "bytes of storage"),
+        ({"max_consumers": 1}, "consumers"),
+    ],
+)
+def test_limits_of_the_account(
+    limits: dict[str, Any], says: str, store: Path, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    accounts = {"A": {"jetstream": {"max_mem": 1 << 20, **limits}, "users": [{"user": "a", "password": "a"}]}}
+    server = start_server(config={"accounts": accounts})
+    url = server.url.replace("nats://", "nats://a:a@")
+    refused = run(tmp_path / "w", "migrate", store, "--server", url, "--yes", expect=ExitCode.REFUSED)
+    assert says in refused.stdout + refused.stderr
+    assert "a:a" not in refused.stdout + refused.stderr
+    assert asyncio.run(count_streams(url)) == 0
+
+
+def test_jetstream_is_off(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server(jetstream=False)
+    refused = run(tmp_path / "w", "migrate", store, "--server", server.url, "--yes", expect=ExitCode.REFUSED)
+    assert "JetStream" in refused.stdout + refused.stderr
+
+
+def test_messages_over_max_payload(
+    golden_copy: Callable[[str], Path], start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    root, server = golden_copy("basic"), start_server(config={"max_payload": 1 << 18})
+    words = ["migrate", root, "--server", server.url, "--yes"]
+    refused = run(tmp_path / "a", *words, "--via", "publish", expect=ExitCode.REFUSED)
+    assert "max_payload" in refused.stdout + refused.stderr
+    assert asyncio.run(count_streams(server.url)) == 0
+    warned = run(tmp_path / "b", *words, "--proof", "counts")
+    assert "max_payload" in warned.stdout
+
+
+def test_messages_that_expire_at_once(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server()
+    done = run(tmp_path / "w", "migrate", store, "--server", server.url, "--yes", "--max-age", "24h")
+    assert done.stdout.count("are older than max_age 1d") == 3
+    for channel in channels_of(store):
+        assert asyncio.run(state_of(server.url, stream_of(channel))).state.last_seq == max(stored(store, channel))
+
+
+def test_a_domain(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server(config={"jetstream": jetstream(tmp_path / "js", domain="hub")})
+    words = ["migrate", store, "--server", server.url, "--yes"]
+    run(tmp_path / "w", *words, "--js-domain", "hub")
+    check_all(store, server.url)
+    lost = run(tmp_path / "v", *words, "--js-domain", "nowhere", "--timeout", "1", expect=ExitCode.REFUSED)
+    assert "domain" in lost.stdout + lost.stderr
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with little room."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+def test_the_servers_disk_is_full(
+    version: str, big_store: Path, start_server: Callable[..., Any], full_disk: Path, tmp_path: Path
+) -> None:
+    # Old servers stage archives in the directory for temporary files, which is on another disk here.
+    server = start_server(version, config={"jetstream": jetstream(full_disk)})
+    place = tmp_path / "work"
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", 1, "--restore-timeout", 30]
+    failed = run(place, *words, expect=ExitCode.UNREACHABLE)
+    assert "stream" in failed.stderr
+    assert "go on with" in failed.stderr
+
+
+def test_the_server_restarts_midway(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    place.mkdir()
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--via", "publish", "--parallel", "1"]
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 20
+    while asyncio.run(count_streams(server.url)) < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    server.stop()
+    time.sleep(0.3)
+    server.start()
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output.decode()
+    for channel in channels_of(big_store):
+        assert streamed(server.url, stream_of(channel)).keys() == stored(big_store, channel).keys()
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Path) -> None:
+    """Three replicas; a node is killed while streams are restored; the same command, if needed again, finishes."""
+    if not servers.binary(version).exists():
+        pytest.skip(f"nats-server {version} is not here")
+    with servers.Cluster(tmp_path / "cluster", version) as cluster:
+        urls = ",".join(cluster.urls)
+        words = ["migrate", big_store, "--server", urls, "--yes", "--replicas", "3", "--parallel", "1"]
+        place = tmp_path / "work"
+        place.mkdir()
+        victim = cluster.servers[2]
+        killer = threading.Timer(1.2, victim.kill)
+        killer.start()
+        code = 1
+        for _ in range(4):
+            done = subprocess.run([*COMMAND, *map(str, words)], cwd=place, capture_output=True, text=True, timeout=120)
+            assert "Traceback" not in done.stderr
+            code = done.returncode
+            if code == 0:
+                break
+            time.sleep(1)
+        killer.join()
+        assert code == 0, done.stdout + done.stderr
+        victim.start()
+        check_all(big_store, cluster.servers[0].url)
+        for channel in channels_of(big_store):
+            info = asyncio.run(state_of(cluster.servers[1].url, stream_of(channel)))
+            assert info.config.num_replicas == 3
+
+
+def test_ctrl_c_says_how_to_go_on(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    place.mkdir()
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--via", "publish", "--parallel", "1"]
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 20
+    while asyncio.run(count_streams(server.url)) < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(2)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.INTERRUPTED, errors
+    assert "stantools migrate apply store.migration.yaml" in errors
+    assert "Traceback" not in errors
+    run(place, "migrate", "apply", "store.migration.yaml", "--yes")
+    assert (place / "store.migration.yaml.journal").exists()
