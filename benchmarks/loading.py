@@ -58,7 +58,7 @@ def _compare(bench: Bench, place: Path, store: Path, less: Path, size: int, targ
 
     def command(*more: object) -> None:
         plan = place / f"plan{next(numbers)}.yaml"
-        words = ("migrate", store, "--server", bench.server.url, "--plan", plan, "--yes", "--progress", "never", *more)
+        words = ("migrate", store, "--server", bench.server.url, "--plan", plan, "--yes", "--progress", "none", *more)
         run(stantools(*words), accept=(0,))
 
     ways = {

@@ -25,7 +25,7 @@ def _compare(bench: Bench, place: Path, store: Path, count: int, rounds: int) ->
     plans = iter(range(1 << 30))
 
     def command() -> None:
-        words = ("--plan", place / f"plan{next(plans)}.yaml", "--yes", "--progress", "never")
+        words = ("--plan", place / f"plan{next(plans)}.yaml", "--yes", "--progress", "none")
         run(stantools("migrate", store, "--server", bench.server.url, *words))
 
     ways: dict[str, Callable[[], object]] = {

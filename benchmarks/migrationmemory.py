@@ -44,7 +44,7 @@ def _measure(options: Options, size: int) -> list[tuple[object, ...]]:
 
 
 def _run(bench: Bench, plan: Path, store: Path, volume: int, words: tuple[str, ...]) -> tuple[object, ...]:
-    always = ("--server", bench.server.url, "--plan", plan, "--yes", "--progress", "never")
+    always = ("--server", bench.server.url, "--plan", plan, "--yes", "--progress", "none")
     seconds, most = peak_memory(stantools("migrate", store, *always, *words))
     figures = (f"{x:.0f}" for x in _figures(most, bench.server.memory()))
     target = verdict(f"≤ {_MEMORY} MB", most.peak * _MIB <= _MEMORY * MB)

@@ -36,7 +36,7 @@ def _compare(bench: Bench, place: Path, store: Path, size: int, rounds: int) -> 
     def replay(kind: str) -> None:
         if kind == "jetstream":
             bench.run(bench.js.create_stream({"name": stream.name, "subjects": [subject]}))
-        words = ("--to", bench.server.url, "--as", kind, "--speed", "max", "--progress", "never")
+        words = ("--to", bench.server.url, "--as", kind, "--speed", "max", "--progress", "none")
         run(stantools("replay", store, *words, "--state", place / f"state{next(states)}"))
 
     ways: dict[str, tuple[Callable[[], object], int]] = {

@@ -223,6 +223,10 @@ class _Job:
             return Outcome.COMPLETE
         if begun and self._journal.facts(name).get("way") == Way.PUBLISH:
             return Outcome.CONTINUED
+        if begun and not info["state"]["last_seq"]:
+            # In a cluster a restore that was cut off can leave its name behind, with nothing in it.
+            await self._js.delete_stream(name)
+            return Outcome.MIGRATED
         if self._options.existing is Existing.APPEND:
             return Outcome.APPENDED
         if self._options.existing is Existing.REPLACE:

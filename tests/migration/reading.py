@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import nats
+import nats.errors
+import nats.js.errors
 from nats.js.api import AckPolicy, ConsumerConfig
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -21,14 +26,24 @@ class Seen:
     data: bytes
 
 
+async def patiently(ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Asks again for a while: a cluster that has just lost a server, or got it back, does not answer everything."""
+    for _ in range(5):
+        try:
+            return await ask()
+        except (nats.errors.TimeoutError, nats.js.errors.ServiceUnavailableError):
+            await asyncio.sleep(1)
+    return await ask()
+
+
 async def read_stream(url: str, stream: str, **connect: Any) -> list[Seen]:
     """Reads every message of a stream, in order."""
     client = await nats.connect(url, **connect)
     try:
-        js = client.jetstream()
-        count = (await js.stream_info(stream)).state.messages
+        js = client.jetstream(timeout=10)
         config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30)
-        subscription = await js.pull_subscribe("", stream=stream, config=config, durable=None)
+        count = (await patiently(lambda: js.stream_info(stream))).state.messages
+        subscription = await patiently(lambda: js.pull_subscribe("", stream=stream, config=config, durable=None))
         seen: list[Seen] = []
         while len(seen) < count:
             for message in await subscription.fetch(min(500, count - len(seen)), timeout=10):

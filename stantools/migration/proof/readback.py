@@ -138,12 +138,18 @@ class Readback:
             self._left = 0
 
     async def _deliveries(self, inbox: Inbox) -> AsyncGenerator[Received, None]:
+        quiet = 0
         while self._left and self._at < self._last:
             await self._ask(inbox)
             try:
-                received = await inbox.receive(self._silence)
+                received = await inbox.receive(_SILENCE)
             except TimeoutError:
-                raise _AgainError(f"nothing came for {self._silence} s, not even a sign of life") from None
+                quiet += _SILENCE
+                if quiet >= self._silence:
+                    raise _AgainError(f"nothing came for {quiet} s, not even a sign of life") from None
+                self._due = 0  # what was asked for is over, although nobody said so
+                continue
+            quiet = 0
             statuses = received.columns.sequence == 0
             if statuses.any():
                 rows = np.flatnonzero(statuses).tolist()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -26,6 +27,7 @@ from stantools.migration.publish.receiving import receive
 from stantools.migration.publish.writing import send_frames
 from stantools.migration.target.errors import ApiError, NoAnswerError
 from stantools.migration.wire.receive import open_inbox
+from stantools.store.directory import subject_matches
 
 if TYPE_CHECKING:
     from stantools.migration.publish.source import Source
@@ -143,10 +145,9 @@ async def _create(js: JetStream, stream: str, config: Mapping[str, Any]) -> None
 
 def _existing(source: Source, start: int, end: int, subject: str | None) -> Iterator[np.ndarray[Any, Any]]:
     """The sequences from `start` to `end` that have a message on the subject."""
-    wanted = None if subject is None else subject.encode()
     for batch in source.read(after=start - 1):
         sequences = batch.sequence[batch.sequence <= end]
-        if wanted is None or batch.subject == wanted:
+        if subject is None or subject_matches(subject, os.fsdecode(batch.subject)):
             yield sequences
         if len(sequences) < len(batch):
             return

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.examine import REMEDY, NotOursError, compare, find_fillers
 from stantools.migration.publish.fillers import AT_ONCE
-from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, Loader, Window
+from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, MAX_WINDOW_BYTES, Loader, Window
 from stantools.migration.publish.source import Source, extent, gaps, missing
 from stantools.migration.target.errors import ApiError, TargetError
 
 if TYPE_CHECKING:
     from stantools.migration.target.jetstream import JetStream
+
+_T = TypeVar("_T")
 
 #: From this version on a stream can safely be told its first sequence when it is created.
 _FIRST_SEQUENCE_FROM: Final = (2, 11, 0)
@@ -57,7 +60,9 @@ class Filling:
         self._examined = self._created = self._complete = False
         #: The sequence that the stream's first message has to get.
         self._first = source.first if source.count else source.last + 1
-        self.loader = Loader(js, name, source, self._subjects[0].encode(), generation, origin, window, self._progress)
+        self.loader = Loader(
+            js, name, source, os.fsencode(self._subjects[0]), generation, origin, window, self._progress
+        )
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
         self.found = 0
         self.needs_purge = self._first > 1
@@ -101,8 +106,7 @@ class Filling:
             return
         if after < self._source.last:
             self._check_deletable(info["config"], after)
-            if settings.differs(info["config"], self._loading):
-                await self._update(self._loading, info)
+            await self._lift_limits(info)
             await self.loader.run(acks, after)
         await self.loader.delete_fillers()
         await self._check_whole()
@@ -118,21 +122,23 @@ class Filling:
 
     async def explain(self, problem: StantoolsError) -> None:
         """Adds to an error what has become of the stream. One that was created for nothing is removed."""
-        if self._created and not self.loader.messages + self.loader.filled:
-            try:
-                info = await self._js.stream_info(self._name)
-                if info and not info["state"]["messages"]:
-                    await self._js.delete_stream(self._name)
-                    return
-            except TargetError:
-                _say(problem, f"the stream {self._name} was created and may be left", "remove it")
+        if not self._created and not self._examined:
+            return
+        reached = self.told
+        try:
+            info = await self._js.stream_info(self._name)
+            if info is None:
                 return
-        if self._created or self._examined:
-            _say(
-                problem,
-                f"stream {self._name} is filled up to sequence {self.told} of {self._source.last}",
-                "the same command goes on from there",
-            )
+            if self._created and not int(info["state"]["messages"]) and not self.loader.messages:
+                await self._js.delete_stream(self._name)
+                return
+            reached = int(info["state"]["last_seq"])
+        except TargetError:
+            if self._created and not self.told:
+                _say(problem, f"the stream {self._name} was created and may be left", "remove it, or run again")
+                return
+        what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
+        _say(problem, what, "the same command goes on from there")
 
     async def _info(self) -> dict[str, Any]:
         info = await self._js.stream_info(self._name)
@@ -143,15 +149,28 @@ class Filling:
     async def _create(self) -> dict[str, Any]:
         if self._examined:
             return await self._info()
+        info = await self._allowing_for_max_bytes(lambda: self._js.create_stream(self._loading))
+        self._created = True
+        return info
+
+    async def _lift_limits(self, info: Mapping[str, Any]) -> None:
+        """Gives a stream that is there the configuration for filling it."""
+
+        async def lift() -> None:
+            if settings.differs(info["config"], self._loading):
+                await self._update(self._loading, info)
+
+        await self._allowing_for_max_bytes(lift)
+
+    async def _allowing_for_max_bytes(self, change: Callable[[], Awaitable[_T]]) -> _T:
+        """Makes a change, and once more with `max_bytes` if the account demands it."""
         try:
-            info = await self._js.create_stream(self._loading)
+            return await change()
         except ApiError as problem:
             if problem.err_code != settings.MAX_BYTES_REQUIRED:
                 raise
             self._loading = settings.with_max_bytes(self._loading, self._config)
-            info = await self._js.create_stream(self._loading)
-        self._created = True
-        return info
+            return await change()
 
     async def _update(self, config: Mapping[str, Any], info: Mapping[str, Any]) -> None:
         """Changes the configuration, but not what cannot be changed any more."""
@@ -188,28 +207,29 @@ class Filling:
         """Returns the last sequence that is stored and right, and brings the numbers up to date with it."""
         state = info["state"]
         messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
-        if not messages:
-            return await self._position_of_empty(last)
         until = min(last, self._source.last)
         # It gets the limits that it should have only when everything is there; what they remove then is not missing.
-        self._complete = (
-            until == self._source.last and self.needs_update and not settings.differs(info["config"], self._config)
-        )
-        if first < self._first or (first > self._first and self._source.count and not self._complete):
+        if until == self._source.last and self.needs_update and not settings.differs(info["config"], self._config):
+            self._note_complete()
+            return until
+        if not messages:
+            return await self._position_of_empty(last)
+        if first < self._first or (first > self._first and self._source.count):
             raise NotOursError(f"stream {self._name} begins at sequence {first}, expected {self._first}", REMEDY)
-        if not self._examined and not self._complete:
+        if not self._examined:
             await self._examine(first, until)
-        elif until != self.told and not self._complete:
+        elif until != self.told:
             await self._look_again(first, until)
-        self._note_examined(until)
-        return until
-
-    def _note_examined(self, until: int) -> None:
-        if self._complete and not self._examined:
-            self.found = self._source.count
-            self._progress(self.found)
         self._examined = True
         self.loader.told = until
+        return until
+
+    def _note_complete(self) -> None:
+        if not self._examined:
+            self.found = self._source.count
+            self._progress(self.found)
+        self._complete = self._examined = True
+        self.loader.told = self._source.last
 
     async def _lead(self, acks: Acks, state: Mapping[str, Any]) -> None:
         """Fills the sequences before the first message, and removes what fills them."""
@@ -243,9 +263,9 @@ class Filling:
 
     async def _examine(self, first: int, until: int) -> None:
         """Looks at what an earlier run has left."""
-        reach = max(first - 1, until - MAX_WINDOW)
+        before = extent(self._source, until, _LEFT_FILLERS, MAX_WINDOW, MAX_WINDOW_BYTES)
+        reach = max(first - 1, before.reach)
         compared = await compare(self._js, self._name, self._source, reach, until, self._generation)
-        before = extent(self._source, until, _LEFT_FILLERS)
         rest = (each for each in _sequences(before.gaps) if each <= reach)
         self.loader.fillers = await self._fillers(rest) + compared.fillers
         self.found = before.messages
@@ -254,13 +274,13 @@ class Filling:
     async def _look_again(self, first: int, until: int) -> None:
         """Looks at what is stored after something has failed."""
         loader, source = self.loader, self._source
-        # A server that was killed may have lost what it had said to be stored.
-        reach = self.told if until > self.told else max(first - 1, until - MAX_WINDOW)
+        before = None
+        if until < self.told:
+            # A server that was killed may have lost what it had said to be stored.
+            before = extent(source, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES)
+        reach = max(first - 1, before.reach if before else self.told)
         compared = await compare(self._js, self._name, source, reach, until, self._generation)
-        if until > self.told:
-            more = compared.messages
-        else:
-            more = extent(source, until, 0).messages - extent(source, self.told, 0).messages
+        more = before.messages - extent(source, self.told).messages if before else compared.messages
         loader.messages += more
         self._progress(more)
         known = {each for each in loader.fillers if each <= until}

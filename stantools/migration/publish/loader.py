@@ -35,10 +35,13 @@ if TYPE_CHECKING:
 #: The most messages that may be sent without being answered. The last so many of a stream may hold something else than
 #: the source when a run was killed; all before them were answered.
 MAX_WINDOW: Final = 4096
+#: The same in bytes; a larger message is sent alone.
+MAX_WINDOW_BYTES: Final = 16 << 20
 
 #: From this version on servers know the last sequence of a stream that was purged.
 CERTAIN_FROM: Final = (2, 10, 0)
 
+_UNFIT: Final = re.compile(rb"[\x00-\x20\x7f]")
 _WRONG_LAST: Final = 10071
 _LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
 
@@ -49,7 +52,7 @@ class Window:
 
     Attributes:
         messages: Messages that are sent and not answered, at most; up to `MAX_WINDOW`.
-        bytes: The same in bytes; a single message may be larger.
+        bytes: The same in bytes, up to `MAX_WINDOW_BYTES`; a larger message is sent alone.
         chunk: Messages that are written in one go.
         seconds: How long to wait for the next answer.
     """
@@ -60,7 +63,8 @@ class Window:
     seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.messages <= MAX_WINDOW or self.bytes < 1 or self.chunk < 1:
+        fits = 1 <= self.messages <= MAX_WINDOW and 1 <= self.bytes <= MAX_WINDOW_BYTES
+        if not fits or self.chunk < 1:
             raise ValueError(f"{self} is no window")
 
 
@@ -131,8 +135,8 @@ class Loader:
         certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1 or self.replicated
         async with self._begun(acks, after):
             for batch in self.source.read(after=after):
-                self._watch(batch.subject)
                 check_names(batch, origin=self.origin)
+                self._watch(batch.subject)
                 if not certain:
                     await self._send_first(batch)
                     certain = True
@@ -207,7 +211,7 @@ class Loader:
     def _make_room(self, batch: Batch, row: int) -> None:
         """Grows the buffer for a message that does not fit into it."""
         frame = self._frame(batch, row, int(batch.sequence[row]) - 1 - self._shift)
-        self._out = bytearray(max(2 * len(self._out), len(frame)))
+        self._out = bytearray(max(len(self._out), len(frame)))
 
     def _frame(self, batch: Batch, row: int, expected_last: int) -> bytes:
         """Returns the frame of one message.
@@ -313,9 +317,17 @@ def check_names(batch: Batch, *, origin: bool) -> None:
     """
     subject = batch.subject
     tokens = subject.split(b".")
-    bad = any(byte <= 0x20 or byte == 0x7F for byte in subject) or not all(tokens) or b"*" in tokens or b">" in tokens
-    if bad or (origin and not headers.is_safe_value(batch.channel)):
+    good = all(tokens) and b"*" not in tokens and b">" not in tokens and not _UNFIT.search(subject)
+    if not good or not _is_text(subject) or (origin and not headers.is_safe_value(batch.channel)):
         raise StantoolsError(
             f"channel {batch.channel!r}: nothing can be published to the subject {subject!r}",
             "give the channel another subject in the plan, or restore an archive",
         )
+
+
+def _is_text(subject: bytes) -> bool:
+    try:
+        subject.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

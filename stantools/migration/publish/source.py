@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from stantools.migration.batches import Batch
+from stantools.store.ranges import U64
 
 
 class Source(Protocol):
@@ -64,36 +65,51 @@ class Extent:
     Attributes:
         messages: How many there are.
         gaps: Ranges of sequences without a message, the last ones.
+        reach: The sequence behind which the last messages are.
     """
 
     messages: int = 0
     gaps: deque[tuple[int, int]] = field(default_factory=deque)
+    reach: int = 0
 
 
-def extent(source: Source, until: int, kept: int) -> Extent:
+def extent(source: Source, until: int, gaps_kept: int = 0, last: int = 0, last_bytes: int = 0) -> Extent:
     """Measures the part of a source up to a sequence.
 
     Args:
         source: The source.
         until: The last sequence of the part.
-        kept: How many sequences of gaps to keep, the last ones.
+        gaps_kept: How many sequences of gaps to keep, the last ones.
+        last: How many sequences are the last ones, gaps included.
+        last_bytes: Payload bytes that the last messages have together, at most, if it is more than one.
     """
-    found = Extent()
-    excess = -kept
+    found = Extent(reach=max(until - last, source.first - 1, 0))
+    tail: deque[tuple[U64, U64]] = deque()
 
     def counted() -> Iterator[Batch]:
         for batch in source.read():
-            found.messages += int(np.count_nonzero(batch.sequence <= until))
+            rows = int(np.searchsorted(batch.sequence, until, "right"))
+            found.messages += rows
+            tail.append((batch.sequence[:rows].copy(), batch.columns.data_size[:rows].astype(np.uint64)))
+            while len(tail) > 1 and int(tail[1][0][0] if len(tail[1][0]) else until) <= found.reach:
+                tail.popleft()
             yield batch
-            if int(batch.sequence[-1]) >= until:
+            if rows < len(batch):
                 return
 
-    for first, last in gaps(counted(), source.first - 1, until) if source.count else ():
-        found.gaps.append((first, last))
-        excess += last - first + 1
+    excess = -gaps_kept
+    for first, end in gaps(counted(), source.first - 1, until) if source.count else ():
+        found.gaps.append((first, end))
+        excess += end - first + 1
         while excess > 0:
-            first, last = found.gaps.popleft()
-            if (size := last - first + 1) > excess:
-                found.gaps.appendleft((first + excess, last))
+            first, end = found.gaps.popleft()
+            if (size := end - first + 1) > excess:
+                found.gaps.appendleft((first + excess, end))
             excess -= min(size, excess)
+    if found.messages:
+        sequences, sizes = (np.concatenate(part) for part in zip(*tail, strict=True))
+        behind = np.cumsum(sizes[::-1])[::-1] > last_bytes
+        behind[-1] = False
+        if behind.any():
+            found.reach = max(found.reach, int(sequences[np.flatnonzero(behind)[-1]]))
     return found

@@ -41,7 +41,10 @@ def state_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> 
     """
     names = ["messages", "last_seq", "consumer_count"]
     if expected.get("messages") or found.get("messages"):
-        names += ["bytes", "first_seq", "first_ts", "last_ts"]
+        names += ["bytes", "last_ts"]
+        if found.get("first_seq"):
+            # Version 2.9 says 0 until the next message comes, where a skip record has a block of its own.
+            names += ["first_seq", "first_ts"]
     return [
         f"{name} is {found.get(name)} instead of {expected[name]}"
         for name in names

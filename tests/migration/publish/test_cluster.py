@@ -18,6 +18,9 @@ from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbe
 from tests.migration.publish.test_consumers import durable, place
 
 SOURCE = FakeSource(numbered(*(n for n in range(100, 12_000) if n % 50), size=50), last=12_010)
+SMALL = FakeSource(numbered(*(n for n in range(100, 700) if n % 50)), last=710, channel=b"small")
+CONSUMERS = [(durable("work"), place(600, 201, 333)), (durable("done"), place(710))]
+REPLICATED = {**CONFIG, "num_replicas": 3}
 
 
 async def until_placeable(js: JetStream) -> None:
@@ -32,37 +35,43 @@ async def until_placeable(js: JetStream) -> None:
             return
 
 
-@pytest.mark.parametrize("version", ["2.9.10", servers.NEWEST])
+@pytest.mark.parametrize("version", [pytest.param("2.9.10", marks=pytest.mark.slow), servers.NEWEST])
 def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
     if not servers.binary(version).exists():
         pytest.skip(f"nats-server {version} is not here (python tests/servers.py)")
-    consumers = [(durable("work"), place(6000, 201, 3333)), (durable("done"), place(12_010))]
     told: list[int] = []
 
+    async def whole(js: JetStream) -> None:
+        result = await publish_stream(js, "SMALL", {**REPLICATED, "subjects": ["small"]}, SMALL, CONSUMERS)
+        assert result.state["messages"] == SMALL.count and result.interruptions == 0
+        assert await read_back(js, "SMALL") == expected(SMALL)
+        for consumer, position in CONSUMERS:
+            info = await js.consumer_info("SMALL", consumer.name)
+            assert info and info["num_ack_pending"] == len(position.pending)
+            assert info["num_pending"] == sum(item.sequence > position.delivered for item in SMALL.items)
+
+    async def interrupted(js: JetStream, cluster: servers.Cluster) -> Any:
+        async def kill_leader() -> None:
+            while sum(told) < SOURCE.count // 2:
+                await asyncio.sleep(0.001)
+            info = await js.stream_info("ORDERS")
+            assert info
+            leader = info["cluster"]["leader"]
+            next(server for server in cluster.servers if server.directory.name == leader).kill()
+
+        killing = asyncio.ensure_future(kill_leader())
+        window = Window(messages=512, chunk=64, seconds=1)
+        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, window=window, progress=told.append)
+        await killing
+        assert await read_back(js, "ORDERS") == expected(SOURCE)
+        return result
+
     async def work(cluster: servers.Cluster) -> Any:
-        async with connect(ConnectOptions(servers=tuple(cluster.urls))) as connection:
+        async with connect(ConnectOptions(servers=tuple(cluster.urls), timeout=1)) as connection:
             js = JetStream(connection)
-
-            async def kill_leader() -> None:
-                while sum(told) < SOURCE.count // 2:
-                    await asyncio.sleep(0.001)
-                info = await js.stream_info("ORDERS")
-                assert info
-                leader = info["cluster"]["leader"]
-                next(server for server in cluster.servers if server.directory.name == leader).kill()
-
             await until_placeable(js)
-            killing = asyncio.ensure_future(kill_leader())
-            config = {**CONFIG, "num_replicas": 3}
-            window = Window(messages=512, chunk=64, seconds=1)
-            result = await publish_stream(js, "ORDERS", config, SOURCE, consumers, window=window, progress=told.append)
-            await killing
-            assert await read_back(js, "ORDERS") == expected(SOURCE)
-            for consumer, position in consumers:
-                info = await js.consumer_info("ORDERS", consumer.name)
-                assert info and info["num_ack_pending"] == len(position.pending)
-                assert info["num_pending"] == sum(item.sequence > position.delivered for item in SOURCE.items)
-            return result
+            await whole(js)
+            return await interrupted(js, cluster)
 
     with servers.Cluster(tmp_path, version) as cluster:
         result = asyncio.run(work(cluster))

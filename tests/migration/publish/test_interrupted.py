@@ -161,7 +161,7 @@ def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: p
     run(server.url, lambda js: check(js, "S"))
 
 
-@pytest.mark.parametrize("version", ["2.9.10", "2.15.1"])
+@pytest.mark.parametrize("version", [pytest.param("2.9.10", marks=pytest.mark.slow), "2.15.1"])
 def test_a_process_that_is_killed(start_server: Callable[..., Any], version: str) -> None:
     server = start_server(version)
     source = long_source(30_000)

@@ -83,9 +83,10 @@ def test_messages_up_to_what_the_server_takes(start_server: Callable[..., Any]) 
         await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, fits, origin=False)
         assert await read_back(js, "S") == expected(fits, origin=False)
         await js.delete_stream("S")
-        larger = FakeSource([*numbered(1, 2), Item(3, b"x" * (most + 1)), *numbered(4)])
+        # Enough before it that some are stored when it is reached.
+        larger = FakeSource([*numbered(*range(1, 9_000)), Item(9_000, b"x" * (most + 1)), *numbered(9_001)])
         with pytest.raises(
-            StantoolsError, match="message 3 of channel orders has 1048577 bytes with its head"
+            StantoolsError, match=r"message 9000 of channel orders has 10485.. bytes with its head"
         ) as caught:
             await publish_stream(js, "S", {**CONFIG, "subjects": ["orders"]}, larger, origin=False)
         assert "is filled up to sequence" in caught.value.message
@@ -104,7 +105,7 @@ def test_a_window_of_bytes(start_server: Callable[..., Any]) -> None:
     run(start_server().url, work)
 
 
-@pytest.mark.parametrize("more", [{"messages": 0}, {"messages": 5000}, {"bytes": 0}, {"chunk": 0}])
+@pytest.mark.parametrize("more", [{"messages": 0}, {"messages": 5000}, {"bytes": 0}, {"bytes": 1 << 25}, {"chunk": 0}])
 def test_windows_that_are_none(more: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="is no window"):
         Window(**more)
@@ -304,7 +305,7 @@ def test_configurations_that_cannot_be(start_server: Callable[..., Any], more: d
     run(start_server().url, work)
 
 
-@pytest.mark.parametrize("channel", [b"two words", b"a..b", b"a.*", b">", b"", b"a\r\nb", b"x\x7f"])
+@pytest.mark.parametrize("channel", [b"two words", b"a..b", b"a.*", b">", b"", b"a\r\nb", b"x\x7f", b"\xff"])
 def test_subjects_that_cannot_be(start_server: Callable[..., Any], channel: bytes) -> None:
     source = FakeSource(numbered(1, 2), channel=channel)
 
@@ -370,6 +371,7 @@ def test_an_account_that_demands_limits(start_server: Callable[..., Any]) -> Non
     limits = {"max_file": 10_000_000, "max_bytes_required": True}
     config = {"accounts": {"A": {"jetstream": limits, "users": [{"user": "a", "password": "a"}]}}}
     source = FakeSource(numbered(*range(1, 1000), size=100))
+    more = FakeSource([*source.items, *numbered(1000, 1002)])
 
     async def work(js: JetStream) -> None:
         with pytest.raises(RefusedError, match="demands that streams have max_bytes"):
@@ -377,8 +379,9 @@ def test_an_account_that_demands_limits(start_server: Callable[..., Any]) -> Non
         with pytest.raises(ApiError, match="maximum bytes exceeded"):
             await publish_stream(js, "S", {**CONFIG, "max_bytes": 50_000}, source)
         await js.delete_stream("S")
-        await publish_stream(js, "S", {**CONFIG, "max_bytes": 2_000_000}, source)
-        assert await read_back(js, "S") == expected(source)
+        for wanted in (source, more):
+            await publish_stream(js, "S", {**CONFIG, "max_bytes": 2_000_000}, wanted, resume=True)
+            assert await read_back(js, "S") == expected(wanted)
         info = await js.stream_info("S")
         assert info and (info["config"]["max_bytes"], info["config"]["discard"]) == (2_000_000, "old")
 

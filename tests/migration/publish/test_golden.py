@@ -1,0 +1,80 @@
+"""Stores of the real streaming server, published to real servers, and proven there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.format.crc import Crc
+from stantools.migration.plan.model import Way
+from stantools.migration.plan.options import Consumers, PlanOptions
+from stantools.migration.plan.planner import make_plan
+from stantools.migration.prepared import prepare
+from stantools.migration.proof.stream import prove_stream
+from stantools.migration.publish import publish_stream
+from stantools.migration.source import open_source
+from stantools.migration.target.jetstream import JetStream
+from stantools.store.directory import open_datastore
+from tests.conftest import load_expected
+from tests.migration.publish.conftest import run
+
+#: Gaps, damage, durables, encryption, several generations, another CRC.
+CASES = (
+    "basic",
+    "durables",
+    "gap_filled",
+    "gap_truncated_slice",
+    "limits_msgs",
+    "encrypted_aes",
+    "crc_castagnoli",
+    "v038",
+    "clustered",
+    "dmg_payload_flip_noidx",
+    "dmg_middle_slice_missing",
+    "dmg_zeroed_last_records",
+    "dmg_subs_cut_payload",
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("2.9.10", "pull"), ("2.9.10", "push"), ("2.12.8", "pull"), ("2.15.1", "pull"), ("2.15.1", "push")],
+)
+def test_golden_stores(
+    golden_copy: Callable[[str], Path], start_server: Callable[..., Any], version: str, kind: str
+) -> None:
+    # A payload may be as large as servers take by default; with headers it is larger.
+    server = start_server(version, config={"max_payload": 2 << 20})
+
+    async def work(js: JetStream) -> int:
+        consumers = 0
+        for case in CASES:
+            expected = load_expected(case)
+            key = (expected["options"].get("encryption") or {}).get("key")
+            crc = Crc(expected["options"]["file_crc_poly"])
+            source = open_source(open_datastore(golden_copy(case)), crc, key=key.encode() if key else None)
+            options = PlanOptions(
+                way=Way.PUBLISH,
+                stream_prefix=case,
+                subject_prefix=f"{case}.",
+                decrypted=bool(key),
+                consumers=Consumers(kind),
+            )
+            plan = make_plan(source, options)
+            for stream in prepare(plan, source):
+                positions = stream.positions()
+                config, origin = stream.plan.loading_config, stream.plan.origin_headers
+                result = await publish_stream(js, stream.name, config, stream.source, positions, origin=origin)
+                assert result.messages == stream.source.count and result.interruptions == 0
+                proof = await prove_stream(
+                    js, stream.name, stream.source, origin=origin, via_publish=True, consumers=positions
+                )
+                assert not proof.findings, (case, stream.name, proof.findings)
+                assert proof.messages == stream.source.count
+                consumers += len(result.consumers)
+        return consumers
+
+    assert run(server.url, work) >= 5

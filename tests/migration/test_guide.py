@@ -1,0 +1,71 @@
+"""What the migration guide shows is so: the plan, the overrides, and the programs that go on after a migration."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.migration.plan.options import read_overrides
+from stantools.store.sample import SampleOptions, write_sample
+
+GUIDE = Path(__file__).parents[2] / "docs" / "migration-guide.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_sample(tmp_path / "store", SampleOptions(channels=1))
+    return tmp_path
+
+
+def migrate(place: Path, *words: object) -> None:
+    command = [sys.executable, "-m", "stantools", "migrate", *map(str, words)]
+    result = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_plan_is_a_real_one(place: Path) -> None:
+    migrate(place, "plan", "store", "--out", "backups")
+    plan = iter((place / "store.migration.yaml").read_text("utf-8").splitlines())
+    shown = next(block for block in blocks("yaml") if block.startswith("- stream: "))
+    for line in shown.splitlines():
+        assert line in plan, line  # in this order
+
+
+def test_the_overrides_are_understood(place: Path) -> None:
+    (shown,) = (block for block in blocks("yaml") if block.startswith("channels:"))
+    file = place / "overrides.yaml"
+    file.write_text(shown)
+    overrides = {override.pattern: override for override in read_overrides(file)}
+    assert overrides["audit.>"].skip
+    assert overrides["orders.*"].stream == "ORDERS"
+    assert overrides[">"].settings == {"max_age": 8760 * 3600 * 10**9, "num_replicas": 3}
+
+
+def test_the_programs_go_on_after_a_migration(place: Path, start_server: Callable[..., Any]) -> None:
+    pulling, pushing = start_server(), start_server()
+    migrate(place, "store", "--server", pulling.url, "--yes")
+    migrate(place, "store", "--server", pushing.url, "--consumers", "push", "--plan", "push.yaml", "--yes")
+    publish, pull, push = (block.replace("sleep(5)", "sleep(1)") for block in blocks("python"))
+    assert program(publish, pulling.url) == ["orders 101"]
+    # Three were pending, the fourth has just been published.
+    assert [line.split()[0] for line in program(pull, pulling.url)] == ["98", "99", "100", "101"]
+    taken = [int(line.split()[0]) for line in program(push, pushing.url)]
+    assert taken == list(range(48, 101))
+
+
+def program(text: str, url: str) -> list[str]:
+    assert "nats://localhost:4222" in text
+    text = text.replace("nats://localhost:4222", url)
+    result = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
