@@ -63,7 +63,7 @@ def migrate() -> bool:
     try:
         find_server()
     except StantoolsError as problem:
-        say(f"skipped: {problem.message}\n({problem.remedy})")
+        say(f"skipped: {problem.message}\nto see it: .venv/bin/pip install '.[jetstream]', then make demo")
         return False
     target = ("--server", "embedded", "--embedded-store", STREAMS)
     run("migrate", SAVED, *target, "--plan", PLAN, "--yes")

@@ -141,7 +141,26 @@ class Comparison:
         gathered.add(sequences)
         return gathered
 
+    def _excuse(self, batch: Batch, begin: int, received: Received, other: int) -> None:
+        """Takes back the marks of messages that were appended, which carry their origin where the others do not."""
+        again = np.zeros(len(self._marks), np.uint8)
+        kernels.compare_messages(
+            batch,
+            begin,
+            received.buffer,
+            received.columns,
+            other,
+            origin=True,
+            published=True,
+            marks=again,
+            other_marks=np.zeros(len(received), np.uint8),
+        )
+        marks = self._marks[begin : self._row]
+        marks[again[begin : self._row] == 0] = 0
+
     def _note(self, batch: Batch, begin: int, received: Received, other: int) -> None:
+        if self._published and not self._origin:
+            self._excuse(batch, begin, received, other)
         marks = self._marks[begin : self._row]
         for mark in Mark:
             rows = np.flatnonzero(marks & mark) + begin

@@ -184,6 +184,8 @@ class Loader:
         text = subject.decode()
         if text in self._watched:
             return
+        if self._watched and self._failed.done():
+            raise self._failed.result()
         self._watched.add(text)
         self._stack.close()
         connection = self.js.connection
