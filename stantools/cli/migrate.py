@@ -35,9 +35,9 @@ from stantools.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
-    from stantools.migration.apply import StreamResult
     from stantools.migration.destination import Destination
     from stantools.migration.plan.model import Note, Plan
+    from stantools.migration.results import StreamResult
     from stantools.migration.source import StoreSource
     from stantools.migration.target.options import ConnectOptions
     from stantools.store.directory import Datastore
@@ -106,9 +106,7 @@ def run(
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
-    from stantools.migration.plan.planfile import write_plan
-
-    with opened(places, or_selected(connecting)) as target:
+    with opened(places, or_selected(connecting), start=not dry_run) as target:
         source, plan = _make_plan(store, planning, target, progress)
         file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
         if not dry_run:
@@ -118,10 +116,8 @@ def run(
         if dry_run:
             return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
         _refuse(plan, problems, applying)
-        if not file.exists():
-            write_plan(file, plan)
-        console.note(f"the plan is in {file}; the journal will be beside it")
-        if not console.confirm(f"migrate {len(plan.streams)} streams to {plan.target}?", yes=yes):
+        _keep_plan(file, plan)
+        if not _agreed(plan, yes):
             console.note(f"nothing was done; later: stantools migrate apply {file}")
             return ExitCode.CLEAN
         return _carry_out(file, plan, source, target, applying, output, progress)
@@ -154,7 +150,7 @@ def plan_stage(
     """
     from stantools.migration.plan.planfile import render_plan, write_plan
 
-    with opened(places, or_selected(connecting)) as target:
+    with opened(places, or_selected(connecting), start=False) as target:
         source, plan = _make_plan(store, planning, target, progress)
         problems = _judge(plan, source, target, None, planning.keep_encrypted)
     if str(plan_file) == "-":
@@ -224,7 +220,7 @@ def apply_stage(
         if dry_run:
             return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
         _refuse(plan, problems, applying)
-        if not console.confirm(f"migrate {len(plan.streams)} streams to {plan.target}?", yes=yes):
+        if not _agreed(plan, yes):
             return ExitCode.CLEAN
         return _carry_out(plan_file, plan, source, target, applying, output, progress)
 
@@ -268,6 +264,7 @@ def verify_stage(
 ) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.plan.matching import find_changes
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.prepared import prepare
 
@@ -275,6 +272,8 @@ def verify_stage(
     with opened(places_of(plan, account, embedded_store), connecting_of(plan, connecting)) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
+        for note in find_changes(plan, source):
+            console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress(progress, "verify", plan.messages) as watch:
             results = target.verify(prepare(plan, source), _published(plan, plan_file), watch, parallel)
     return _report(plan, results, None, output)
@@ -383,6 +382,23 @@ def _check_plan_file(file: Path, plan: Plan) -> None:
         )
 
 
+def _keep_plan(file: Path, plan: Plan) -> None:
+    """Writes the plan, unless it is there already: then somebody may have made notes in it."""
+    from stantools.migration.journal import journal_path
+    from stantools.migration.plan.planfile import read_plan, write_plan
+
+    begun = journal_path(file).exists()
+    if not file.exists() or (not begun and read_plan(file).target.places != plan.target.places):
+        write_plan(file, plan)
+    console.note(f"the plan is in {file}; the journal will be beside it")
+
+
+def _agreed(plan: Plan, yes: bool) -> bool:
+    from stantools.migration.plan.units import counted
+
+    return console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes)
+
+
 def _judge(
     plan: Plan,
     source: StoreSource,
@@ -472,7 +488,7 @@ def _carry_out(
                 results = target.apply(prepare(plan, source), journal, options, watch)
         except KeyboardInterrupt:
             console.error(
-                "interrupted; streams that are complete stay, a restore that was under way leaves nothing",
+                "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
                 f"to go on: the same command, or stantools migrate apply {file}",
             )
             return ExitCode.INTERRUPTED
@@ -493,6 +509,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import results_json, show_results
     from stantools.cli.output import print_json
+    from stantools.migration.plan.units import counted
 
     if output == "json":
         print_json(results_json(plan, results))
@@ -508,7 +525,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
         return ExitCode.FINDINGS
     if output == "table":
         compared = sum(result.proven for result in results)
-        text = f"{len(results)} streams are as the plan says"
+        text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
         text += f"; {compared} messages were compared one by one" if compared else ""
         click.echo(console.paint(text, "green", err=False))
     return ExitCode.LOSS if plan.lossy and file is not None else ExitCode.CLEAN

@@ -143,7 +143,7 @@ class Planning:
             target=target,
             way=Way.PUBLISH if self.via == "publish" else Way.ARCHIVE,
             stream_prefix=self.stream_prefix,
-            subject_prefix=self.subject_prefix,
+            subject_prefix=_dotted(self.subject_prefix),
             consumers=Consumers(self.consumers),
             push_prefix=self.push_prefix,
             storage=self.storage,
@@ -153,6 +153,11 @@ class Planning:
             decrypted=self.reading.encryption_key is not None,
             overrides=(*(mapping_override(text) for text in self.maps), *overrides),
         )
+
+
+def _dotted(prefix: str) -> str:
+    """Returns a prefix of subjects with the dot that separates it."""
+    return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
 
 
 planning_options = _together(
@@ -180,7 +185,12 @@ planning_options = _together(
         help="YAML with what is otherwise for some channels; see the migration guide.",
     ),
     click.option("--stream-prefix", default="", metavar="TEXT", help="What names of streams begin with."),
-    click.option("--subject-prefix", default="", metavar="TEXT", help="What subjects begin with, such as stan."),
+    click.option(
+        "--subject-prefix",
+        default="",
+        metavar="TEXT",
+        help="A token, or more, in front of every subject: stan makes stan.orders of orders.",
+    ),
     click.option(
         "--consumers",
         type=click.Choice(["pull", "push", "none"]),

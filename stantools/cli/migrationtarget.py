@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def opened(places: Places, connecting: ConnectOptions) -> Iterator[Destination]:
-    """Gives what the options name; a server of our own runs as long as the block does."""
-    from stantools.migration.destination import ServerDestination
+def opened(places: Places, connecting: ConnectOptions, *, start: bool = True) -> Iterator[Destination]:
+    """Gives what the options name; a server of our own runs as long as the block does, unless it is not to be started.
+
+    Raises:
+        StantoolsError: It cannot be started, or is no directory for this.
+    """
+    from stantools.migration.destination import PlannedDestination, ServerDestination
     from stantools.migration.destinationfiles import BackupDestination, StoreDestination
     from stantools.migration.target.embedded import EmbeddedServer
 
@@ -28,6 +32,8 @@ def opened(places: Places, connecting: ConnectOptions) -> Iterator[Destination]:
         yield BackupDestination(places.out)
     elif places.jetstream_store:
         yield StoreDestination(places.jetstream_store, places.account, force=places.force)
+    elif connecting.embedded and not start:
+        yield PlannedDestination("embedded")
     elif connecting.embedded:
         with EmbeddedServer(places.embedded_store) as server:
             console.note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")

@@ -13,14 +13,16 @@ from stantools.cli.values import format_size
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
-    from stantools.migration.apply import StreamResult
     from stantools.migration.plan.model import LeftOut, Note, Plan, StreamPlan
+    from stantools.migration.results import StreamResult
 
 _MANY = 20
 
 
 def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
     """Prints what a plan makes, what it leaves out, and what to think of."""
+    from stantools.migration.plan.units import counted
+
     rows = [_stream_row(stream) for stream in plan.streams]
     if rows:
         headers = ("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks")
@@ -29,8 +31,8 @@ def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
     _show_notes([*plan.notes, *problems])
     lost = f", {plan.lost} messages are lost in the store" if plan.lost else ""
     click.echo(
-        f"{len(plan.streams)} streams, {plan.messages} messages ({format_size(plan.bytes)}), "
-        f"{plan.consumers} consumers -> {console.escape(str(plan.target))}{lost}"
+        f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
+        f"{counted(plan.consumers, 'consumer')} -> {console.escape(str(plan.target))}{lost}"
     )
 
 

@@ -18,26 +18,26 @@ import asyncio
 import enum
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.inspection.findings import Finding
 from stantools.migration.archive.writer import ArchiveState
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.model import Way
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.proving import config_differences, prove
 from stantools.migration.publish.stream import publish_stream
+from stantools.migration.results import Outcome, StreamResult
+from stantools.migration.target.errors import ApiError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.restore import RestoreError, restore
 from stantools.migration.target.state import state_differences
-from stantools.migration.watch import Stage, Unwatched, Watch
+from stantools.migration.watch import Counter, Stage, Unwatched, Watch
 
 #: Seconds before something is tried again because the connection broke.
 _PAUSE = 1.0
-#: Seconds that the replicas of a stream get to show what its leader has.
-_CATCH_UP = 30.0
+_RESTORE_FAILED = 10062
 
 
 class Existing(enum.StrEnum):
@@ -46,20 +46,6 @@ class Existing(enum.StrEnum):
     REFUSE = "refuse"
     REPLACE = "replace"  #: delete it and load it anew
     APPEND = "append"  #: publish what it lacks at its end, if all it has is equal
-
-
-class Outcome(enum.StrEnum):
-    """What became of a stream."""
-
-    MIGRATED = "migrated"
-    REPLACED = "replaced"
-    CONTINUED = "continued"  #: a killed run had published a part of it
-    APPENDED = "appended"
-    WRITTEN = "written"
-    PLACED = "placed"
-    COMPLETE = "complete before"
-    COMPARED = "compared"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -85,38 +71,6 @@ class ApplyOptions:
     attempts: int = 3
     chunk_timeout: float = 30.0
     final_timeout: float = 3600.0
-
-
-@dataclass
-class StreamResult:
-    """What became of one stream.
-
-    Attributes:
-        stream: Its name.
-        outcome: What was done.
-        messages: Messages that it holds.
-        bytes: Their size as the server counts.
-        seconds: How long loading took, 0 if nothing was loaded.
-        proven: Messages that were compared one by one.
-        prove_seconds: How long that took.
-        findings: Differences that were found.
-        error: Why it failed.
-    """
-
-    stream: str
-    outcome: Outcome = Outcome.FAILED
-    messages: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    proven: int = 0
-    prove_seconds: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
-    error: StantoolsError | None = None
-
-    @property
-    def good(self) -> bool:
-        """It is what it should be."""
-        return self.error is None and not self.findings
 
 
 async def apply_streams(
@@ -169,7 +123,7 @@ class _Job:
         name = self._plan.name
         info = await self._js.stream_info(name)
         state = self._journal.state(name)
-        if info is not None and state is StreamState.PROVEN:
+        if info is not None and state is StreamState.PROVEN and self._options.existing is not Existing.REPLACE:
             self._keep(info)
             return
         if info is not None and self._journal.facts(name).get("limiting"):
@@ -253,7 +207,7 @@ class _Job:
         for attempt in range(1, self._options.attempts + 1):
             archive = self._stream.archive(plan.loading_config, self._options.compression)
             self._watch.begin(plan.name, Stage.LOAD, expected.messages)
-            counter = _Counter(self._watch)
+            counter = Counter(self._watch)
             try:
                 await restore(
                     self._js,
@@ -266,12 +220,20 @@ class _Job:
                 )
                 return
             except RestoreError as problem:
-                if not problem.again or problem.left != "nothing" or attempt == self._options.attempts:
+                if not self._may_try_again(problem) or attempt == self._options.attempts:
                     raise
                 counter.take_back(plan.name)
                 await asyncio.sleep(_PAUSE * attempt)
             finally:
                 self._watch.end(plan.name)
+
+    def _may_try_again(self, problem: RestoreError) -> bool:
+        if problem.left != "nothing":
+            return False
+        cause = problem.__cause__
+        # In a young cluster the first pieces can be lost before all servers know where they go.
+        mutilated = isinstance(cause, ApiError) and cause.err_code == _RESTORE_FAILED
+        return problem.again or (mutilated and self._js.connection.cluster is not None)
 
     async def _publish(self, *, resume: bool) -> None:
         plan = self._plan
@@ -302,68 +264,9 @@ class _Job:
         self.result.proven, self.result.prove_seconds = proof.messages, proof.seconds
 
     async def _limit(self, info: Mapping[str, Any]) -> None:
-        """Sets the limits that the plan wants, now that everything was compared."""
+        """Gives the stream the settings that the plan wants, now that everything was compared."""
         name = self._plan.name
-        if self._plan.limited:
+        if config_differences(self._plan, info["config"]):
             self._journal.note(name, StreamState.LOADED, limiting=True)
             await self._js.update_stream({**info["config"], **self._plan.config})
         self._journal.note(name, StreamState.PROVEN if self._options.prove else StreamState.LOADED)
-
-
-class _Counter:
-    """Passes progress on and remembers it, so that it can be taken back."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self.messages = 0
-
-    def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        """Passes it on."""
-        self._watch.begin(stream, stage, messages)
-
-    def advance(self, stream: str, messages: int) -> None:
-        """Passes it on and adds it up."""
-        self.messages += messages
-        self._watch.advance(stream, messages)
-
-    def end(self, stream: str) -> None:
-        """Passes it on."""
-        self._watch.end(stream)
-
-    def take_back(self, stream: str) -> None:
-        """Says that what was done has to be done again."""
-        self._watch.advance(stream, -self.messages)
-        self.messages = 0
-
-
-async def prove(js: JetStream, stream: PreparedStream, *, published: bool, watch: Watch | None = None) -> Proof:
-    """Compares a stream on a server with the store: every message, every consumer.
-
-    Args:
-        js: The server.
-        stream: What it must be.
-        published: Messages were published, all or some: those have their times in headers.
-        watch: Told how many messages were compared.
-    """
-    counter = _Counter(watch or Unwatched())
-    deadline = time.monotonic() + _CATCH_UP
-    while True:
-        proof = await prove_stream(
-            js,
-            stream.name,
-            stream.source,
-            origin=stream.plan.origin_headers,
-            via_publish=published,
-            consumers=stream.positions(),
-            progress=lambda count: counter.advance(stream.name, count),
-        )
-        if proof.clean or not await _is_replicated(js, stream.name) or time.monotonic() > deadline:
-            return proof
-        # Another server may have answered than the one that has it all: replicas follow a moment later.
-        counter.take_back(stream.name)
-        await asyncio.sleep(_PAUSE)
-
-
-async def _is_replicated(js: JetStream, stream: str) -> bool:
-    info = await js.stream_info(stream)
-    return info is not None and int(info["config"].get("num_replicas", 1)) > 1

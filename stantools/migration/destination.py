@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from stantools.errors import StantoolsError
-from stantools.migration.apply import ApplyOptions, Existing, Outcome, StreamResult, apply_streams, prove
+from stantools.errors import StantoolsError, UsageError
+from stantools.migration.apply import ApplyOptions, Existing, apply_streams
 from stantools.migration.journal import Journal
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream
+from stantools.migration.proving import prove
+from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
@@ -56,6 +58,39 @@ class Destination(Protocol):
             watch: Told what is going on.
             parallel: Streams that are read at the same time.
         """
+
+
+class PlannedDestination:
+    """A server that is not there yet: it can be planned for, no more.
+
+    Args:
+        name: What a plan calls it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def reference(self) -> TargetRef:
+        """Returns its name."""
+        return TargetRef(TargetKind.SERVER, (self._name,))
+
+    def problems(
+        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
+    ) -> list[Note]:
+        """Knows of none: there is nobody to ask."""
+        return []
+
+    def apply(
+        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+    ) -> list[StreamResult]:
+        """Refuses."""
+        raise UsageError(f"{self._name} is only planned for, it was not started")
+
+    def verify(
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+    ) -> list[StreamResult]:
+        """Refuses."""
+        raise UsageError(f"{self._name} is only planned for, it was not started")
 
 
 class ServerDestination:
@@ -122,7 +157,8 @@ async def check_server(
                 stream.estimated_bytes,
                 stream.largest_message,
                 [consumer.config for consumer in stream.plan.consumers],
-                keeps,
+                may_exist=keeps,
+                updated=stream.plan.limited,
             )
         )
     access = Access.PUBLISH if options.way is Way.PUBLISH else Access.RESTORE
@@ -154,12 +190,14 @@ async def prove_streams(
         async with slots:
             watch.begin(stream.name, Stage.PROVE, stream.source.count)
             try:
-                proof = await prove(js, stream, published=stream.name in published, watch=watch)
+                info = await js.stream_info(stream.name)
+                result.bytes = info["state"]["bytes"] if info else 0
+                proof = await prove(js, stream, published=stream.name in published, configured=True, watch=watch)
             except StantoolsError as problem:
                 result.outcome, result.error = Outcome.FAILED, problem
             else:
                 result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
-                result.messages, result.bytes = proof.messages, proof.bytes
+                result.messages = proof.messages
             finally:
                 watch.end(stream.name)
         return result

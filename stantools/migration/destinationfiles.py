@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stantools.errors import StantoolsError
-from stantools.migration.apply import ApplyOptions, Existing, Outcome, StreamResult
+from stantools.migration.apply import ApplyOptions, Existing
 from stantools.migration.archive.writer import ArchiveState
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.offline import backup_directory, estimated_bytes, prove_backup, write_backup
@@ -17,6 +17,7 @@ from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof
+from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.storedir import StoreDirectory
 from stantools.migration.watch import Stage, Watch
 from stantools.recovery.place import check_room

@@ -47,3 +47,29 @@ def counted(batches: Iterator[Batch], watch: Watch, stream: str) -> Iterator[Bat
     for batch in batches:
         yield batch
         watch.advance(stream, len(batch))
+
+
+class Counter:
+    """Passes progress on and remembers it, so that it can be taken back."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.messages = 0
+
+    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+        """Passes it on."""
+        self._watch.begin(stream, stage, messages)
+
+    def advance(self, stream: str, messages: int) -> None:
+        """Passes it on and adds it up."""
+        self.messages += messages
+        self._watch.advance(stream, messages)
+
+    def end(self, stream: str) -> None:
+        """Passes it on."""
+        self._watch.end(stream)
+
+    def take_back(self, stream: str) -> None:
+        """Says that what was done has to be done again."""
+        self._watch.advance(stream, -self.messages)
+        self.messages = 0

@@ -162,7 +162,7 @@ class StreamArchive:
     def _reserve(self, room: int) -> None:
         """Makes the block large enough for so many bytes of records. What is in it is lost."""
         # In front goes its name, behind it what fills it up to whole units.
-        self._file = np.full(tar.UNIT + room + _SKIPS_SIZE + tar.UNIT, 0xA5, np.uint8)
+        self._file = np.empty(tar.UNIT + room + _SKIPS_SIZE + tar.UNIT, np.uint8)
         self._block = self._file[tar.UNIT : -tar.UNIT]
 
     def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:

@@ -210,10 +210,13 @@ async def _permissions(
     operations = [f"STREAM.RESTORE.{name}"] if access is Access.RESTORE else [f"STREAM.CREATE.{name}"]
     if access is Access.PUBLISH and any(demand.consumers for demand in demands):
         operations.append(f"CONSUMER.CREATE.{name}.probe")
+    if updated := [demand.name for demand in demands if demand.updated]:
+        operations.append(f"STREAM.UPDATE.{updated[0]}")
+    needed = len(operations)
     if verify:
-        operations += [f"STREAM.INFO.{name}", f"CONSUMER.CREATE.{name}.probe"]
-    for operation in dict.fromkeys(operations):
-        severity = Severity.ERROR if operation == operations[0] else Severity.WARNING
+        operations += [f"STREAM.INFO.{name}", f"CONSUMER.CREATE.{name}"]
+    for number, operation in enumerate(operations):
+        severity = Severity.ERROR if number < needed else Severity.WARNING
         try:
             await js.connection.request(f"{js.prefix}.{operation}", _PROBE)
         except PermissionDeniedError as problem:

@@ -46,6 +46,7 @@ class StreamDemand:
         largest_message: Bytes of the largest message with its headers; 0 if not known.
         consumers: Configurations of its consumers.
         may_exist: It may be there already: it will be replaced, or gone on with.
+        updated: It will be given other settings after it was filled.
     """
 
     config: Mapping[str, Any]
@@ -53,6 +54,7 @@ class StreamDemand:
     largest_message: int = 0
     consumers: Sequence[Mapping[str, Any]] = ()
     may_exist: bool = False
+    updated: bool = False
 
     @property
     def name(self) -> str:

@@ -101,7 +101,8 @@ class Inbox:
 
     @property
     def _is_waited_for(self) -> bool:
-        return self._waiting is not None
+        # Not by one who is about to wake up: what comes until then is collected for him, in one batch.
+        return self._waiting is not None and not self._waiting.done()
 
     async def _take_one(self, message: Msg) -> None:
         """Takes a message of an ordinary subscription."""

@@ -29,7 +29,7 @@ from stantools.recovery.salvage.model import (
 )
 from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.clientlog import ClientsState, salvage_clients
-from stantools.store.directory import CLIENTS_FILE, Datastore
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogDamageKind
 from stantools.store.mapping import mapped
@@ -120,7 +120,7 @@ def _rename_back(sources: dict[bytes, _Source], foreign: list[Run], plan: Salvag
 
 def _clients(store: Datastore, crc: Crc, plan: SalvagePlan) -> ClientsState:
     if store.clients is None:
-        plan.changes.append(f"{CLIENTS_FILE} was missing: the new one has no clients")
+        plan.changes.append(f"{CLIENTS_FILE} is missing: no clients are known")
         return ClientsState()
     try:
         with mapped(store.clients) as buffer:
@@ -232,7 +232,10 @@ def _held_something(survey: SliceSurvey, neighbours: Neighbours) -> bool:
 
 def _read_subs(survey: ChannelSurvey, sources: dict[bytes, _Source], crc: Crc, plan: SalvagePlan) -> None:
     path = survey.files.subs
-    if path is None or survey.files.raw_name not in sources:
+    if survey.files.raw_name not in sources:
+        return
+    if path is None:
+        plan.changes.append(f"{survey.files.name}: {SUBS_FILE} is missing: no subscriptions are known")
         return
     file = f"{survey.files.name}/{path.name}"
     try:
