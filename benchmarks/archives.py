@@ -52,7 +52,9 @@ def _build(store: Path, size: int, messages_target: int | None, rounds: int) -> 
                 if messages_target
                 else verdict("≥ 400 MB/s", volume >= 400)
             )
-        rows.append((name, took.seconds, took.processor, f"{rate / 1000:.0f}", f"{volume:.0f}", f"{took.others:.1f}", target))
+        rows.append(
+            (name, took.seconds, took.processor, f"{rate / 1000:.0f}", f"{volume:.0f}", f"{took.others:.1f}", target)
+        )
     sizes = f"archive {_bytes(stream, 'stored') / MB:.0f} MB stored, {_bytes(stream, 'snappy') / MB:.0f} MB snappy"
     headers = ("", "s", "CPU s", "k msgs/s", "MB/s of payload", "others", "target")
     return f"**{stream.source.count:,} messages of {size} bytes: {sizes}**\n\n{table(headers, rows)}"
@@ -85,5 +87,7 @@ def _hash(rounds: int) -> str:
             raise AssertionError("the two hashes differ")
         for name, took in results.items():
             rate = count / took.seconds
-            rows.append((f"{size} bytes, {name}", f"{rate / 1000:.0f}", f"{rate * size / MB:.0f}", f"{took.others:.1f}"))
+            rows.append(
+                (f"{size} bytes, {name}", f"{rate / 1000:.0f}", f"{rate * size / MB:.0f}", f"{took.others:.1f}")
+            )
     return f"**HighwayHash-64 alone**\n\n{table(('', 'k records/s', 'MB/s', 'others'), rows)}"

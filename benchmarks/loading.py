@@ -63,7 +63,9 @@ def _compare(bench: Bench, place: Path, store: Path, less: Path, size: int, targ
 
     ways = {
         _UNIT: _Way(lambda: bench.run(peers.publish_one_by_one(*peer, least)), least),
-        "nats-py js.publish_async, 2000 outstanding": _Way(lambda: bench.run(peers.publish_async(*peer, least)), least),
+        "nats-py js.publish_async, 2000 outstanding": _Way(
+            lambda: bench.run(peers.publish_async(*peer, fewer // 2)), fewer // 2
+        ),
         "nats-py nc.publish, one inbox, window 8192": _Way(
             lambda: bench.run(peers.publish_windowed(*peer, fewer)), fewer
         ),

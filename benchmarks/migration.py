@@ -3,8 +3,8 @@
     python benchmarks/migration.py [--only SECTION] [--big] [--update] [--data PLACE] ...
 
 Sections: archives (building them, and their hash), loading (every way into a stream, up to the whole command), proving
-(reading back and comparing; diff of two stores), channels (many small ones), replaying, and migration-memory (the peak of
-the whole command; with --big for a channel of 10 GB, which takes 20 GB of disk). The server is a real one on the same
+(reading back and comparing; diff of two stores), channels (many small ones), replaying, and migration-memory (the peak
+of the whole command; with --big for a channel of 10 GB, taking 20 GB of disk). The server is a real one on the same
 cores. All ways of a table are run in turn, round after round, on a server that is at rest; figures are medians.
 """
 

@@ -21,7 +21,17 @@ _RECORD = 1110
 def section(options: Options) -> str:
     """Measures every size."""
     rows = [row for size in options.big_bytes for row in _measure(options, size)]
-    headers = ("whole command", "GB", "s", "MB/s", "most MiB", "private MiB", "mapped files MiB", "server MiB", "target")
+    headers = (
+        "whole command",
+        "GB",
+        "s",
+        "MB/s",
+        "most MiB",
+        "private MiB",
+        "mapped files MiB",
+        "server MiB",
+        "target",
+    )
     return f"**One channel of {_PAYLOAD} bytes a message**\n\n{table(headers, rows)}"
 
 

@@ -14,7 +14,7 @@ from measure import REPOSITORY
 from stantools.migration.target.embedded import EmbeddedServer, find_server
 
 sys.path.insert(0, str(REPOSITORY))
-from tests import servers  # noqa: E402
+from tests import servers
 
 _TICK = os.sysconf("SC_CLK_TCK")
 #: A server is at rest when it has used no processor time for so many seconds.

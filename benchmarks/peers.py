@@ -36,7 +36,7 @@ async def publish_async(url: str, stream: str, subject: str, payloads: Sequence[
     jetstream = client.jetstream(publish_async_max_pending=_OUTSTANDING)
     await jetstream.add_stream(name=stream, subjects=[subject])
     for number in range(count):
-        await jetstream.publish_async(subject, payloads[number % len(payloads)], wait_stall=30)
+        await jetstream.publish_async(subject, payloads[number % len(payloads)])
     await jetstream.publish_async_completed()
     await client.close()
 

@@ -84,7 +84,14 @@ def _diff(store: Path, other: Path, size: int, rounds: int) -> str:
     results = race(ways, rounds, before=lambda: reread(files))
     unit = results["cat of both"].seconds
     rows = [
-        (name, took.seconds, took.processor, f"{2 * volume / took.seconds / MB:.0f}", f"{took.seconds / unit:.1f}", f"{took.others:.1f}")
+        (
+            name,
+            took.seconds,
+            took.processor,
+            f"{2 * volume / took.seconds / MB:.0f}",
+            f"{took.seconds / unit:.1f}",
+            f"{took.others:.1f}",
+        )
         for name, took in ((name, results[name]) for name in ways)
     ]
     headers = ("", "s", "CPU s", "MB/s of both", "× cat", "others")

@@ -67,7 +67,10 @@ class _Stages(click.Group):
 
 @click.group("migrate", cls=_Stages, short_help=summaries()["migrate"], context_settings=CONTEXT)
 def command() -> None:
-    """Move channels into JetStream streams and durables into consumers."""
+    """Move channels into JetStream streams and durables into consumers, exactly, and prove it.
+
+    Given a store, all stages are run; `plan`, `apply` and `verify` run one of them.
+    """
 
 
 @command.command(_PLAIN, context_settings=CONTEXT, hidden=True)

@@ -32,7 +32,7 @@ from stantools.store.locks import QUIET_SECONDS
 RECHECK_SECONDS = 0.5
 
 _REPLACE = "--replace puts it aside and places the new one; or choose another name"
-_STOP = "stop it first; if it uses another directory, run this as a user who may look at it and its configuration"
+_STOP = "stop it first, or insist with --force if it is known not to use this directory"
 
 
 @dataclass(frozen=True)
