@@ -23,9 +23,11 @@ from typing import Any
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.archive.writer import ArchiveState
+from stantools.migration.beginning import Beginning
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.model import Way
 from stantools.migration.prepared import PreparedStream
+from stantools.migration.proof.stream import prove_stream
 from stantools.migration.proving import config_differences, prove
 from stantools.migration.publish.stream import publish_stream
 from stantools.migration.results import Outcome, StreamResult
@@ -184,6 +186,7 @@ class _Job:
             await self._js.delete_stream(name)
             return Outcome.MIGRATED
         if self._options.existing is Existing.APPEND:
+            await self._check_beginning(info)
             return Outcome.APPENDED
         if self._options.existing is Existing.REPLACE:
             await self._js.delete_stream(name)
@@ -194,6 +197,20 @@ class _Job:
             f"stream {name} is there already, {what}",
             "--replace deletes it first; --append-missing publishes what it lacks at its end; or choose another name",
         )
+
+    async def _check_beginning(self, info: Mapping[str, Any]) -> None:
+        """Refuses to append to anything but the beginning of what the stream is to hold."""
+        beginning = Beginning(self._stream.source, int(info["state"]["last_seq"]))
+        proof = await prove_stream(
+            self._js, self._plan.name, beginning, origin=self._plan.origin_headers, via_publish=True
+        )
+        if proof.findings or beginning.last > self._stream.source.last:
+            behind = f"it goes up to {beginning.last}, the store to {self._stream.source.last}"
+            what = proof.findings[0].detail if proof.findings else behind
+            raise RefusedError(
+                f"stream {self._plan.name} is not the beginning of its channel, nothing was appended: {what}",
+                "--replace deletes it first; or choose another name",
+            )
 
     def _comparable(self, expected: ArchiveState) -> dict[str, Any]:
         """Returns what can be compared: published messages have other times, and more headers."""
