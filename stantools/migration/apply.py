@@ -177,10 +177,12 @@ class _Job:
         begun = self._journal.state(name) is not None
         ours = begun or info["config"].get("description") == self._plan.config.get("description")
         differences = state_differences(self._comparable(expected), info["state"])
-        if ours and not differences:
-            return Outcome.COMPLETE
-        if begun and self._journal.facts(name).get("way") == Way.PUBLISH:
+        loaded = self._journal.state(name) in (StreamState.LOADED, StreamState.PROVEN)
+        if begun and not loaded and self._journal.facts(name).get("way") == Way.PUBLISH:
             return Outcome.CONTINUED
+        if ours and not differences:
+            # Numbers say nothing about consumers, which publishing makes last; going on looks after them.
+            return Outcome.CONTINUED if self._options.way is Way.PUBLISH and not loaded else Outcome.COMPLETE
         if begun and not info["state"]["last_seq"]:
             # In a cluster a restore that was cut off can leave its name behind, with nothing in it.
             await self._js.delete_stream(name)

@@ -28,7 +28,7 @@ from tests.conftest import golden_cases, load_expected
 from tests.migration.facts import ChannelFacts, facts_of
 from tests.migration.reading import consumers_of, read_stream, state_of
 
-#: Every kind of gap, damage, durable and encryption, for the servers between the oldest and the newest.
+#: Every kind of gap, damage, durable and encryption, for the servers before the newest, which gets all.
 SOME = [
     "basic",
     "durables",
@@ -49,7 +49,7 @@ PAIRS = [
     (version, case)
     for version in servers.VERSIONS
     for case in golden_cases()
-    if case in SOME or version in (servers.OLDEST, servers.NEWEST)
+    if case in SOME or version == servers.NEWEST
 ]
 
 

@@ -170,7 +170,7 @@ def test_killed_again_and_again(
     words = ["migrate", big_store, "--server", server.url, "--yes", "--via", way, "--parallel", 1]
     chance = random.Random(f"{way} {version}")
     killed = 0
-    for _ in range(7):
+    for _ in range(5):
         process = subprocess.Popen(
             [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

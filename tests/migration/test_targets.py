@@ -191,7 +191,8 @@ def test_the_server_restarts_midway(big_store: Path, start_server: Callable[...,
         assert streamed(server.url, stream_of(channel)).keys() == stored(big_store, channel).keys()
 
 
-@pytest.mark.parametrize("version", [pytest.param(servers.OLDEST, marks=pytest.mark.slow), servers.NEWEST])
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
 def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Path) -> None:
     """Three replicas; a node is killed while streams are restored; the same command, if needed again, finishes."""
     if not servers.binary(version).exists():

@@ -75,6 +75,11 @@ class Filling:
         return settings.differs(self._loading, self._config)
 
     @property
+    def unsettled(self) -> bool:
+        """Whether something was done that the server may still forget, and that nobody would look for any more."""
+        return self.needs_update and not self._complete and bool(self.loader.messages + self.loader.filled)
+
+    @property
     def told(self) -> int:
         """How far it is: the last sequence that is known to be stored."""
         return self.loader.told

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from stantools.errors import StantoolsError
 from stantools.migration.publish.acks import OutOfStepError
-from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError
+from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
 from stantools.migration.wire.receive import InterruptedConnectionError
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_PASSING: Final = (ConnectionLostError, InterruptedConnectionError, NoAnswerError, OutOfStepError)
+
+class SetBackError(TargetError):
+    """Something is not done any more, as if a server was killed before it wrote that down; it can be done again."""
+
+
+_PASSING: Final = (ConnectionLostError, InterruptedConnectionError, NoAnswerError, OutOfStepError, SetBackError)
 #: No leader; wrong last sequence (another one is asked for then); stream offline; too many requests.
 _PASSING_CODES: Final = frozenset({10008, 10071, 10118, 10167})
 _NOBODY: Final = 503

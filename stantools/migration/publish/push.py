@@ -15,7 +15,7 @@ from stantools.migration.publish.answering import acknowledge, keep_pending
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from stantools.migration.publish.consumers import Delivery
+    from stantools.migration.publish.delivery import Delivery
     from stantools.migration.target.jetstream import JetStream
 
 _OPEN: Final = 4096

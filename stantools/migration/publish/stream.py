@@ -7,11 +7,13 @@ of times, and does nothing where everything is done.
 1. Create it without limits; let its first message get the right sequence.
 2. Publish every message, and a filler for every sequence that the source lacks. Delete the fillers.
 3. Make the consumers (see `consumers`).
-4. Give it the configuration that it should have.
+4. When the server has had the time to write all that down, and still has it: give consumers and stream the
+   configurations that they should have.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish.acks import Acks
-from stantools.migration.publish.consumers import Consumer, Standing, make_consumer
+from stantools.migration.publish.consumers import Consumer, Consumers
+from stantools.migration.publish.delivery import Standing
 from stantools.migration.publish.filling import Filling
 from stantools.migration.publish.loader import Window
 from stantools.migration.publish.patience import Patience
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 #: So many fillers take some minutes: each is stored and then deleted.
 FILLER_LIMIT = 1_000_000
+#: Seconds in which servers write down what they have acknowledged (seen: a tenth).
+_SETTLING = 0.3
 
 
 @dataclass(frozen=True)
@@ -114,15 +119,11 @@ async def publish_stream(
     if there is None:
         await probe(js, name, filling, consumers=bool(consumers))
     patient = Patience(js.connection, patience)
-    made: list[str] = []
+    makers = Consumers(js, name, source, consumers)
     acks = await Acks.open(js.connection, name)
     try:
         await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
-        for consumer, position in consumers:
-            step = partial(make_consumer, js, name, source, consumer, position)
-            if await patient.repeat(step):
-                made.append(consumer.name)
-        state = await patient.repeat(filling.finish)
+        state = await patient.repeat(partial(_complete, filling, makers, acks))
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
@@ -130,4 +131,15 @@ async def publish_stream(
         await acks.close()
     seconds = time.monotonic() - began
     done = filling.loader
-    return Published(state, done.messages, filling.found, done.filled, made, patient.interruptions, seconds)
+    return Published(state, done.messages, filling.found, done.filled, makers.made, patient.interruptions, seconds)
+
+
+async def _complete(filling: Filling, makers: Consumers, acks: Acks) -> dict[str, Any]:
+    """Makes the consumers of a filled stream, and finishes all; returns the stream's state."""
+    # It is filled already, unless a server was killed since.
+    await filling.fill(acks)
+    if await makers.bring() or filling.unsettled:
+        await asyncio.sleep(_SETTLING)
+        await filling.fill(acks)
+    await makers.finish()
+    return await filling.finish()

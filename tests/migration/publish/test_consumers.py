@@ -10,7 +10,7 @@ import pytest
 
 from stantools.errors import StantoolsError
 from stantools.migration.publish import publish_stream
-from stantools.migration.publish.consumers import UNFINISHED, make_consumer
+from stantools.migration.publish.consumers import UNFINISHED
 from stantools.migration.target.errors import PermissionDeniedError
 from stantools.migration.target.jetstream import JetStream
 from tests.migration.publish.conftest import CONFIG, FakeSource, make_batch, numbered, run
@@ -65,9 +65,11 @@ PLACES = {
 
 
 async def take(js: JetStream, name: str, count: int) -> list[tuple[int, int, bytes]]:
-    """Fetches: sequence, number of deliveries, payload."""
+    """Fetches so many: sequence, number of deliveries, payload."""
     subscription = await js.connection.client.jetstream().pull_subscribe("orders", name, stream="ORDERS")
     messages = await subscription.fetch(count, timeout=1)
+    while len(messages) < count:
+        messages += await subscription.fetch(count - len(messages), timeout=5)
     return [(m.metadata.sequence.stream, m.metadata.num_delivered, m.data) for m in messages]
 
 
@@ -151,7 +153,7 @@ def test_many_pending(start_server: Callable[..., Any], version: str) -> None:
     pending = tuple(range(7, 19_000, 3))
 
     async def work(js: JetStream) -> None:
-        wanted = durable("slow", max_ack_pending=10_000)
+        wanted = durable("slow", max_ack_pending=10_000, ack_wait=300 * SECOND)
         await publish_stream(js, "ORDERS", CONFIG, source, [(wanted, place(19_500, *pending))])
         info = await js.consumer_info("ORDERS", "slow")
         assert info and info["num_ack_pending"] == len(pending)
@@ -172,13 +174,13 @@ def test_one_that_is_not_finished_is_made_anew_and_a_finished_one_is_left_alone(
         half = {**wanted.config, "description": UNFINISHED, "headers_only": True}
         await js.consumer_create("ORDERS", half)
         await take(js, "work", 5)
-        assert await make_consumer(js, "ORDERS", SOURCE, wanted, position)
+        result = await publish_stream(js, "ORDERS", CONFIG, SOURCE, [(wanted, position)], resume=True)
+        assert result.consumers == ["work"]
         info = await js.consumer_info("ORDERS", "work")
         assert info and info["num_ack_pending"] == 2 and info["delivered"]["stream_seq"] == 60
         # Its users have gone on.
         await take(js, "work", 5)
         before = await js.consumer_info("ORDERS", "work")
-        assert not await make_consumer(js, "ORDERS", SOURCE, wanted, position)
         result = await publish_stream(js, "ORDERS", CONFIG, SOURCE, [(wanted, position)], resume=True)
         assert result.consumers == [] and result.messages == 0
         after = await js.consumer_info("ORDERS", "work")

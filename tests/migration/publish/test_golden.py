@@ -15,6 +15,7 @@ from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.proof.stream import prove_stream
 from stantools.migration.publish import publish_stream
+from stantools.migration.publish import stream as stream_module
 from stantools.migration.source import open_source
 from stantools.migration.target.jetstream import JetStream
 from stantools.store.directory import open_datastore
@@ -44,8 +45,14 @@ CASES = (
     [("2.9.10", "pull"), ("2.9.10", "push"), ("2.12.8", "pull"), ("2.15.1", "pull"), ("2.15.1", "push")],
 )
 def test_golden_stores(
-    golden_copy: Callable[[str], Path], start_server: Callable[..., Any], version: str, kind: str
+    golden_copy: Callable[[str], Path],
+    start_server: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    kind: str,
 ) -> None:
+    # The server is not killed here, and forgets nothing.
+    monkeypatch.setattr(stream_module, "_SETTLING", 0.0)
     # A payload may be as large as servers take by default; with headers it is larger.
     server = start_server(version, config={"max_payload": 2 << 20})
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Window, asking, filling, loader, publish_stream
-from stantools.migration.publish import consumers as publish_consumers
+from stantools.migration.publish import Window, answering, asking, filling, loader, publish_stream, pull, stream
 from stantools.migration.target.connection import Connection, connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
@@ -40,7 +39,12 @@ class Killer:
         self.before = True
         request = Connection.request
         # Both kinds of writing, wherever they are used, and every request.
-        for module, name in ((loader, "write_frames"), (asking, "send_frames"), (publish_consumers, "send_frames")):
+        for module, name in (
+            (loader, "write_frames"),
+            (asking, "send_frames"),
+            (pull, "send_frames"),
+            (answering, "send_frames"),
+        ):
             monkeypatch.setattr(module, name, self._wrapped(getattr(module, name)))
         monkeypatch.setattr(Connection, "request", self._wrapped(request))
 
@@ -101,6 +105,8 @@ def test_killed_at_every_step(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, before: bool, leading: bool
 ) -> None:
     server = start_server(version)
+    # The server is not killed here, and forgets nothing.
+    monkeypatch.setattr(stream, "_SETTLING", 0.0)
     if leading:
         fill_the_beginning(monkeypatch)
     killer = Killer(monkeypatch)
@@ -138,6 +144,7 @@ def test_killed_at_every_step(
 def test_killed_again_and_again(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind the duplicate window, which is a tenth of a second here."""
     server = start_server()
+    monkeypatch.setattr(stream, "_SETTLING", 0.0)
     killer = Killer(monkeypatch)
 
     async def attempt(patience: int) -> bool:
