@@ -14,11 +14,11 @@ NUMBER_OF_TEST_PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo proto docs samples bench clean
+.PHONY: help setup check format test test-slow demo proto docs samples bench bench-offline bench-migration clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, samples, bench, clean"
+	@echo "also: setup, format, test-slow, proto, docs, samples, bench, bench-offline, bench-migration, clean"
 
 setup: $(INSTALLED)
 
@@ -67,8 +67,13 @@ docs: $(INSTALLED)
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
-bench: $(INSTALLED)
+bench: bench-offline bench-migration
+
+bench-offline: $(INSTALLED)
 	@$(BIN)/python benchmarks/offline.py $(ARGS)
+
+bench-migration: $(INSTALLED) $(SERVERS)
+	@$(BIN)/python benchmarks/migration.py $(ARGS)
 
 clean:
 	@rm -rf .venv .servers build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -127,7 +127,7 @@ def _let_output_take_anything() -> None:
 
 def _report_usage(problem: click.ClickException) -> int:
     context = getattr(problem, "ctx", None)
-    remedy = f"see: {context.command_path} --help" if context else ""
+    remedy = f"see: {' '.join(context.command_path.split())} --help" if context else ""
     console.error(problem.format_message(), remedy)
     return ExitCode.USAGE
 

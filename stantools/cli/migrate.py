@@ -55,6 +55,13 @@ class _Stages(click.Group):
             args = [_PLAIN, *args]
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the stage; all stages in one have no name of their own in messages."""
+        name, stage, rest = super().resolve_command(ctx, args)
+        return "" if name == _PLAIN else name, stage, rest
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the help of all stages in one, and how to run them one by one."""
         plain = self.commands[_PLAIN]
@@ -523,7 +530,9 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     if file is not None and (failed or different):
         console.note(f"when the cause is removed, go on with: stantools migrate apply {file}")
     if failed:
-        return max(result.error.exit_code for result in failed if result.error)
+        code = max(result.error.exit_code for result in failed if result.error)
+        # Refused means that nothing was changed; here some streams were.
+        return ExitCode.FINDINGS if code == ExitCode.REFUSED and len(failed) < len(results) else code
     if different:
         return ExitCode.FINDINGS
     if output == "table":

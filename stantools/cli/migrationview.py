@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stantools.migration.results import StreamResult
 
 _MANY = 20
+_WIDEST = 48
 
 
 def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
@@ -48,7 +49,20 @@ def _stream_row(stream: StreamPlan) -> tuple[Any, ...]:
         remarks.append(f"{stream.lost} lost")
     sequences = f"{stream.first}-{stream.last}" if stream.messages else f"none, next is {stream.last + 1}"
     size = format_size(stream.bytes)
-    return stream.name, channel, stream.messages, sequences, size, len(stream.consumers), ", ".join(remarks) or None
+    return (
+        _short(stream.name),
+        _short(channel),
+        stream.messages,
+        sequences,
+        size,
+        len(stream.consumers),
+        ", ".join(remarks) or None,
+    )
+
+
+def _short(name: str) -> str:
+    """Shortens a name for a table; the plan file has it whole."""
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
 
 
 def _show_left_out(left: Sequence[LeftOut]) -> None:
@@ -81,7 +95,7 @@ def show_results(results: Sequence[StreamResult]) -> None:
         rate = f"{each.messages / each.seconds:,.0f}/s" if each.seconds and each.messages else None
         compared = f"{each.proven} compared" if each.proven or each.prove_seconds else None
         verdict = "failed" if each.error else f"{len(each.findings)} differences" if each.findings else compared
-        rows.append((each.stream, each.outcome.value, each.messages, format_size(each.bytes), rate, verdict))
+        rows.append((_short(each.stream), each.outcome.value, each.messages, format_size(each.bytes), rate, verdict))
     if rows:
         headers = ("stream", "what was done", "messages", "size", "loaded", "proof")
         click.echo(table_text(headers, rows, right=("messages", "size", "loaded")))

@@ -210,6 +210,7 @@ def command(
             show_plan(left, pace, source, output)
             return code
         if not left.messages:
+            console.note("there is no message to replay in what was chosen")
             if earlier is not None:
                 earlier.remove()
             show_outcome(left, Outcome(finished=True), source, output, None)

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
+from stantools.cli import console
 from stantools.cli.console import escape
 
 _QUIET = 0.5
@@ -89,8 +90,7 @@ class StreamsProgress:
         """Prints a line above the progress line."""
         with self._lock:
             self._clear()
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+            console.note(text)
 
     def _show(self) -> None:
         now = time.monotonic()

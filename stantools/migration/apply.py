@@ -15,6 +15,7 @@ compared. Streams are worked on a few at a time; one that fails does not stop th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import time
 from collections.abc import Mapping, Sequence
@@ -27,18 +28,21 @@ from stantools.migration.beginning import Beginning
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.model import Way
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.stream import prove_stream
-from stantools.migration.proving import config_differences, prove
+from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.proving import config_differences, prove, still_as_planned
 from stantools.migration.publish.stream import publish_stream
 from stantools.migration.results import Outcome, StreamResult
-from stantools.migration.target.errors import ApiError
+from stantools.migration.target.errors import ApiError, ConnectionLostError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.restore import RestoreError, restore
 from stantools.migration.target.state import state_differences
+from stantools.migration.tasks import in_parallel
 from stantools.migration.watch import Counter, Stage, Unwatched, Watch
 
 #: Seconds before something is tried again because the connection broke.
 _PAUSE = 1.0
+#: Seconds in which a server must be back.
+_RECONNECT = 20.0
 _RESTORE_FAILED = 10062
 
 
@@ -91,19 +95,18 @@ async def apply_streams(
         options: How.
         watch: Told what is going on.
     """
-    slots = asyncio.Semaphore(options.parallel)
-    watch = watch or Unwatched()
+    shown = watch or Unwatched()
 
     async def one(stream: PreparedStream) -> StreamResult:
-        async with slots:
-            job = _Job(js, stream, journal, options, watch)
-            try:
-                await job.run()
-            except StantoolsError as problem:
-                job.result.outcome, job.result.error = Outcome.FAILED, problem
-            return job.result
+        job = _Job(js, stream, journal, options, shown)
+        try:
+            await job.run()
+        except StantoolsError as problem:
+            job.result.outcome, job.result.error = Outcome.FAILED, problem
+            await job.see_what_is_there()
+        return job.result
 
-    return await asyncio.gather(*(one(stream) for stream in streams))
+    return await in_parallel(one, streams, options.parallel)
 
 
 class _Job:
@@ -127,6 +130,7 @@ class _Job:
         state = self._journal.state(name)
         if info is not None and state is StreamState.PROVEN and self._options.existing is not Existing.REPLACE:
             self._keep(info)
+            self.result.findings = await still_as_planned(self._js, self._stream)
             return
         if info is not None and self._journal.facts(name).get("limiting"):
             # Everything was compared; a killed run may have set the limits already, and they may have removed some.
@@ -141,6 +145,12 @@ class _Job:
             await self._prove()
         if not self.result.findings:
             await self._limit(found)
+
+    async def see_what_is_there(self) -> None:
+        """Notes what the stream holds after a failure, as far as the server tells."""
+        with contextlib.suppress(StantoolsError):
+            if (info := await self._js.stream_info(self._plan.name)) is not None:
+                self.result.messages, self.result.bytes = info["state"]["messages"], info["state"]["bytes"]
 
     def _keep(self, info: Mapping[str, Any]) -> None:
         self.result.outcome = Outcome.COMPLETE
@@ -180,6 +190,12 @@ class _Job:
         loaded = self._journal.state(name) in (StreamState.LOADED, StreamState.PROVEN)
         if begun and not loaded and self._journal.facts(name).get("way") == Way.PUBLISH:
             return Outcome.CONTINUED
+        if self._options.existing is Existing.REPLACE:
+            if ours and not differences and not (await self._compare()).findings:
+                return Outcome.COMPLETE
+            await self._js.delete_stream(name)
+            self._journal.forget(name)
+            return Outcome.REPLACED
         if ours and not differences:
             # Numbers say nothing about consumers, which publishing makes last; going on looks after them.
             return Outcome.CONTINUED if self._options.way is Way.PUBLISH and not loaded else Outcome.COMPLETE
@@ -190,10 +206,6 @@ class _Job:
         if self._options.existing is Existing.APPEND:
             await self._check_beginning(info)
             return Outcome.APPENDED
-        if self._options.existing is Existing.REPLACE:
-            await self._js.delete_stream(name)
-            self._journal.forget(name)
-            return Outcome.REPLACED
         what = f"its {differences[0]}" if differences else "and it is not clear that a migration made it"
         raise RefusedError(
             f"stream {name} is there already, {what}",
@@ -242,9 +254,19 @@ class _Job:
                 if not self._may_try_again(problem) or attempt == self._options.attempts:
                     raise
                 counter.take_back(plan.name)
-                await asyncio.sleep(_PAUSE * attempt)
+                self._watch.note(f"{problem.message}; trying again ({attempt + 1} of {self._options.attempts})")
+                await asyncio.sleep(_PAUSE)
+                if not await self._connected_again():
+                    raise
             finally:
                 self._watch.end(plan.name)
+
+    async def _connected_again(self) -> bool:
+        try:
+            await self._js.connection.wait_connected(_RECONNECT)
+        except ConnectionLostError:
+            return False
+        return True
 
     def _may_try_again(self, problem: RestoreError) -> bool:
         if problem.left != "nothing":
@@ -272,13 +294,16 @@ class _Job:
         finally:
             self._watch.end(plan.name)
 
-    async def _prove(self) -> None:
+    async def _compare(self) -> Proof:
         self._watch.begin(self._plan.name, Stage.PROVE, self._stream.source.count)
         try:
             published = self._journal.facts(self._plan.name).get("way") == Way.PUBLISH
-            proof = await prove(self._js, self._stream, published=published, watch=self._watch)
+            return await prove(self._js, self._stream, published=published, watch=self._watch)
         finally:
             self._watch.end(self._plan.name)
+
+    async def _prove(self) -> None:
+        proof = await self._compare()
         self.result.findings = proof.findings
         self.result.proven, self.result.prove_seconds = proof.messages, proof.seconds
 

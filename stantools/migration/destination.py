@@ -20,6 +20,7 @@ from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
+from stantools.migration.tasks import in_parallel
 from stantools.migration.watch import Stage, Watch
 
 _T = TypeVar("_T")
@@ -150,7 +151,9 @@ async def check_server(
     """Returns what a server has against streams, as notes; arguments are those of `Destination.problems`."""
     demands = []
     for stream in streams:
-        keeps = options.existing is not Existing.REFUSE or stream.name in begun or await _is_complete(js, stream)
+        keeps = options.existing is not Existing.REFUSE or stream.name in begun
+        # Of a stream that was published the numbers are no sign: its consumers are made last.
+        keeps = keeps or (options.way is Way.ARCHIVE and await _is_complete(js, stream))
         demands.append(
             StreamDemand(
                 stream.plan.config,
@@ -183,23 +186,21 @@ async def prove_streams(
     js: JetStream, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
 ) -> list[StreamResult]:
     """Compares streams on a server with the store; results are in the order of the streams."""
-    slots = asyncio.Semaphore(parallel)
 
     async def one(stream: PreparedStream) -> StreamResult:
         result = StreamResult(stream.name, Outcome.COMPARED)
-        async with slots:
-            watch.begin(stream.name, Stage.PROVE, stream.source.count)
-            try:
-                info = await js.stream_info(stream.name)
-                result.bytes = info["state"]["bytes"] if info else 0
-                proof = await prove(js, stream, published=stream.name in published, configured=True, watch=watch)
-            except StantoolsError as problem:
-                result.outcome, result.error = Outcome.FAILED, problem
-            else:
-                result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
-                result.messages = proof.messages
-            finally:
-                watch.end(stream.name)
+        watch.begin(stream.name, Stage.PROVE, stream.source.count)
+        try:
+            info = await js.stream_info(stream.name)
+            result.bytes = info["state"]["bytes"] if info else 0
+            proof = await prove(js, stream, published=stream.name in published, configured=True, watch=watch)
+        except StantoolsError as problem:
+            result.outcome, result.error = Outcome.FAILED, problem
+        else:
+            result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
+            result.messages = proof.messages
+        finally:
+            watch.end(stream.name)
         return result
 
-    return await asyncio.gather(*(one(stream) for stream in streams))
+    return await in_parallel(one, streams, parallel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,10 @@ class BackupDestination:
             if there.exists() and stream.name not in begun and options.existing is Existing.REPLACE:
                 text = f"{there} is there already, and backups are not replaced"
                 notes.append(Note(Level.PROBLEM, stream.name, text, "remove it, or choose another directory"))
+        existing = next(path for path in (self._out, *self._out.parents) if path.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
+            text = f"{existing} cannot be written"
+            notes.append(Note(Level.PROBLEM, str(self._out), text, "choose another directory, or change its mode"))
         try:
             check_room(self._out, sum(estimated_bytes(stream.plan) for stream in streams))
         except StantoolsError as problem:

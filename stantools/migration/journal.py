@@ -130,15 +130,12 @@ class Journal:
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             entry = json.loads(line)
-            event = entry["event"]
-            if event == "stream":
-                StreamState(entry["state"])
-            if event not in ("begin", "stream", "forget") or (
-                event != "begin" and not isinstance(entry["stream"], str)
-            ):
-                raise ValueError(f"there is no event {event!r}")
-        except (ValueError, KeyError, TypeError) as problem:
-            raise self._no_journal(number, str(problem)) from problem
+        except ValueError as problem:
+            raise self._no_journal(number, "it is no json") from problem
+        event = entry.get("event") if isinstance(entry, dict) else None
+        good = event == "begin" or (event in ("stream", "forget") and isinstance(entry.get("stream"), str))
+        if not good or (event == "stream" and entry.get("state") not in tuple(StreamState)):
+            raise self._no_journal(number, "it is none of the steps that a migration takes")
         return dict(entry)
 
     def _no_journal(self, number: int, reason: str) -> StoreUnreadableError:

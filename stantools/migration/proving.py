@@ -52,6 +52,23 @@ async def prove(
         await asyncio.sleep(_PAUSE)
 
 
+async def still_as_planned(js: JetStream, stream: PreparedStream) -> list[Finding]:
+    """Looks whether a stream that was proven before has changed, by what the server tells of it and its consumers."""
+    proof = await prove_stream(
+        js,
+        stream.name,
+        stream.source,
+        origin=stream.plan.origin_headers,
+        via_publish=True,
+        consumers=stream.positions(),
+        messages=False,
+    )
+    # Limits go on removing messages, also from what consumers still have to deliver.
+    moving = ("stream-state", "consumer-position") if stream.plan.limited else ()
+    findings = [each for each in proof.findings if each.code not in moving]
+    return findings + await _config_findings(js, stream.plan)
+
+
 async def _is_replicated(js: JetStream, stream: str) -> bool:
     info = await js.stream_info(stream)
     return info is not None and int(info["config"].get("num_replicas", 1)) > 1

@@ -28,6 +28,9 @@ class Watch(Protocol):
     def end(self, stream: str) -> None:
         """The stage is over."""
 
+    def note(self, text: str) -> None:
+        """Something happened that whoever waits should know."""
+
 
 class Unwatched:
     """Nobody is looking."""
@@ -39,6 +42,9 @@ class Unwatched:
         """Does nothing."""
 
     def end(self, stream: str) -> None:
+        """Does nothing."""
+
+    def note(self, text: str) -> None:
         """Does nothing."""
 
 
@@ -68,6 +74,10 @@ class Counter:
     def end(self, stream: str) -> None:
         """Passes it on."""
         self._watch.end(stream)
+
+    def note(self, text: str) -> None:
+        """Passes it on."""
+        self._watch.note(text)
 
     def take_back(self, stream: str) -> None:
         """Says that what was done has to be done again."""

@@ -337,6 +337,68 @@ def test_many_channels_into_one_stream(store: Path, start_server: Callable[..., 
     assert len(infos) >= 2
 
 
+async def delete(url: str, stream: str, *, message: int = 0, consumer: str = "") -> None:
+    import nats
+
+    client = await nats.connect(url)
+    try:
+        if message:
+            await client.jetstream().delete_msg(stream, message)
+        if consumer:
+            await client.jetstream().delete_consumer(stream, consumer)
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("what", ["message", "consumer"])
+def test_what_was_proven_and_changed_since(
+    what: str, store: Path, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The same command again says so; --replace sets it right, with the journal and without."""
+    server, place = start_server(), tmp_path / "work"
+    words = ["migrate", store, "--server", server.url, "--yes", "--channel", "orders"]
+    run(place, *words)
+    for journal in (True, False):
+        asyncio.run(delete(server.url, "orders", **({"message": 7} if what == "message" else {"consumer": "billing"})))
+        if not journal:
+            (place / "store.migration.yaml.journal").unlink()
+        changed = run(place, *words, expect=ExitCode.FINDINGS if journal or what == "consumer" else ExitCode.REFUSED)
+        assert "as the plan says" not in changed.stdout
+        replaced = run(place, *words, "--replace")
+        assert "replaced" in replaced.stdout
+        assert streamed(server.url, "orders") == stored(store, "orders")
+        assert "billing" in asyncio.run(consumers_of(server.url, "orders"))
+        asyncio.run(delete_ephemeral(server.url, "orders"))
+
+
+async def delete_ephemeral(url: str, stream: str) -> None:
+    """Deletes what reading with nats-py has left."""
+    for name, info in (await consumers_of(url, stream)).items():
+        if info.config.durable_name is None:
+            await delete(url, stream, consumer=name)
+
+
+def test_a_restored_stream_is_not_published_over(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server = start_server()
+    words = ["migrate", store, "--server", server.url, "--yes"]
+    run(tmp_path / "a", *words)
+    refused = run(tmp_path / "b", *words, "--via", "publish", expect=ExitCode.REFUSED)
+    assert "there already" in refused.stderr
+    replaced = run(tmp_path / "b", *words, "--via", "publish", "--replace")
+    assert replaced.stdout.count("replaced") == 3
+
+
+def test_one_stream_is_refused_behind_the_others(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """Exit code 4 says that nothing was changed, so it is not that."""
+    server = start_server()
+    asyncio.run(make_stream(server.url, "orders", "orders", 5))
+    done = run(
+        tmp_path / "w", "migrate", store, "--server", server.url, "--yes", "--append-missing", expect=ExitCode.FINDINGS
+    )
+    assert "not the beginning" in done.stderr
+    assert asyncio.run(count_streams(server.url)) == 3
+
+
 def test_limits_apply_after_the_proof(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     words = ["migrate", store, "--server", server.url, "--yes", "--max-msgs", 50]

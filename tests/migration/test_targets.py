@@ -14,7 +14,7 @@ import pytest
 
 from stantools.errors import ExitCode
 from tests import servers
-from tests.migration.reading import state_of
+from tests.migration.reading import consumers_of, state_of
 from tests.migration.test_migrate import (
     COMMAND,
     big_store,
@@ -115,7 +115,7 @@ def test_limits_of_the_account(
 def test_jetstream_is_off(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server(jetstream=False)
     refused = run(tmp_path / "w", "migrate", store, "--server", server.url, "--yes", expect=ExitCode.REFUSED)
-    assert "JetStream" in refused.stdout + refused.stderr
+    assert "JetStream is not enabled on the server" in refused.stdout + refused.stderr
 
 
 def test_messages_over_max_payload(
@@ -220,6 +220,48 @@ def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Pa
         for channel in channels_of(big_store):
             info = asyncio.run(state_of(cluster.servers[1].url, stream_of(channel)))
             assert info.config.num_replicas == 3
+
+
+def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, place = start_server(), tmp_path / "work"
+    place.mkdir()
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", "1"]
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    journal = place / "store.migration.yaml.journal"
+    deadline = time.monotonic() + 20
+    while not (journal.exists() and "started" in journal.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    server.kill()
+    output, errors = process.communicate(timeout=110)
+    assert process.returncode == ExitCode.UNREACHABLE, output + errors
+    assert "Traceback" not in errors and "go on with" in errors
+    server.start()
+    run(place, *words)
+    check_all(big_store, server.url)
+
+
+def test_a_proof_that_is_interrupted_leaves_no_consumer(
+    big_store: Path, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    server, place = start_server(), tmp_path / "work"
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--consumers", "none"]
+    run(place, *words)
+    interrupted = 0
+    for wait in (0.7, 0.8, 0.9, 1.0, 1.1):
+        process = subprocess.Popen(
+            [*COMMAND, "migrate", "verify", "store.migration.yaml"],
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(wait)
+        process.send_signal(2)
+        interrupted += process.wait(30) == ExitCode.INTERRUPTED
+    assert interrupted
+    for channel in channels_of(big_store):
+        assert not asyncio.run(consumers_of(server.url, stream_of(channel)))
 
 
 def test_ctrl_c_says_how_to_go_on(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:

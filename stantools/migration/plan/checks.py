@@ -55,7 +55,9 @@ def _warning(about: str, text: str, remedy: str = "") -> Note:
 def _whole(plan: Plan) -> Iterator[Note]:
     kind = plan.target.kind
     if not plan.streams:
-        yield _problem("", "no channel goes along", "check the patterns of channels and the overrides")
+        yield _problem(
+            "", "no channel goes along", "the store has none, or patterns and overrides leave all of them out"
+        )
     if plan.way is Way.PUBLISH and kind is not TargetKind.SERVER:
         yield _problem("", f"publishing needs a running server, the target is a {kind}", "plan with `way: archive`")
     replicated = sum(stream.settings.get("num_replicas", 1) > 1 for stream in plan.streams)

@@ -72,6 +72,11 @@ def _plan(document: Section) -> Plan:
     streams = tuple(_stream(section, defaults, headers, made_at) for section in document.take("streams").sections())
     left_out = tuple(_left_out(section) for section in _sections(document, "left_out"))
     notes = tuple(_note(section) for section in _sections(document, "notes"))
+    if "complete" not in document or not _flag(document, "complete"):
+        raise document.fail(
+            "the plan ends early: its last line, `complete: yes`, is missing",
+            "plan again, or take the file from a backup",
+        )
     document.finish()
     return Plan(source, target, way, streams, left_out, notes, made_at)
 

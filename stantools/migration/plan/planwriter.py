@@ -73,6 +73,7 @@ def render_plan(plan: Plan, go_on: Sequence[str] = ()) -> str:
         blocks.append(["streams: []"])
     blocks.append(_left_out(plan.left_out))
     blocks.append(_notes(plan.notes))
+    blocks.append(["# The last line. Without it the file was cut short.", "complete: yes"])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 

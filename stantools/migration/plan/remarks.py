@@ -85,7 +85,7 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
         yield Note(Level.INFO, "", text, "give those of the streaming server, such as --max-age 72h")
     if not options.subject_prefix and streams:
         text = "subjects are names of channels: what is published there to core NATS is stored from then on too"
-        yield Note(Level.INFO, "", text, "a prefix such as `stan.` keeps the two apart")
+        yield Note(Level.INFO, "", text, "a prefix keeps the two apart: --subject-prefix stan")
     for pattern in options.unused(channel.name for channel in source.channels):
         yield Note(Level.WARNING, "", f"the override for {pattern!r} matches no channel", "check its spelling")
     for change in source.changes:

@@ -93,7 +93,10 @@ async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | N
         problems.append(_cannot_ask("the limits of the account", problem))
         return {}
     except NobodyListensError as problem:
-        problems.append(Problem("jetstream-off", Severity.ERROR, "", problem.message, problem.remedy))
+        detail = problem.message
+        if not js.connection.info.get("jetstream"):
+            detail = f"JetStream is not enabled on the server at {js.connection.url}"
+        problems.append(Problem("jetstream-off", Severity.ERROR, "", detail, problem.remedy))
         return None
     except ApiError as problem:
         if problem.err_code not in DISABLED:

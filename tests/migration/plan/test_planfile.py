@@ -353,6 +353,7 @@ streams:
   - {channel: b, subject: b, found: {messages: 1, first: 1, last: 1, bytes: 1, lost: 0, from: 0, to: 0, fingerprint: x}}
   consumers:
   - {consumer: d, channel: b, kind: pull, delivered: 1, ack_wait: 1s}
+complete: yes
 """,
         FILE,
     )
@@ -360,6 +361,17 @@ streams:
     assert one.renumbered
     assert one.subjects == ("a", "b")
     assert one.consumers[0].settings == CONSUMER_DEFAULTS | {"ack_wait": SECOND, "filter_subject": "b"}
+
+
+@pytest.mark.parametrize("lines", range(1, 12))
+def test_a_plan_that_was_cut_short(lines: int) -> None:
+    """Wherever it is cut: what is left may look whole."""
+    text = "\n".join(
+        ("plan: 1", "source: {store: /s}", "target: {kind: server}", "way: archive", "streams:")
+        + tuple(f"- {{stream: S{n}, channels: []}}" for n in range(6))
+    )
+    with pytest.raises(UsageError):
+        parse_plan("\n".join(text.split("\n")[:lines]) + "\n", FILE)
 
 
 @pytest.mark.parametrize(
