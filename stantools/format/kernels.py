@@ -6,37 +6,12 @@ can work on several files. The environment variable `STANTOOLS_KERNELS` forces o
 
 from __future__ import annotations
 
-import importlib
-import os
 from typing import TYPE_CHECKING
 
-from stantools.errors import UsageError
 from stantools.format import plain
+from stantools.format.choice import choose
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-VARIABLE = "STANTOOLS_KERNELS"
-
-
-def _choose(wanted: str) -> ModuleType:
-    """The module with the kernels that are wanted; the fastest there is for an empty string."""
-    if wanted not in ("", "plain", "native"):
-        raise UsageError(f"{VARIABLE} is {wanted!r}", "set it to plain or native, or unset it")
-    if wanted == "plain":
-        return plain
-    try:
-        return importlib.import_module("stantools.format._native")
-    except ImportError as error:
-        if wanted == "native":
-            raise UsageError(
-                f"{VARIABLE} asks for the compiled kernels, which are not built: {error}",
-                "install with a C compiler at hand, or unset the variable",
-            ) from error
-        return plain
-
-
-_kernels = _choose(os.environ.get(VARIABLE, ""))
+_kernels = choose("stantools.format._native", plain)
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME

@@ -13,7 +13,7 @@ from stantools.errors import StantoolsError, UsageError
 from stantools.migration.apply import ApplyOptions, Existing, apply_streams
 from stantools.migration.journal import Journal
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
-from stantools.migration.prepared import PreparedStream
+from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proving import prove
 from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.target.connection import connect
@@ -157,7 +157,7 @@ async def check_server(
         demands.append(
             StreamDemand(
                 stream.plan.config,
-                stream.estimated_bytes,
+                estimated_bytes(stream.plan),
                 stream.largest_message,
                 [consumer.config for consumer in stream.plan.consumers],
                 may_exist=keeps,

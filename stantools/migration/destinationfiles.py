@@ -13,10 +13,10 @@ from stantools.errors import StantoolsError
 from stantools.migration.apply import ApplyOptions, Existing
 from stantools.migration.archive.writer import ArchiveState
 from stantools.migration.journal import Journal, StreamState
-from stantools.migration.offline import backup_directory, estimated_bytes, prove_backup, write_backup
+from stantools.migration.offline import backup_directory, prove_backup, write_backup
 from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef
-from stantools.migration.prepared import PreparedStream
+from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream import Proof
 from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.storedir import StoreDirectory

@@ -22,18 +22,13 @@ from stantools.migration.offlineproof import prove_backup
 from stantools.migration.offlineread import ARCHIVE, REQUEST, check_backup
 from stantools.migration.plan.model import StreamPlan
 from stantools.migration.plan.names import name_problem
-from stantools.migration.prepared import PreparedStream
+from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.watch import Stage, Unwatched, Watch
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing
 
-__all__ = ["BackupResult", "backup_directory", "check_backup", "estimated_bytes", "prove_backup", "write_backup"]
-
-#: Bytes of a record beside subject and payload, and about what headers add.
-_RECORD_BYTES = 34
-_REPLY_BYTES = 64
-_ORIGIN_BYTES = 150
+__all__ = ["BackupResult", "backup_directory", "check_backup", "prove_backup", "write_backup"]
 
 
 @dataclass(frozen=True)
@@ -108,13 +103,6 @@ def request(plan: StreamPlan, state: ArchiveState) -> dict[str, Any]:
     config = json.loads(stream_meta(plan.name, plan.config, plan.created_ns))
     del config["Created"]
     return {"config": {**config, **plan.config}, "state": state.as_json() | {"consumer_count": len(plan.consumers)}}
-
-
-def estimated_bytes(stream: StreamPlan) -> int:
-    """Returns about how many bytes the files of a stream take."""
-    subjects = sum(part.messages * len(part.subject) for part in stream.parts)
-    fixed = _RECORD_BYTES + _REPLY_BYTES + (_ORIGIN_BYTES if stream.origin_headers else 0)
-    return stream.bytes + subjects + stream.messages * fixed
 
 
 def _present(target: Path, stream: PreparedStream, watch: Watch) -> BackupResult:

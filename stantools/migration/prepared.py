@@ -10,7 +10,7 @@ from typing import Any
 
 from stantools.errors import StoreUnreadableError
 from stantools.migration.archive.consumer import ConsumerState
-from stantools.migration.archive.layout import EMPTY_RECORD_SIZE
+from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 from stantools.migration.merge import StreamSource, stream_source
 from stantools.migration.plan.model import ConsumerPlan, Plan, Position, StreamPlan
@@ -19,6 +19,8 @@ from stantools.migration.watch import Watch, counted
 
 #: About what headers with the origin add to a message.
 _HEADER_BYTES = 150
+#: What the header with the reply adds, and what is asked for in case all have one.
+_REPLY_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,6 @@ class PreparedStream:
         """About the bytes of its largest message, with headers."""
         payload = max(channel.largest_payload for channel, _ in self.source.parts)
         return payload + (_HEADER_BYTES if self.plan.origin_headers else 0)
-
-    @property
-    def estimated_bytes(self) -> int:
-        """About how many bytes a server needs for it: payloads, subjects, headers, and the frame of every record."""
-        subjects = sum(part.messages * len(part.subject) for part in self.plan.parts)
-        frame = EMPTY_RECORD_SIZE + (_HEADER_BYTES if self.plan.origin_headers else 0)
-        return self.plan.bytes + subjects + self.plan.messages * frame
 
     def positions(self) -> list[tuple[ConsumerPlan, Position]]:
         """Returns the consumers with their positions in sequences of the stream."""
@@ -81,6 +76,13 @@ class PreparedStream:
     def pieces(self, archive: StreamArchive, watch: Watch) -> Iterator[memoryview]:
         """Builds the archive, piece by piece; each is valid until the next one is asked for."""
         return archive.pieces(counted(self.source.read(), watch, self.name), self.entries, self.source.last)
+
+
+def estimated_bytes(plan: StreamPlan) -> int:
+    """Returns about how many bytes a stream takes: payloads, subjects, headers, and the frame of every record."""
+    subjects = sum(part.messages * len(part.subject) for part in plan.parts)
+    frame = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE + (_HEADER_BYTES if plan.origin_headers else _REPLY_BYTES)
+    return plan.bytes + subjects + plan.messages * frame
 
 
 def prepare(plan: Plan, source: StoreSource) -> list[PreparedStream]:

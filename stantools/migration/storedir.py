@@ -15,11 +15,10 @@ from pathlib import Path
 
 from stantools.errors import RefusedError
 from stantools.migration.archive.state import ArchiveState
-from stantools.migration.offline import estimated_bytes
 from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note, StreamPlan
 from stantools.migration.plan.names import name_problem, overlap
-from stantools.migration.prepared import PreparedStream
+from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.storedir_layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, Layout, read_layout
 from stantools.migration.storedir_place import Ownership, arriving, fill, give_up, move_in, parents, tidy
 from stantools.migration.storedir_use import find_server

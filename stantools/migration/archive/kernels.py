@@ -5,34 +5,12 @@ Both give the same results. The environment variable `STANTOOLS_KERNELS` forces 
 
 from __future__ import annotations
 
-import importlib
-import os
 from typing import TYPE_CHECKING
 
-from stantools.errors import UsageError
-from stantools.format.kernels import VARIABLE
+from stantools.format.choice import choose
 from stantools.migration.archive import plain
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-
-def _choose(wanted: str) -> ModuleType:
-    """The module with the kernels that are wanted; the fastest there is for an empty string."""
-    if wanted == "plain":
-        return plain
-    try:
-        return importlib.import_module("stantools.migration.archive._native")
-    except ImportError as error:
-        if wanted == "native":
-            raise UsageError(
-                f"{VARIABLE} asks for the compiled kernels, which are not built: {error}",
-                "install with a C compiler at hand, or unset the variable",
-            ) from error
-        return plain
-
-
-_kernels = _choose(os.environ.get(VARIABLE, ""))
+_kernels = choose("stantools.migration.archive._native", plain)
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME

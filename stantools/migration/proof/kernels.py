@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from stantools.format import kernels
+from stantools.format.choice import choose
 from stantools.migration.proof import plain
 from stantools.migration.proof.plain import Mark, is_extended
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-
-def _choose() -> ModuleType:
-    if kernels.NAME == "plain":
-        return plain
-    try:
-        return importlib.import_module("stantools.migration.proof._native")
-    except ImportError:
-        return plain  # built without this one, or by an older release
-
-
-_kernels = _choose()
+_kernels = choose("stantools.migration.proof._native", plain)
 
 #: Which kernel is in use: "native" or "plain".
 NAME: str = _kernels.NAME

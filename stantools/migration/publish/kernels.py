@@ -5,26 +5,12 @@ The environment variable `STANTOOLS_KERNELS` forces one, as for `stantools.forma
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from stantools.format import kernels
+from stantools.format.choice import choose
 from stantools.migration.publish import plain
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-
-def _choose() -> ModuleType:
-    if kernels.NAME == plain.NAME:
-        return plain
-    try:
-        return importlib.import_module("stantools.migration.publish._native")
-    except ImportError:
-        return plain
-
-
-_kernels = _choose()
+_kernels = choose("stantools.migration.publish._native", plain)
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from stantools.errors import UsageError
-from stantools.migration.archive import kernels
+from stantools.format.choice import VARIABLE, choose
+from stantools.migration.archive import plain
 from stantools.migration.archive.layout import Flaw, RecordColumns, Stop
 from tests.migration.archive.making import TIME, Message, batch
 from tests.migration.archive.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
@@ -111,7 +112,9 @@ class TestChoice:
 
     def test_not_built(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "stantools.migration.archive._native", None)
-        assert kernels._choose("").NAME == "plain"
-        assert kernels._choose("plain").NAME == "plain"
+        for wanted in ("", "plain"):
+            monkeypatch.setenv(VARIABLE, wanted)
+            assert choose("stantools.migration.archive._native", plain) is plain
+        monkeypatch.setenv(VARIABLE, "native")
         with pytest.raises(UsageError, match="not built"):
-            kernels._choose("native")
+            choose("stantools.migration.archive._native", plain)

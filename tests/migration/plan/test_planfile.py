@@ -366,12 +366,10 @@ complete: yes
 @pytest.mark.parametrize("lines", range(1, 12))
 def test_a_plan_that_was_cut_short(lines: int) -> None:
     """Wherever it is cut: what is left may look whole."""
-    text = "\n".join(
-        ("plan: 1", "source: {store: /s}", "target: {kind: server}", "way: archive", "streams:")
-        + tuple(f"- {{stream: S{n}, channels: []}}" for n in range(6))
-    )
+    whole = ["plan: 1", "source: {store: /s}", "target: {kind: server}", "way: archive", "streams:"]
+    whole += [f"- {{stream: S{number}, channels: []}}" for number in range(6)]
     with pytest.raises(UsageError):
-        parse_plan("\n".join(text.split("\n")[:lines]) + "\n", FILE)
+        parse_plan("\n".join(whole[:lines]) + "\n", FILE)
 
 
 @pytest.mark.parametrize(
