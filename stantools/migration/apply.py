@@ -170,7 +170,7 @@ class _Job:
                 self.result.outcome = outcome
                 self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
                 return
-        publish = self._options.way is Way.PUBLISH or outcome is Outcome.APPENDED
+        publish = self._options.way is Way.PUBLISH or outcome in (Outcome.APPENDED, Outcome.CONTINUED)
         self._journal.note(self._plan.name, StreamState.STARTED, way=Way.PUBLISH if publish else Way.ARCHIVE)
         started = time.monotonic()
         if publish:

@@ -40,15 +40,9 @@ class Acks:
 
     @classmethod
     async def open(cls, connection: Connection, stream: str) -> Acks:
-        """Subscribes to a new inbox; the server knows of it when this returns."""
+        """Subscribes to a new inbox; the server knows of it when it has answered any later request."""
         client = connection.client
-        inbox = await open_inbox(client, f"{client.new_inbox()}.>")
-        try:
-            await connection.flush()
-        except BaseException:
-            await inbox.close()
-            raise
-        return cls(connection, stream, inbox)
+        return cls(connection, stream, await open_inbox(client, f"{client.new_inbox()}.>"))
 
     async def close(self) -> None:
         """Unsubscribes."""

@@ -53,7 +53,6 @@ async def keep_pending(js: JetStream, replies: Sequence[bytes]) -> None:
         replies: Reply subjects of the messages.
     """
     await send_frames(js.connection.client, b"".join(b"PUB %b 4\r\n-NAK\r\n" % reply for reply in replies))
-    await js.connection.flush()
 
 
 async def consumer_info(js: JetStream, stream: str, name: str) -> dict[str, Any]:
