@@ -139,5 +139,5 @@ def _cramjam() -> ModuleType:
     except ImportError as error:
         raise UsageError(
             f"snappy needs the package cramjam, which is not installed: {error}",
-            f"install it, or choose the compression {STORED}",
+            f"pip install 'stantools[snappy]', or choose the compression {STORED}",
         ) from error
