@@ -222,6 +222,7 @@ def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Pa
             assert info.config.num_replicas == 3
 
 
+@pytest.mark.slow
 def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     place.mkdir()
@@ -249,7 +250,7 @@ def test_a_proof_that_is_interrupted_leaves_no_consumer(
     words = ["migrate", big_store, "--server", server.url, "--yes", "--consumers", "none"]
     run(place, *words)
     interrupted = 0
-    for wait in (0.7, 0.8, 0.9, 1.0, 1.1):
+    for wait in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.3):
         process = subprocess.Popen(
             [*COMMAND, "migrate", "verify", "store.migration.yaml"],
             cwd=place,
