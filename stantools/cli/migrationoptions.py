@@ -277,7 +277,11 @@ applying_options = _together(
     ),
     click.option("--accept-loss", is_flag=True, help="Go on although the store is damaged and something is lost."),
     click.option(
-        "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Streams loaded at the same time."
+        "--parallel",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="Streams loaded at the same time. nats-server 2.15.1 was seen to crash with several restores at once.",
     ),
     click.option(
         "--proof",
