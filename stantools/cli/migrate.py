@@ -15,9 +15,11 @@ from stantools.cli.migrationoptions import (
     Places,
     Planning,
     applying_options,
+    embedded_store_option,
     force_option,
     place_options,
     planning_options,
+    store_option,
 )
 from stantools.cli.migrationtarget import connecting_of, opened, places_of
 from stantools.cli.options import (
@@ -180,20 +182,11 @@ _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), me
 @command.command("apply", context_settings=CONTEXT)
 @_plan_argument
 @connection_options
-@click.option(
-    "--store", type=click.Path(path_type=Path), metavar="DIR", help="The store, if it is not where the plan says."
-)
+@store_option
 @key_options
 @click.option("--keep-encrypted", is_flag=True, help="Migrate encrypted payloads as they are stored, without a key.")
 @click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
-@click.option(
-    "--embedded-store",
-    type=click.Path(path_type=Path),
-    default="jetstream",
-    show_default=True,
-    metavar="DIR",
-    help="With --server embedded: where the server that is started keeps its streams.",
-)
+@embedded_store_option
 @force_option
 @applying_options
 @workers_option
@@ -238,20 +231,11 @@ def apply_stage(
 @command.command("verify", context_settings=CONTEXT)
 @_plan_argument
 @connection_options
-@click.option(
-    "--store", type=click.Path(path_type=Path), metavar="DIR", help="The store, if it is not where the plan says."
-)
+@store_option
 @key_options
 @click.option("--keep-encrypted", is_flag=True, help="Payloads were migrated as they are stored, without a key.")
 @click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
-@click.option(
-    "--embedded-store",
-    type=click.Path(path_type=Path),
-    default="jetstream",
-    show_default=True,
-    metavar="DIR",
-    help="With --server embedded: where the server that is started keeps its streams.",
-)
+@embedded_store_option
 @click.option(
     "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Streams read at the same time."
 )

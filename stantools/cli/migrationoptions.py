@@ -15,7 +15,7 @@ from stantools.errors import UsageError
 
 if TYPE_CHECKING:
     from stantools.migration.apply import ApplyOptions
-    from stantools.migration.plan.model import SourceRef, TargetRef
+    from stantools.migration.plan.model import TargetRef
     from stantools.migration.plan.options import PlanOptions
     from stantools.store.options import ReadOptions
 
@@ -39,6 +39,18 @@ def _together(name: str, make: Callable[..., Any], *decorators: Callable[[Any], 
     return decorate
 
 
+#: Of the stages that go by a plan as well as of the plain command.
+embedded_store_option = click.option(
+    "--embedded-store",
+    type=click.Path(path_type=Path),
+    default="jetstream",
+    show_default=True,
+    metavar="DIR",
+    help="With --server embedded: where the server that is started keeps its streams.",
+)
+store_option = click.option(
+    "--store", type=click.Path(path_type=Path), metavar="DIR", help="The store, if it is not where the plan says."
+)
 force_option = click.option(
     "--force", is_flag=True, help="With --jetstream-store: go on although a server seems to use the directory."
 )
@@ -77,14 +89,7 @@ place_options = _together(
         help="Put the streams into the store directory of a stopped nats-server.",
     ),
     click.option("--account", default="$G", show_default=True, help="With --jetstream-store: the account."),
-    click.option(
-        "--embedded-store",
-        type=click.Path(path_type=Path),
-        default="jetstream",
-        show_default=True,
-        metavar="DIR",
-        help="With --server embedded: where the server that is started keeps its streams.",
-    ),
+    embedded_store_option,
     force_option,
 )
 
@@ -110,15 +115,6 @@ class Planning:
     reading: ReadOptions
     keep_encrypted: bool
     workers: int
-
-    def source(self, store: Path) -> SourceRef:
-        """Returns how the store is read, for the plan."""
-        from stantools.migration.plan.model import SourceRef
-
-        key = self.reading.encryption_key is not None
-        return SourceRef(
-            str(store.absolute()), self.reading.polynomial, self.channels, self.generation, self.archived, key
-        )
 
     def options(self, target: TargetRef) -> PlanOptions:
         """Returns the options of the planner.

@@ -87,8 +87,11 @@ class Readback:
         while self._left:
             at = self._at
             try:
-                async for batch in self._attempt():
-                    yield batch
+                # Closed here and now when the reader stops, not whenever the generator is collected: the consumer has
+                # to be gone before the connection is.
+                async with contextlib.aclosing(self._attempt()) as received:
+                    async for batch in received:
+                        yield batch
                 return
             except (_AgainError, InterruptedConnectionError, ConnectionLostError, NoAnswerError, ApiError) as problem:
                 if isinstance(problem, ApiError) and problem.code != _UNAVAILABLE:
@@ -109,8 +112,9 @@ class Readback:
         self._consumer = ""
         try:
             await self._create()
-            async for batch in self._deliveries(inbox):
-                yield batch
+            async with contextlib.aclosing(self._deliveries(inbox)) as received:
+                async for batch in received:
+                    yield batch
         finally:
             # What cannot be removed here the server removes after a while.
             with contextlib.suppress(TargetError):
@@ -132,7 +136,14 @@ class Readback:
         if self._subject is not None:
             config["filter_subject"] = self._subject
         self._delivery = self._due = self._expired = self._exceeded = 0
-        info = await self._js.consumer_create(self._stream, config)
+        creating = asyncio.ensure_future(self._js.consumer_create(self._stream, config))
+        try:
+            info = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            # Only the answer tells the name of what has to be removed again.
+            with contextlib.suppress(TargetError):
+                self._consumer = str((await creating)["name"])
+            raise
         self._consumer = str(info["name"])
         if not int(info.get("num_pending", 1)):
             self._left = 0

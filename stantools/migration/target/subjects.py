@@ -5,7 +5,6 @@ from __future__ import annotations
 _ANY, _REST = "*", ">"
 #: What a server keeps for itself (jetstream-migration.md section 10), from which version on.
 _RESERVED = (("$JS.API", (0, 0, 0)), ("$JS", (2, 10, 0)), ("$JSC", (2, 10, 0)), ("$SYS", (2, 10, 0)))
-_ALL_REFUSED_SINCE = (2, 10, 0)
 #: Before, a pattern that only takes in some of it was let through.
 _PATTERNS_REFUSED_SINCE = (2, 11, 0)
 _NEWEST = (1 << 30, 0, 0)
@@ -34,8 +33,9 @@ def refused(subject: str, version: tuple[int, int, int]) -> str | None:
         return "is no subject"
     if version == (0, 0, 0):
         version = _NEWEST
-    if subject == _REST and version >= _ALL_REFUSED_SINCE:
-        return "takes in all there is, which needs no_ack"
+    if subject == _REST:
+        # Servers before 2.10 let it through; the stream then takes in requests and answers of the API as well.
+        return "takes in all there is, the server's own requests and answers as well"
     for prefix, since in _RESERVED:
         inside = subject.startswith(f"{prefix}.")
         touches = version >= _PATTERNS_REFUSED_SINCE and overlap(subject, f"{prefix}.{_REST}")
