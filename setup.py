@@ -7,6 +7,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 MODULES = [
+    "broker.streaming.hot._native",
+    "broker.wire._native",
     "stantools.format._native",
     "stantools.migration.archive._native",
     "stantools.migration.proof._native",

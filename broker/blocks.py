@@ -1,0 +1,51 @@
+"""Many payloads in one buffer: what travels between sockets, rules and stores instead of objects per message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
+
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(slots=True)
+class Payloads:
+    """Payloads that lie somewhere in a buffer.
+
+    Attributes:
+        data: The buffer. It does not change for as long as the block lives.
+        starts: Where each payload begins.
+        sizes: Bytes of each.
+    """
+
+    data: Buffer
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def payload(self, row: int) -> bytes:
+        """Returns a copy of one payload."""
+        start = int(self.starts[row])
+        return bytes(memoryview(self.data)[start : start + int(self.sizes[row])])
+
+
+@dataclass(slots=True)
+class Records(Payloads):
+    """Stored messages: each payload is an encoded MsgProto (protocol section 2), as it is delivered and stored.
+
+    Where the buffer comes from `hot.kernels.encode_records` or a data file, eight bytes in front of each payload are
+    its record header (file store section 2.1), so that the bytes can be written to a slice as they are.
+
+    Attributes:
+        sequences: Sequence of each message, strictly rising.
+        timestamps: Timestamp of each, nanoseconds since the epoch.
+    """
+
+    sequences: npt.NDArray[np.uint64]
+    timestamps: npt.NDArray[np.int64]

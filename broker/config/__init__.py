@@ -1,0 +1,1 @@
+"""Configuration: grammar of the files, options of the command line, limits."""

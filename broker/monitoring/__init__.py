@@ -1,0 +1,1 @@
+"""Monitoring over HTTP: endpoints of both servers, metrics, a page."""

@@ -1,0 +1,1 @@
+"""The embedded NATS server: connections, authorisation, TLS, interest."""

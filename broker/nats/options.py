@@ -1,0 +1,148 @@
+"""What can be configured about the embedded NATS server (operations sections 4 and 8). Times are seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TLSOptions:
+    """TLS of a listener.
+
+    Attributes:
+        cert: Certificate (chain), PEM.
+        key: Its private key, PEM.
+        ca: Whom client certificates have to be from, PEM; None for the system's.
+        verify: Clients have to show a certificate.
+        verify_and_map: Clients are the users that their certificates name.
+        timeout: How long the handshake may take.
+        ciphers: Cipher suites by their IANA names; empty for the defaults.
+        curves: Curve preferences; empty for the defaults.
+    """
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+    verify: bool = False
+    verify_and_map: bool = False
+    timeout: float = 2.0
+    ciphers: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectPermission:
+    """Subjects that are allowed (None: all) and denied, with wildcards; denied wins.
+
+    Subscribe permissions may name a queue behind a blank (`foo.* workers`).
+    """
+
+    allow: tuple[bytes, ...] | None = None
+    deny: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePermission:
+    """What a client may publish to reply subjects of messages that it got: how many each, for how long."""
+
+    max_msgs: int = 1
+    expires: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What a user may do."""
+
+    publish: SubjectPermission = SubjectPermission()
+    subscribe: SubjectPermission = SubjectPermission()
+    responses: ResponsePermission | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who may connect: by name and password (plain or bcrypt), or by nkey."""
+
+    name: str = ""
+    password: str = ""
+    nkey: str = ""
+    permissions: Permissions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """Who may connect.
+
+    Attributes:
+        users: Users; empty for a single user, token, or nobody in particular.
+        user: Single user; its password.
+        password: See there.
+        token: Token, plain or bcrypt.
+        default_permissions: Of users without permissions of their own.
+        no_auth_user: Who clients without credentials are.
+        timeout: How long clients may take to say who they are.
+    """
+
+    users: tuple[User, ...] = ()
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    default_permissions: Permissions | None = None
+    no_auth_user: str = ""
+    timeout: float = 2.0
+
+    @property
+    def required(self) -> bool:
+        """Whether clients have to say who they are."""
+        return bool(self.users or self.user or self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsOptions:
+    """Options of the embedded NATS server.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port; -1 for a free one.
+        name: Server name; empty for its id.
+        client_advertise: What INFO tells clients to connect to.
+        max_connections: Clients at a time; 0 for no limit.
+        max_subscriptions: Subscriptions of a client; 0 for no limit.
+        max_control_line: Bytes of a control line.
+        max_payload: Bytes of a message.
+        max_pending: Bytes that may wait for a client before it is slow.
+        ping_interval: Time between two pings.
+        ping_max: Unanswered pings after which a connection is stale.
+        write_deadline: How long a client may take no data at all.
+        authorization: Who may connect.
+        tls: TLS for clients.
+        lame_duck_duration: Over how long clients are sent away.
+        lame_duck_grace_period: How long to wait before the first.
+        no_header_support: Do without headers.
+        debug: Log what connections do.
+        trace: Log protocol messages.
+        trace_verbose: Also those of the server's own connections.
+        max_traced_msg_len: Bytes of payload in the trace; 0 for all.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = 4222
+    name: str = ""
+    client_advertise: str = ""
+    max_connections: int = 65536
+    max_subscriptions: int = 0
+    max_control_line: int = 4096
+    max_payload: int = 1024 * 1024
+    max_pending: int = 64 * 1024 * 1024
+    ping_interval: float = 120.0
+    ping_max: int = 2
+    write_deadline: float = 10.0
+    authorization: Authorization = field(default_factory=Authorization)
+    tls: TLSOptions | None = None
+    lame_duck_duration: float = 120.0
+    lame_duck_grace_period: float = 10.0
+    no_header_support: bool = False
+    debug: bool = False
+    trace: bool = False
+    trace_verbose: bool = False
+    max_traced_msg_len: int = 0

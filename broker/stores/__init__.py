@@ -1,0 +1,1 @@
+"""Where messages, subscriptions and clients are kept: the interface, memory, files."""

@@ -1,0 +1,167 @@
+"""What a store has to do, for whoever adds another one.
+
+A store belongs to one server and is called from one thread. Names are bytes, as clients send them. States of clients
+and subscriptions are the messages of the file store (`stantools.format.proto.store_pb2`): `ServerInfo`, `ClientInfo`,
+`SubState`. Times are nanoseconds since the epoch.
+
+Whatever goes wrong is raised as `StorageError`, with a text for the client and the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.blocks import Records
+from stantools.errors import StantoolsError
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import ChannelLimits
+
+
+class StorageError(StantoolsError):
+    """The store could not do what was asked; what it says about itself is what is true now."""
+
+
+class MessageStore(Protocol):
+    """The messages of a channel (protocol section 10.7).
+
+    Attributes:
+        first: First sequence that is there; one more than `last` if none is left; 0 if there never was one.
+        last: Last sequence that was ever stored; 0 if there never was one.
+        count: Messages that are there.
+        bytes: What they take in the store's own accounting (protocol section 10.9).
+        limits: What the channel may hold.
+    """
+
+    first: int
+    last: int
+    count: int
+    bytes: int
+    limits: ChannelLimits
+
+    def append(self, records: Records) -> None:
+        """Adds messages; the first has the sequence `last + 1`, the others follow without gaps.
+
+        They can be read at once. The block does not change afterwards and may be kept. Limits of count and bytes are
+        enforced by the next `flush`, or before.
+
+        Raises:
+            StorageError: Nothing of the block is stored, and maybe nothing since the last `flush`: see `last`.
+        """
+
+    def flush(self) -> None:
+        """Makes what was appended as lasting as configured, and enforces the limits.
+
+        Raises:
+            StorageError: Everything since the last `flush` that succeeded has been taken back, `last` says so. The
+                next `append` and `flush` may succeed again.
+        """
+
+    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+        """Returns messages in order, beginning with the first one at or behind `first`.
+
+        At most `count`, and no more than fit into about `size` bytes, but at least one if there is one. An empty block
+        if there is none, or if the next one cannot be read (which is logged).
+        """
+
+    def sequence_at(self, timestamp: int) -> int:
+        """Returns the first sequence whose timestamp is not lower (protocol section 13, TimeDeltaStart and note 1).
+
+        0 if there never was a message.
+        """
+
+    def expire(self, now: int) -> int | None:
+        """Removes messages that are too old. Returns when the next one will be, None if none ever will."""
+
+
+class SubscriptionStore(Protocol):
+    """The subscriptions of a channel. Records are gathered until `flush`, except where said."""
+
+    def create(self, state: pb.SubState) -> None:
+        """Stores a new subscription and sets its id, which was never used in the channel before.
+
+        Raises:
+            StorageError: The channel has as many as it may have (`too many subscriptions per channel`), or the storage
+                failed. Nothing is stored, the id is 0.
+        """
+
+    def update(self, state: pb.SubState) -> None:
+        """Stores the changed state of a subscription. Raises StorageError."""
+
+    def delete(self, subscription: int) -> None:
+        """Removes a subscription and what it has pending. Raises StorageError."""
+
+    def sent(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Takes note that messages were sent to a subscription and are pending. Raises StorageError."""
+
+    def acked(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Takes note that messages are not pending any more. Raises StorageError."""
+
+    def flush(self) -> None:
+        """Makes it as lasting as configured. Raises StorageError; the records are kept for the next try."""
+
+
+@dataclass(slots=True)
+class ChannelStore:
+    """The two stores of a channel."""
+
+    messages: MessageStore
+    subscriptions: SubscriptionStore
+
+
+@dataclass(slots=True)
+class RecoveredSubscription:
+    """A subscription that was found, and its pending sequences in rising order."""
+
+    state: pb.SubState
+    pending: list[int]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a store found when it was opened.
+
+    Attributes:
+        server: Who the server was.
+        clients: Who was connected.
+        channels: Stores and subscriptions of each channel.
+    """
+
+    server: pb.ServerInfo
+    clients: list[pb.ClientInfo] = field(default_factory=list)
+    channels: Mapping[bytes, tuple[ChannelStore, list[RecoveredSubscription]]] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """All of a server's state.
+
+    Attributes:
+        kind: `MEMORY` or `FILE`, as monitoring shows it.
+    """
+
+    kind: str
+
+    def recover(self) -> Recovered | None:
+        """Reads what is there; None if there is nothing. Called once, before anything else. Raises StorageError."""
+
+    def init(self, server: pb.ServerInfo) -> None:
+        """Stores who the server is. Raises StorageError."""
+
+    def add_client(self, client: pb.ClientInfo) -> None:
+        """Stores a client, at once. Raises StorageError."""
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Removes a client, at once. Raises StorageError."""
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        """Adds a channel. Raises StorageError (`too many channels`, or what the system says)."""
+
+    def delete_channel(self, name: bytes) -> None:
+        """Removes a channel and all it has. Raises StorageError; it is there as before then."""
+
+    def limits_of(self, name: bytes) -> ChannelLimits:
+        """Returns what a channel may hold, after inheritance (operations section 12)."""
+
+    def close(self) -> None:
+        """Flushes and closes everything. Raises StorageError."""

@@ -1,0 +1,38 @@
+"""What can be configured about the streaming rules (operations sections 3 and 7). Times are nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingOptions:
+    """Options of the streaming server.
+
+    Attributes:
+        cluster_id: Id that clients name when they connect.
+        discover_prefix: Prefix of the subject for connect requests.
+        heartbeat_interval: Time between two heartbeats to a client.
+        heartbeat_timeout: How long an answer may take.
+        heartbeat_fail_count: More failures than this in a row close the client.
+        replace_durable: A new subscription takes over a durable that is active, instead of being refused.
+        io_batch_size: Messages that are stored before a flush, at most.
+        io_sleep_time: How long to wait for more messages before a flush; 0 does not wait.
+        partitioning: Only the channels that limits name are served.
+        partitions: Their names and patterns.
+        detect: Look for another server with the same cluster id at start (stand-alone servers do).
+    """
+
+    cluster_id: bytes = b"test-cluster"
+    discover_prefix: bytes = b"_STAN.discover"
+    heartbeat_interval: int = 30 * _SECOND
+    heartbeat_timeout: int = 10 * _SECOND
+    heartbeat_fail_count: int = 10
+    replace_durable: bool = False
+    io_batch_size: int = 1024
+    io_sleep_time: int = 0
+    partitioning: bool = False
+    partitions: tuple[bytes, ...] = ()
+    detect: bool = True

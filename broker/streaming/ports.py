@@ -1,0 +1,99 @@
+"""What the streaming rules need from outside: a bus, a clock, and somebody who calls again.
+
+The rules call these and are called back; they open no socket, read no clock and sleep never.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.blocks import Payloads
+from broker.wire.frames import Handler
+
+
+class Role(enum.StrEnum):
+    """Over which of the server's NATS connections something goes (protocol section 1.3).
+
+    Order is kept within a role only.
+    """
+
+    SEND = "send"
+    GENERAL = "general"
+    ACKS = "acks"
+    HEARTBEATS = "hb"
+    PARTITIONS = "pc"
+
+
+class Outcome(enum.Enum):
+    """How a request ended."""
+
+    REPLY = enum.auto()
+    TIMEOUT = enum.auto()
+    NO_RESPONDERS = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request; `payload` is empty unless the outcome is REPLY."""
+
+    outcome: Outcome
+    payload: bytes = b""
+
+
+class Bus(Protocol):
+    """NATS, as the streaming rules see it."""
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a message may have."""
+
+    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+        """Publishes. Returns False if it could not be sent (not connected); an empty subject is dropped silently."""
+
+    def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
+        """Publishes rows `begin` to `end`, one message each. Nothing refers to the block after the call."""
+
+    def request(
+        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+    ) -> None:
+        """Publishes with a reply subject of its own and reports the first answer, or its absence after `timeout` ns.
+
+        `answer` is never called from within this call.
+        """
+
+    def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
+        """Subscribes. Returns what `unlisten` wants. The handler is never called from within this call."""
+
+    def unlisten(self, subscription: object) -> None:
+        """Unsubscribes; the handler is not called any more."""
+
+    def barrier(self, done: Callable[[], None]) -> None:
+        """Calls `done` when everything that reached NATS before has been handed to the handlers, and every `listen`
+        and `publish` before has reached NATS. May call it at once.
+        """
+
+
+class Clock(Protocol):
+    """Time. Both in nanoseconds."""
+
+    def monotonic(self) -> int:
+        """Returns the time for timers and deadlines; never goes back."""
+
+    def wall(self) -> int:
+        """Returns nanoseconds since the epoch, for timestamps."""
+
+
+class Driver(Protocol):
+    """Who calls the rules."""
+
+    def commit_soon(self) -> None:
+        """Asks for a call of `StreamingServer.commit` when the input that is there now has been handed over."""
+
+    def wake_at(self, time: int) -> None:
+        """Asks for a call of `StreamingServer.run_timers` at that time (monotonic ns); replaces an earlier wish."""
+
+    def fatal(self, message: str) -> None:
+        """Something after which the server cannot go on; the process ends with an error."""

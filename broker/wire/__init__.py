@@ -1,0 +1,1 @@
+"""The NATS text protocol and subject matching, sans-IO."""
