@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
-
     import numpy as np
     import numpy.typing as npt
+
+    from stantools.format.envelope import Buffer
 
 
 @dataclass(slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Buffer, Callable
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from stantools.format.envelope import Buffer
 
 #: Columns of the table.
 SUBJECT: Final = 0
