@@ -9,6 +9,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SERVERS := .servers/.fetched
+CLIENTS := .clients/.fetched
 PROTO := $(wildcard stantools/format/proto/*.proto)
 NUMBER_OF_TEST_PROCESSES ?= 2
 ARGS ?=
@@ -22,7 +23,7 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/*/*.p[yx][xd] stantools/*/*/*.p[yx][xd])
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard stantools/*/*.p[yx][xd] stantools/*/*/*.p[yx][xd] broker/*/*.p[yx][xd] broker/*/*/*.p[yx][xd])
 	@test -n "$(PYTHON)" || { echo "make: python3 is missing or older than 3.11; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up .venv with $$($(PYTHON) --version) (once, and again when pyproject.toml changes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
@@ -36,6 +37,11 @@ $(SERVERS): tests/servers.py | $(INSTALLED)
 	@$(BIN)/python tests/servers.py
 	@touch $@
 
+# Client libraries of NATS Streaming, each in an environment of its own.
+$(CLIENTS): tests/clients.py | $(INSTALLED)
+	@$(BIN)/python tests/clients.py
+	@mkdir -p $(@D) && touch $@
+
 check: $(INSTALLED)
 	@$(BIN)/ruff format --check --quiet . || { echo "make: not formatted; run: make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -47,10 +53,10 @@ format: $(INSTALLED)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-test: $(INSTALLED) $(SERVERS)
+test: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m "not slow" $(ARGS)
 
-test-slow: $(INSTALLED) $(SERVERS)
+test-slow: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m slow $(ARGS)
 
 demo: $(INSTALLED)
@@ -76,6 +82,6 @@ bench-migration: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python benchmarks/migration.py $(ARGS)
 
 clean:
-	@rm -rf .venv .servers build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	@find stantools -name "_native.c" -delete -o -name "_native*.so" -delete
-	@find stantools tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	@rm -rf .venv .servers .clients build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find stantools broker -name "_native.c" -delete -o -name "_native*.so" -delete
+	@find stantools broker tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,107 @@
+"""Reference brokers as processes of their own, for the tests: on loopback, on free ports, stopped by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from tests.servers import free_port
+
+#: What scripts wait for in the log (operations section 11).
+READY = "Streaming Server is ready"
+_START = 30.0
+
+
+class Broker:
+    """A broker that can be started, stopped, killed and started again.
+
+    Args:
+        folder: Where its log goes; the process runs there.
+        words: More options, as for `stan-broker`.
+        http: With monitoring.
+        port: Client port; a free one by default.
+        environment: More environment variables.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *words: object,
+        http: bool = False,
+        port: int = 0,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.words = [str(word) for word in words]
+        self.port = port or free_port()
+        self.http_port = free_port() if http else 0
+        self.log = folder / "broker.log"
+        self.environment = environment or {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def monitoring(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def command(self) -> list[str]:
+        words = [sys.executable, "-m", "broker", "-a", "127.0.0.1", "-p", str(self.port)]
+        if self.http_port:
+            words += ["-m", str(self.http_port)]
+        return [*words, *self.words]
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Starts it and waits until it is ready."""
+        start = self.log.stat().st_size if self.log.exists() else 0
+        root = Path(__file__).parents[1]
+        environment = {**os.environ, "PYTHONPATH": str(root), **self.environment}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+        deadline = time.monotonic() + _START
+        while wait and READY not in self.said(start):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                said = self.said(start)
+                self.stop(signal.SIGKILL)
+                raise RuntimeError(f"the broker did not start ({self.process.returncode}):\n{said}")
+            time.sleep(0.02)
+        return self
+
+    def said(self, start: int = 0) -> str:
+        """What it logged, from a position on."""
+        with self.log.open("rb") as file:
+            file.seek(start)
+            return file.read().decode("utf-8", "replace")
+
+    def stop(self, number: int = signal.SIGINT, timeout: float = 20) -> int:
+        """Ends it with a signal, and if need be by force. Returns its exit code."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *problem: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop(signal.SIGKILL)
