@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Final
 
@@ -29,6 +30,21 @@ Frames = npt.NDArray[np.int32]
 
 #: Takes rows `begin` to `end` of a table. Buffer and table are good for the time of the call only.
 Handler = Callable[[Buffer, Frames, int, int], None]
+
+#: A run of rows with the same route: route, first row, row behind the last.
+Span = tuple[int, int, int]
+
+
+class Stop(enum.IntEnum):
+    """Why parsing ended."""
+
+    END = 0  #: all bytes are used up
+    FULL = 1  #: the table is full
+    PARTIAL = 2  #: the frame is not complete yet
+    OTHER = 3  #: another operation begins here
+    MALFORMED = 4  #: these bytes cannot be a frame
+    LINE_TOO_LONG = 5  #: the control line is longer than allowed
+    PAYLOAD_TOO_LARGE = 6  #: headers and payload are larger than allowed
 
 
 def frame_table(rows: int) -> Frames:

@@ -36,6 +36,9 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "diff": "Compare every message of a store with another store, or with a JetStream stream.",
         "replay": "Publish messages again: to NATS subjects, to streams, or to a streaming server.",
     },
+    "What do my old clients talk to until then?": {
+        "broker": "Run the reference broker: clients of NATS Streaming connect to it unchanged.",
+    },
     "How can I try it out?": {
         "sample": "Write a sample store, healthy or damaged.",
     },

@@ -1,6 +1,7 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -89,3 +90,27 @@ class CloseResponse(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     error: bytes
     def __init__(self, error: _Optional[bytes] = ...) -> None: ...
+
+class CtrlMsg(_message.Message):
+    __slots__ = ("msg_type", "server_id", "data", "ref_id")
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SUB_UNSUBSCRIBE: _ClassVar[CtrlMsg.Type]
+        SUB_CLOSE: _ClassVar[CtrlMsg.Type]
+        CONN_CLOSE: _ClassVar[CtrlMsg.Type]
+        FT_HEARTBEAT: _ClassVar[CtrlMsg.Type]
+        PARTITIONING: _ClassVar[CtrlMsg.Type]
+    SUB_UNSUBSCRIBE: CtrlMsg.Type
+    SUB_CLOSE: CtrlMsg.Type
+    CONN_CLOSE: CtrlMsg.Type
+    FT_HEARTBEAT: CtrlMsg.Type
+    PARTITIONING: CtrlMsg.Type
+    MSG_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    REF_ID_FIELD_NUMBER: _ClassVar[int]
+    msg_type: CtrlMsg.Type
+    server_id: bytes
+    data: bytes
+    ref_id: bytes
+    def __init__(self, msg_type: _Optional[_Union[CtrlMsg.Type, str]] = ..., server_id: _Optional[bytes] = ..., data: _Optional[bytes] = ..., ref_id: _Optional[bytes] = ...) -> None: ...

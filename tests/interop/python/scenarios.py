@@ -10,16 +10,15 @@ import sys
 import time
 
 import shim  # noqa: F401
-
-from nats.aio.client import Client as NATS
-from stan.aio.client import Client as STAN
+from nats.aio.client import Client as NatsClient
+from stan.aio.client import Client as StanClient
 
 URL, CLUSTER, SCENARIO = sys.argv[1:4]
 
 
 @contextlib.asynccontextmanager
 async def connected(client_id, **options):
-    nc, sc = NATS(), STAN()
+    nc, sc = NatsClient(), StanClient()
     await nc.connect(URL, loop=asyncio.get_running_loop(), connect_timeout=5)
     try:
         await sc.connect(CLUSTER, client_id, nats=nc, connect_timeout=5, **options)
@@ -95,8 +94,11 @@ async def publish_async():
         seen = Seen()
         await sc.subscribe("async", start_at="first", cb=seen)
         await seen.count(500)
-        return {"errors": [error for _, error in acks if error], "guids": len({guid for guid, _ in acks}),
-                "in_order": seen.texts == [str(n) for n in range(500)]}
+        return {
+            "errors": [error for _, error in acks if error],
+            "guids": len({guid for guid, _ in acks}),
+            "in_order": seen.texts == [str(n) for n in range(500)],
+        }
 
 
 async def starts():
@@ -183,14 +185,15 @@ async def duplicate():
 
 async def lost():
     """Waits for a server that forgets its clients: the callback has to be called."""
-    nc, sc = NATS(), STAN()
+    nc, sc = NatsClient(), StanClient()
     gone = asyncio.get_running_loop().create_future()
 
     async def connection_lost(problem):
         gone.set_result(str(problem))
 
-    await nc.connect(URL, loop=asyncio.get_running_loop(), connect_timeout=5, max_reconnect_attempts=100,
-                     reconnect_time_wait=0.1)
+    await nc.connect(
+        URL, loop=asyncio.get_running_loop(), connect_timeout=5, max_reconnect_attempts=100, reconnect_time_wait=0.1
+    )
     await sc.connect(CLUSTER, "py-lost", nats=nc, ping_interval=1, ping_max_out=20, conn_lost_cb=connection_lost)
     print("connected", flush=True)
     error = await asyncio.wait_for(gone, 40)

@@ -1,0 +1,92 @@
+"""Who calls the streaming rules: an asyncio loop's idea of `Driver` and `Clock`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from broker.log import STREAMING
+from broker.streaming.server import StreamingServer
+
+_SECOND = 1e9
+
+
+class SystemClock:
+    """The machine's clocks, in nanoseconds."""
+
+    def monotonic(self) -> int:
+        """Returns the time for timers."""
+        return time.monotonic_ns()
+
+    def wall(self) -> int:
+        """Returns nanoseconds since the epoch."""
+        return time.time_ns()
+
+
+class LoopDriver:
+    """Calls the rules from an event loop.
+
+    Args:
+        loop: The loop.
+        on_fatal: Called when the rules cannot go on.
+
+    Attributes:
+        server: The rules; to be set before the loop runs.
+    """
+
+    server: StreamingServer
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._on_fatal = on_fatal
+        self._committing = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def commit_soon(self) -> None:
+        """Commits once everything that the loop found readable has been handed over."""
+        if not self._committing:
+            self._committing = True
+            self._loop.call_soon(self._commit)
+
+    def wake_at(self, time: int) -> None:
+        """Runs the timers at that time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0, time - self._now()) / _SECOND, self._wake)
+
+    def fatal(self, message: str) -> None:
+        """Ends the process with an error."""
+        self._on_fatal(message)
+
+    def stop(self) -> None:
+        """Calls nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._committing = True
+
+    @staticmethod
+    def _now() -> int:
+        return time.monotonic_ns()
+
+    def _commit(self) -> None:
+        self._committing = False
+        self.server.commit()
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.server.run_timers()
+
+
+def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Logs what went wrong in a callback; the server goes on."""
+    problem = context.get("exception")
+    debug = STREAMING.isEnabledFor(logging.DEBUG)
+    STREAMING.error(
+        "Internal error: %s: %r",
+        context.get("message"),
+        problem,
+        exc_info=problem if debug and isinstance(problem, BaseException) else None,
+    )

@@ -1,0 +1,242 @@
+"""The HTTP server of monitoring (operations section 14), on aiohttp, which is imported when it is started.
+
+It runs on the broker's own loop. A request is answered from the state at one moment: documents are made at once, and
+then written down piece by piece, so that a long one does not hold up the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from broker import log
+from broker.monitoring.gojson import written
+from broker.monitoring.metrics import Metrics
+from broker.monitoring.natspages import NatsPages
+from broker.monitoring.options import MonitoringOptions
+from broker.monitoring.query import Query
+from broker.monitoring.replies import Answer, Reply, document, not_found, problem
+from broker.monitoring.sources import NatsViews, StreamingViews
+from broker.monitoring.streamingpages import StreamingPages
+from broker.monitoring.ui import LivePage
+from stantools.errors import StantoolsError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from broker.nats.options import TLSOptions
+
+#: Seconds of writing after which others get their turn.
+_TURN: Final = 0.001
+#: Seconds that a client may keep a connection open without asking anything, and that `stop` waits for one.
+_KEEP_ALIVE: Final = 75
+_SHUTDOWN: Final = 1
+_MAX_CONNECTIONS: Final = 256
+
+Page = Callable[[Query], Reply | Answer]
+
+
+class MonitoringError(StantoolsError):
+    """Monitoring cannot be started; the message is that of the original's log."""
+
+
+class MonitoringServer:
+    """Serves documents about a NATS server and a streaming server, metrics, and a page.
+
+    Args:
+        nats: The NATS server; None for none, its paths do not exist then.
+        streaming: The streaming server; None for none.
+        options: What to serve.
+        nats_views: What makes documents about the NATS server; `broker.nats.views` if not given.
+        streaming_views: What makes documents about the streaming server; `broker.streaming.views` if not given.
+
+    Attributes:
+        host: Where it listens, as given to `start`.
+        port: The port, 0 before `start`.
+    """
+
+    def __init__(
+        self,
+        nats: object | None,
+        streaming: object | None,
+        options: MonitoringOptions | None = None,
+        *,
+        nats_views: NatsViews | ModuleType | None = None,
+        streaming_views: StreamingViews | ModuleType | None = None,
+    ) -> None:
+        options = options or MonitoringOptions()
+        self.host = ""
+        self.port = 0
+        self._pages: dict[str, Page] = {}
+        self._nats: NatsPages | None = None
+        self._metrics: Metrics | None = None
+        self._runner: web.ServerRunner | None = None
+        self._options = options
+        views_of_nats: Any = nats_views or _views("broker.nats.views", nats)
+        views_of_streaming: Any = streaming_views or _views("broker.streaming.views", streaming)
+        if nats is not None:
+            self._nats = NatsPages(nats, views_of_nats, options.base_path)
+            self._pages |= self._nats.paths
+        if streaming is not None:
+            self._pages |= StreamingPages(streaming, views_of_streaming, live=options.page).paths
+            if options.page:
+                self._pages |= LivePage().paths
+        if options.metrics:
+            self._metrics = Metrics(nats, views_of_nats, streaming, views_of_streaming)
+
+    async def start(self, host: str, port: int, tls: TLSOptions | None = None) -> None:
+        """Begins to listen.
+
+        Args:
+            host: Address, empty for all.
+            port: Port; 0 or less for a free one.
+            tls: Serve HTTPS. Clients need no certificates.
+
+        Raises:
+            MonitoringError: The port cannot be had, the certificate is not fit, or aiohttp is not installed.
+        """
+        web = _aiohttp()
+        context = None if tls is None else _context(tls)
+        server = web.Server(
+            self._answer,
+            access_log=None,
+            keepalive_timeout=_KEEP_ALIVE,
+            logger=log.NATS,
+            lingering_time=1.0,
+            auto_decompress=False,
+        )
+        runner = web.ServerRunner(server)
+        await runner.setup()
+        site = web.TCPSite(
+            runner, host or None, max(port, 0), ssl_context=context, shutdown_timeout=_SHUTDOWN, backlog=_MAX_CONNECTIONS
+        )
+        try:
+            await site.start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            raise MonitoringError(
+                f"Can't start monitoring: can't listen to the monitor port: listen tcp {_joined(host, port)}: "
+                f"{_said(error)}"
+            ) from error
+        self._runner = runner
+        self.host, self.port = host, int(runner.addresses[0][1])
+        if self._nats is not None:
+            self._nats.listening = {
+                "http_host": host,
+                "http_port": 0 if tls else self.port,
+                "http_base_path": self._options.base_path,
+                "https_port": self.port if tls else 0,
+            }
+        log.NATS.info("Starting %s monitor on %s", "https" if tls else "http", _joined(host or "0.0.0.0", self.port))
+
+    async def stop(self) -> None:
+        """Stops listening and closes all connections. May be called at any time."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        web = _aiohttp()
+        reply = await self._reply(request.raw_path)
+        response = web.Response(status=reply.status, body=reply.body or None, headers=reply.headers)
+        response.headers["Server"] = "stan-broker"
+        if reply.kind:
+            response.headers["Content-Type"] = reply.kind
+        return response
+
+    async def _reply(self, target: str) -> Reply:
+        # A proxy may send the whole URL.
+        path, _, text = target.partition("?") if target.startswith("/") else _split(target)
+        path, query = unquote(path, errors="replace"), Query(text)
+        try:
+            if path == "/metrics" and self._metrics is not None:
+                return await self._metrics.reply(query)
+            page = self._pages.get(path)
+            if page is None:
+                return not_found()
+            found = page(query)
+            if isinstance(found, Reply):
+                return found
+            return document(await _written(found.document), query)
+        except Exception as error:  # whatever it is, the broker goes on
+            log.NATS.error("Error getting information about %s: %s", path, error, exc_info=log.NATS.isEnabledFor(10))
+            return problem(500, f"Error getting information about {path.rpartition('/')[2]}: {error}")
+
+
+async def _written(value: Any) -> bytes:
+    pieces: list[str] = []
+    turn = time.perf_counter() + _TURN
+    for piece in written(value):
+        pieces.append(piece)
+        if time.perf_counter() > turn:
+            await asyncio.sleep(0)
+            turn = time.perf_counter() + _TURN
+    return "".join(pieces).encode()
+
+
+def _split(target: str) -> tuple[str, str, str]:
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return "", "", ""
+    return parts.path, "?", parts.query
+
+
+def _views(name: str, server: object | None) -> ModuleType | None:
+    if server is None:
+        return None
+    import importlib
+
+    return importlib.import_module(name)
+
+
+def _aiohttp() -> Any:
+    try:
+        from aiohttp import web
+    except ImportError as error:
+        raise MonitoringError(
+            "Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'"
+        ) from error
+    return web
+
+
+def _context(tls: TLSOptions) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password=_no_passphrase)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise MonitoringError(f"Can't start monitoring: error parsing X509 certificate/key pair: {error}") from error
+    return context
+
+
+def _no_passphrase() -> str:
+    # Without this, OpenSSL asks on the terminal.
+    raise ValueError("the private key is encrypted")
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _said(error: Exception) -> str:
+    import errno
+
+    if isinstance(error, OSError):
+        if error.errno == errno.EADDRINUSE:
+            return "bind: address already in use"
+        if error.errno in (errno.EACCES, errno.EADDRNOTAVAIL):
+            return f"bind: {errno_text(error.errno)}"
+    return str(error)
+
+
+def errno_text(number: int) -> str:
+    """Returns what the system calls an error, in lower case."""
+    import os
+
+    return os.strerror(number).lower()

@@ -1,0 +1,188 @@
+"""Blocks of stored messages in memory, in the order of their sequences.
+
+Blocks are kept as they come. Only runs of very small ones are put together, once, so that a channel with one message
+at a time does not end up as millions of objects.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from broker.blocks import Records
+from stantools.format.layout import RECORD_HEADER_SIZE
+
+#: Blocks with fewer messages are put together when this many of them follow each other.
+_SMALL = 128
+#: Emptied places at the front of the list that are kept before the list is cut.
+_SLACK = 256
+
+
+class BlockList:
+    """Messages without gaps, in blocks.
+
+    Attributes:
+        first: Sequence of the first message that is here; 0 if there is none.
+        last: Sequence of the last one.
+        size: Bytes of the payloads of all blocks, what was dropped of the first one included.
+    """
+
+    def __init__(self) -> None:
+        self.first = self.last = 0
+        self.size = 0
+        self._blocks: list[Records] = []
+        self._firsts: list[int] = []
+        self._head = 0
+        self._small = 0
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1 if self.first else 0
+
+    def append(self, records: Records) -> int:
+        """Adds a block behind the others; if it does not follow the last message, the others are forgotten.
+
+        Returns:
+            Bytes of its payloads.
+
+        Raises:
+            ValueError: The sequences within the block have gaps.
+        """
+        count = len(records.sizes)
+        if not count:
+            return 0
+        begin = int(records.sequences[0])
+        end = int(records.sequences[-1]) if count > 1 else begin
+        if end - begin != count - 1:
+            raise ValueError(f"{count} messages with the sequences {begin} to {end}")
+        if self.first == 0 or begin != self.last + 1:
+            self.clear()
+            self.first = begin
+        size = int(records.sizes.sum()) if count > 1 else int(records.sizes[0])
+        self._blocks.append(records)
+        self._firsts.append(begin)
+        self.last = end
+        self.size += size
+        if count >= _SMALL:
+            self._small = 0
+        else:
+            self._small += 1
+            if self._small == _SMALL:
+                self._merge()
+        return size
+
+    def read(self, first: int, count: int, size: int) -> Records:
+        """Returns messages from `first` on, which is here; at most one block.
+
+        Args:
+            first: A sequence between `self.first` and `self.last`.
+            count: How many at most, more than 0.
+            size: About how many bytes at most; one message in any case.
+        """
+        place = bisect_right(self._firsts, first, self._head) - 1
+        if self._small > 1 and place >= len(self._blocks) - self._small and place < len(self._blocks) - 1:
+            # Somebody is behind: once put together, the rest is read in one go.
+            self._merge()
+            place = bisect_right(self._firsts, first, self._head) - 1
+        return part_of(self._blocks[place], first - self._firsts[place], count, size)
+
+    def block(self) -> tuple[Records, int]:
+        """Returns the first block, and how many of its messages were dropped."""
+        return self._blocks[self._head], self.first - self._firsts[self._head]
+
+    def blocks(self) -> list[tuple[int, Records]]:
+        """Returns all blocks, each with its first sequence."""
+        return list(zip(self._firsts[self._head :], self._blocks[self._head :], strict=True))
+
+    def drop_before(self, sequence: int) -> None:
+        """Forgets messages at the front; a block is let go when all of it is dropped."""
+        if sequence <= self.first or not self.first:
+            return
+        if sequence > self.last:
+            self.clear()
+            return
+        self.first = sequence
+        head = self._head
+        while head + 1 < len(self._firsts) and self._firsts[head + 1] <= sequence:
+            self.size -= int(self._blocks[head].sizes.sum())
+            self._blocks[head] = _NOTHING
+            head += 1
+        self._head = head
+        self._small = min(self._small, len(self._blocks) - head)
+        if head > _SLACK and head * 2 > len(self._blocks):
+            del self._blocks[:head], self._firsts[:head]
+            self._head = 0
+
+    def drop_after(self, sequence: int) -> None:
+        """Forgets messages at the end, so that the given one is the last."""
+        if sequence >= self.last:
+            return
+        if sequence < self.first:
+            self.clear()
+            return
+        while self._firsts[-1] > sequence:
+            self.size -= int(self._blocks.pop().sizes.sum())
+            self._firsts.pop()
+            self._small = max(self._small - 1, 0)
+        block, begin = self._blocks[-1], self._firsts[-1]
+        part = part_of(block, 0, sequence - begin + 1, 1 << 62)
+        self.size -= int(block.sizes.sum()) - int(part.sizes.sum())
+        self._blocks[-1] = part
+        self.last = sequence
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._blocks, self._firsts = [], []
+        self.first = self.last = self.size = self._head = self._small = 0
+
+    def _merge(self) -> None:
+        """Puts the small blocks at the end together."""
+        count = self._small
+        merged = joined(self._blocks[-count:])
+        begin = self._firsts[-count]
+        del self._blocks[-count:], self._firsts[-count:]
+        self._blocks.append(merged)
+        self._firsts.append(begin)
+        # A big enough one is left alone from now on.
+        self._small = 0 if len(merged.sizes) >= _SMALL else 1
+
+
+def part_of(block: Records, row: int, count: int, size: int) -> Records:
+    """Returns some messages of a block: from a row on, at most so many, of about so many bytes, but at least one."""
+    starts = block.starts
+    rows = len(starts)
+    end = min(row + count, rows)
+    if end - row > 1 and int(starts[end - 1]) - int(starts[row]) + int(block.sizes[end - 1]) > size:
+        end = row + max(int(starts[row:end].searchsorted(int(starts[row]) + size, "right")) - 1, 1)
+    if row == 0 and end == rows:
+        return block
+    return Records(
+        block.data, starts[row:end], block.sizes[row:end], block.sequences[row:end], block.timestamps[row:end]
+    )
+
+
+def joined(blocks: list[Records]) -> Records:
+    """Returns one block with the messages of several, record headers included."""
+    pieces, starts = [], []
+    at = 0
+    for block in blocks:
+        begin = max(int(block.starts[0]) - RECORD_HEADER_SIZE, 0)
+        end = int(block.starts[-1]) + int(block.sizes[-1])
+        pieces.append(memoryview(block.data)[begin:end])
+        starts.append(block.starts + (at - begin))
+        at += end - begin
+    return Records(
+        b"".join(pieces),
+        np.concatenate(starts),
+        np.concatenate([block.sizes for block in blocks]),
+        np.concatenate([block.sequences for block in blocks]),
+        np.concatenate([block.timestamps for block in blocks]),
+    )
+
+
+def empty() -> Records:
+    """Returns a block without messages."""
+    return _NOTHING
+
+
+_NOTHING = Records(b"", np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.int64))

@@ -1,0 +1,91 @@
+"""What the kernels say about many publishes at once: a table of numbers, and a few objects per batch."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from broker.blocks import Payloads
+
+    Table = npt.NDArray[np.int32]
+    Rows = npt.NDArray[np.int32]
+
+#: Columns of the table. Positions are in the buffer that the frames are in; a size of 0 means that there is nothing.
+CLIENT: Final = 0  #: what `clients` or `connections` has under the publisher's name
+CHANNEL: Final = 1  #: what `channels` has under the channel's name
+GUID: Final = 2
+GUID_SIZE: Final = 3
+REPLY: Final = 4  #: the PubMsg's own reply field, which is stored; not where the ack goes
+REPLY_SIZE: Final = 5
+DATA: Final = 6
+DATA_SIZE: Final = 7
+WIDTH: Final = 8
+
+
+class Status(enum.IntEnum):
+    """Why `read_publishes` went no further."""
+
+    GOOD = 0  #: all frames are in the table
+    FULL = 1  #: the table is full
+    UNDECODABLE = 2  #: no PubMsg, or one that only the general decoder should judge
+    NO_GUID = 3
+    UNKNOWN_CLIENT = 4
+    UNKNOWN_CHANNEL = 5
+
+
+class Group(NamedTuple):
+    """The publishes to one channel.
+
+    Attributes:
+        channel: What `channels` has under its name.
+        rows: Rows of the table in the order of arrival.
+    """
+
+    channel: int
+    rows: Rows
+
+
+class Run(NamedTuple):
+    """Publishes in a row that want their acks at the same subject.
+
+    Attributes:
+        reply: The subject; empty when no ack is wanted.
+        begin: First row of the table, and of the acks.
+        end: The row behind the last.
+    """
+
+    reply: bytes
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Publishes:
+    """The frames that were plainly good, up to the first that was not. Row i of the table is the i-th of them.
+
+    Attributes:
+        count: How many frames were taken: rows of the table, and of `acks`.
+        status: Why it ended there; not GOOD tells about the frame behind the last one taken.
+        groups: The rows by channel, in the order in which the channels appear first.
+        acks: The encoded PubAck of each, in bytes of its own: good beyond the call.
+        runs: Where to send them, in the order of arrival.
+        size: Bytes of all PubMsgs taken.
+    """
+
+    count: int
+    status: Status
+    groups: list[Group]
+    acks: Payloads
+    runs: list[Run]
+    size: int
+
+
+def publish_table(rows: int) -> Table:
+    """Returns an empty table, to be used again and again."""
+    return np.zeros((rows, WIDTH), np.int32)

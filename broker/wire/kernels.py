@@ -1,0 +1,27 @@
+"""The work on many frames at once: the compiled kernels where they were built, else the plain ones.
+
+Both give the same results. The environment variable `STANTOOLS_KERNELS` forces one: `plain` or `native`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.wire import plain
+from stantools.format.choice import choose
+
+_kernels = choose("broker.wire._native", plain)
+
+#: Which kernels are in use: "native" or "plain".
+NAME: str = _kernels.NAME
+
+if TYPE_CHECKING:
+    from broker.wire.plain import RouteTable, encode_block, encode_messages, parse_messages, parse_publishes
+else:
+    RouteTable = _kernels.RouteTable
+    encode_block = _kernels.encode_block
+    encode_messages = _kernels.encode_messages
+    parse_messages = _kernels.parse_messages
+    parse_publishes = _kernels.parse_publishes
+
+__all__ = ["NAME", "RouteTable", "encode_block", "encode_messages", "parse_messages", "parse_publishes"]

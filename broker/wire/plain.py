@@ -1,0 +1,278 @@
+"""The work on many frames at once, in Python: always there, and the reference for the compiled twin.
+
+Use it through `broker.wire.kernels`. Whatever the bytes are, parsing raises nothing and reads nothing outside of them.
+
+A control line ends with CR LF or LF; its words are separated by blanks and tabs; operations are read without regard to
+case. A line is too long if what follows the operation and its blanks is, or if those blanks alone are. One thing is
+stricter than in the original: a CR within a word is refused, as it would end up in the control lines of receivers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Span, Stop
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads
+    from broker.wire.frames import Frames
+    from stantools.format.envelope import Buffer
+
+NAME: Final = "plain"
+
+_BLANKS: Final = b" \t"
+_LF: Final = ord("\n")
+_CR: Final = ord("\r")
+#: The table counts in int32.
+_MOST: Final = (1 << 31) - 1
+
+_WORD: Final = rb"[ \t]++([^ \t\r\n]++)"
+_SIZE: Final = rb"[ \t]++([0-9]{1,9}+)"
+_END: Final = rb"[ \t]*+\r?\n"
+_EMPTY: Final = rb"()"
+#: Groups: subject, subscription, reply, size of headers, size of all.
+_PUB: Final = re.compile(rb"(?i:PUB)" + _WORD + _EMPTY + rb"(?:" + _WORD + rb")?" + _EMPTY + _SIZE + _END)
+_HPUB: Final = re.compile(rb"(?i:HPUB)" + _WORD + _EMPTY + rb"(?:" + _WORD + rb")?" + _SIZE + _SIZE + _END)
+_MSG: Final = re.compile(rb"(?i:MSG)" + _WORD + _WORD + rb"(?:" + _WORD + rb")?" + _EMPTY + _SIZE + _END)
+_HMSG: Final = re.compile(rb"(?i:HMSG)" + _WORD + _WORD + rb"(?:" + _WORD + rb")?" + _SIZE + _SIZE + _END)
+_SID: Final = re.compile(rb"[0-9]{1,9}\Z")
+
+#: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
+#: frame at that offset has in all (0 where it cannot be told yet).
+Parsed = tuple[int, int, Stop, list[Span], int]
+_Row = tuple[int, int, int, int, int, int, int, int]
+
+
+class RouteTable:
+    """Subjects and what is to be done with messages for them: a small number (0 to 2^31 - 1) for each.
+
+    How many there are is bounded by whoever fills it.
+    """
+
+    __slots__ = ("_routes",)
+
+    def __init__(self) -> None:
+        self._routes: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def add(self, subject: bytes, route: int) -> None:
+        """Sets the route of a subject.
+
+        Raises:
+            ValueError: The route is negative or needs more than 31 bits.
+        """
+        if not 0 <= route <= _MOST:
+            raise ValueError(f"route {route} lies outside")
+        self._routes[subject] = route
+
+    def discard(self, subject: bytes) -> None:
+        """Forgets a subject, if it is known."""
+        self._routes.pop(subject, None)
+
+    def get(self, subject: bytes) -> int:
+        """Returns the route of a subject, -1 if it is not known."""
+        return self._routes.get(subject, -1)
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._routes.clear()
+
+
+def parse_publishes(
+    buffer: Buffer, begin: int, end: int, frames: Frames, table: RouteTable, max_control_line: int, max_payload: int
+) -> Parsed:
+    """Parses PUB and HPUB frames up to the first thing that is not a whole one, and looks their subjects up.
+
+    The runs of equal routes cover the rows without a gap. A run of route -1 (unknown) has one subject only, so that it
+    is enough to look at its first row.
+
+    Args:
+        buffer: Bytes from a client.
+        begin: Where an operation begins.
+        end: Where the bytes end.
+        frames: Filled from its first row on.
+        table: The routes of subjects.
+        max_control_line: Most bytes of a line behind its operation.
+        max_payload: Most bytes of headers and payload; negative for no limit.
+
+    Raises:
+        ValueError: Begin or end lie outside, or the end is beyond 2 GiB.
+    """
+    return _parse(buffer, begin, end, frames, table, max_control_line, max_payload)
+
+
+def parse_messages(
+    buffer: Buffer, begin: int, end: int, frames: Frames, max_control_line: int, max_payload: int
+) -> Parsed:
+    """Parses MSG and HMSG frames, what a server sends: the subscription (`sid`) stands in the column ROUTE.
+
+    It is -1 if it is no number of at most nine digits. All else is as for `parse_publishes`.
+    """
+    return _parse(buffer, begin, end, frames, None, max_control_line, max_payload)
+
+
+def _parse(
+    buffer: Buffer,
+    begin: int,
+    end: int,
+    frames: Frames,
+    table: RouteTable | None,
+    max_control_line: int,
+    max_payload: int,
+) -> Parsed:
+    view = memoryview(buffer).cast("B")
+    if not 0 <= begin <= end <= min(len(view), _MOST):
+        raise ValueError(f"begin {begin} or end {end} lies outside")
+    words = (b"PUB", b"HPUB", _PUB, _HPUB) if table is not None else (b"MSG", b"HMSG", _MSG, _HMSG)
+    with_headers = words[1][0]
+    capacity, at, stop, need = len(frames), begin, Stop.END, 0
+    rows: list[_Row] = []
+    spans: list[Span] = []
+    first, last_route, last_subject = 0, -1, b""
+    while at < end:
+        if len(rows) == capacity:
+            stop = Stop.FULL
+            break
+        # What is looked at is bounded: the operation, its blanks, the rest, the end of the line.
+        bound = min(end, at + 2 * max_control_line + 6)
+        headed = view[at] & 0xDF == with_headers
+        line = (words[3] if headed else words[2]).match(view, at, bound)
+        if line is None or line.end() - at > max_control_line:
+            stop = _judge(view, at, end, words[headed], max_control_line)
+            if stop is Stop.END and line is None:
+                stop = Stop.MALFORMED
+            if line is None or stop is not Stop.END:
+                break
+        body, size, header_size = line.end(), int(line[5]), int(line[4] or 0)
+        length = body - at + size + 2
+        if header_size > size:
+            stop = Stop.MALFORMED
+        elif 0 <= max_payload < size:
+            stop = Stop.PAYLOAD_TOO_LARGE
+        elif length > end - at:
+            stop, need = Stop.PARTIAL, length
+        elif view[at + length - 2] != _CR or view[at + length - 1] != _LF:
+            stop = Stop.MALFORMED
+        if stop is not Stop.END:
+            break
+        subject, reply = line[1], line.start(3)
+        route = (int(line[2]) if _SID.match(line[2]) else -1) if table is None else table.get(subject)
+        row = len(rows)
+        if route != last_route or (route < 0 and subject != last_subject):
+            if row:
+                spans.append((last_route, first, row))
+            first = row
+        last_route, last_subject = route, subject
+        rows.append(
+            (line.start(1), len(subject), max(reply, 0), len(line[3] or b""), header_size, body, size, route)
+        )
+        at += length
+    if rows:
+        frames[: len(rows)] = np.array(rows, np.int32)
+        spans.append((last_route, first, len(rows)))
+    return len(rows), at, stop, spans, need
+
+
+def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: int) -> Stop:
+    """Tells why there is no line of this operation; END if there is one, whose length is all right."""
+    found = bytes(view[at : min(at + len(word), end)])
+    if not word.startswith(found.upper()):
+        return Stop.OTHER
+    i = at + len(found)
+    if i == end:
+        return Stop.PARTIAL
+    if view[i] not in _BLANKS:
+        return Stop.OTHER
+    blanks = i
+    while i < end and view[i] in _BLANKS:
+        i += 1
+        if i - blanks > max_control_line:
+            return Stop.LINE_TOO_LONG
+    # The longest line has CR and LF behind it.
+    rest = bytes(view[i : min(end, i + max_control_line + 2)])
+    size = rest.find(b"\n")
+    complete = size >= 0
+    if not complete:
+        size = len(rest)
+    if size and rest[size - 1] == _CR:
+        size -= 1
+    if size > max_control_line:
+        return Stop.LINE_TOO_LONG
+    return Stop.END if complete else Stop.PARTIAL
+
+
+def encode_messages(
+    buffer: Buffer, frames: Frames, begin: int, end: int, sid: bytes, headers: bool, subject: bytes | None = None
+) -> bytes:
+    """Returns MSG and HMSG frames of some rows for one subscription.
+
+    Args:
+        buffer: What the rows were parsed from.
+        frames: The table.
+        begin: The first row.
+        end: The row behind the last.
+        sid: The receiver's name of the subscription.
+        headers: The receiver understands headers; else they are left out.
+        subject: The subject of all, in place of those that they were sent to.
+
+    Raises:
+        ValueError: The rows, or what they point to, lie outside.
+    """
+    if not 0 <= begin <= end <= len(frames):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    view = memoryview(buffer).cast("B")
+    most = len(view)
+    parts: list[bytes | memoryview] = []
+    for row in frames[begin:end].tolist():
+        body, size, header_size = row[PAYLOAD], row[PAYLOAD_SIZE], row[HEADER_SIZE]
+        _check(row[SUBJECT], row[SUBJECT_SIZE], most)
+        _check(row[REPLY], row[REPLY_SIZE], most)
+        _check(body, size, most)
+        _check(0, header_size, size)
+        name = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]]) if subject is None else subject
+        reply = bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]]) + b" " if row[REPLY_SIZE] else b""
+        if header_size and headers:
+            parts.append(b"HMSG %b %b %b%d %d\r\n" % (name, sid, reply, header_size, size))
+        else:
+            parts.append(b"MSG %b %b %b%d\r\n" % (name, sid, reply, size - header_size))
+            body, size = body + header_size, size - header_size
+        parts.append(view[body : body + size])
+        parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: bytes) -> bytes:
+    """Returns MSG frames for some payloads of a block, all with one subject and without reply.
+
+    Args:
+        block: The payloads.
+        begin: The first one.
+        end: The one behind the last.
+        subject: The subject of all.
+        sid: The receiver's name of the subscription.
+
+    Raises:
+        ValueError: The rows, or what they point to, lie outside.
+    """
+    if not 0 <= begin <= end <= min(len(block.starts), len(block.sizes)):
+        raise ValueError(f"rows {begin} to {end} lie outside")
+    view = memoryview(block.data).cast("B")
+    most = len(view)
+    head = b"MSG %b %b " % (subject, sid)
+    parts: list[bytes | memoryview] = []
+    for start, size in zip(block.starts[begin:end].tolist(), block.sizes[begin:end].tolist(), strict=True):
+        _check(start, size, most)
+        parts.append(b"%b%d\r\n" % (head, size))
+        parts.append(view[start : start + size])
+        parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def _check(start: int, size: int, most: int) -> None:
+    if not (0 <= start <= most and 0 <= size <= most - start):
+        raise ValueError(f"{size} bytes at {start} lie outside")

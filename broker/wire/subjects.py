@@ -1,0 +1,59 @@
+"""Subjects and patterns of NATS: tokens with dots between them, `*` for one token, `>` for all that follow."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: No token is empty or has white space. A `*` or `>` among other characters of a token means nothing.
+_TOKEN: Final = rb"[^.\s\v]+"
+_LITERAL: Final = rb"(?![*>](?:\.|\Z))" + _TOKEN
+_SUBJECT: Final = re.compile(_LITERAL + rb"(?:\." + _LITERAL + rb")*\Z")
+_NOT_REST: Final = rb"(?!>(?:\.|\Z))" + _TOKEN
+_PATTERN: Final = re.compile(rb"(?:" + _NOT_REST + rb"\.)*" + _TOKEN + rb"\Z")
+
+
+def valid_subject(subject: bytes) -> bool:
+    """Tells whether a message can be published to it: no wildcards, no empty token, no white space."""
+    return _SUBJECT.match(subject) is not None
+
+
+def valid_pattern(pattern: bytes) -> bool:
+    """Tells whether one can subscribe to it: a subject, or one with `*` for tokens and `>` as the last token."""
+    return _PATTERN.match(pattern) is not None
+
+
+def is_literal(pattern: bytes) -> bool:
+    """Tells whether a valid pattern is without wildcards."""
+    if b"*" not in pattern and b">" not in pattern:
+        return True
+    tokens = pattern.split(b".")
+    return b"*" not in tokens and tokens[-1] != b">"
+
+
+def matches(pattern: bytes, subject: bytes) -> bool:
+    """Tells whether messages to a subject are for those who subscribed to the pattern."""
+    if is_literal(pattern):
+        return pattern == subject
+    wanted, tokens = pattern.split(b"."), subject.split(b".")
+    if wanted[-1] == b">":
+        wanted.pop()
+        if len(tokens) <= len(wanted):
+            return False
+    elif len(wanted) != len(tokens):
+        return False
+    # With ">" the tokens that it stands for are left over.
+    return all(want in (b"*", token) for want, token in zip(wanted, tokens, strict=False))
+
+
+def covers(pattern: bytes, other: bytes) -> bool:
+    """Tells whether a pattern matches every subject that another pattern matches."""
+    wanted, tokens = pattern.split(b"."), other.split(b".")
+    for i, want in enumerate(wanted):
+        if want == b">" and i == len(wanted) - 1:
+            return len(tokens) > i
+        if i >= len(tokens) or (tokens[i] == b">" and i == len(tokens) - 1):
+            return False
+        if want != b"*" and want != tokens[i]:
+            return False
+    return len(wanted) == len(tokens)

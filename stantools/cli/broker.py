@@ -1,0 +1,30 @@
+"""`stantools broker`: the reference broker, with the original server's options."""
+
+from __future__ import annotations
+
+import click
+
+from stantools.cli.verbs import summaries
+from stantools.errors import UsageError
+
+
+@click.command(
+    "broker",
+    short_help=summaries()["broker"],
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
+def command(words: tuple[str, ...]) -> int:
+    """Run the reference broker: clients of NATS Streaming connect to it unchanged.
+
+    It takes the options of the original server, as `stan-broker` does; `stantools broker --help` lists them:
+
+    \b
+      stantools broker -st FILE -dir datastore -p 4222 -m 8222
+    """
+    try:
+        from broker.cli import main
+    except ImportError as error:
+        raise UsageError(f"the broker cannot run: {error}", "install the extra: pip install 'stantools[broker]'") from error
+    return main(list(words))

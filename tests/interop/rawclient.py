@@ -1,0 +1,201 @@
+"""A streaming client on a bare socket: knows exactly which publishes were sent and which were acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Self
+
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.proto import store_pb2 as store
+
+_TIMEOUT = 15.0
+
+
+class RawClient:
+    """One NATS connection with a streaming client on it.
+
+    Args:
+        port: Port of the broker on loopback.
+        client_id: The client's id.
+    """
+
+    def __init__(self, port: int, client_id: str, cluster: str = "test-cluster") -> None:
+        self.client_id = client_id.encode()
+        self.connection_id = b"conn-" + self.client_id
+        self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT)
+        self._socket.settimeout(_TIMEOUT)
+        self._buffer = b""
+        self._sids = 0
+        self._line()  # INFO
+        self.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n')
+        self.acks = b"_STAN.acks." + self.client_id
+        self.inbox = b"_INBOX.raw." + self.client_id
+        self.subscribe(self.acks)
+        self.subscribe(self.inbox + b".>")
+        wanted = store.ConnectRequest(
+            client_id=self.client_id, heartbeat_inbox=self.inbox + b".hb", conn_id=self.connection_id, protocol=1
+        )
+        answer = protocol.ConnectResponse.FromString(
+            self.request(b"_STAN.discover." + cluster.encode(), wanted.SerializeToString())
+        )
+        if answer.error:
+            raise ConnectionError(answer.error.decode())
+        self.subjects = answer
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def subscribe(self, subject: bytes) -> None:
+        self._sids += 1
+        self.send(b"SUB %s %d\r\n" % (subject, self._sids))
+
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+        self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(payload), payload))
+
+    def request(self, subject: bytes, payload: bytes) -> bytes:
+        reply = self.inbox + b".answer"
+        self.publish(subject, payload, reply)
+        while True:
+            got, _, data = self.message()
+            if got == reply:
+                return data
+
+    def message(self) -> tuple[bytes, bytes, bytes]:
+        """Waits for a message: subject, reply, payload. Answers pings and heartbeats by itself."""
+        while True:
+            words = self._line().split()
+            if words[0] == b"PING":
+                self.send(b"PONG\r\n")
+            elif words[0] in (b"MSG", b"HMSG"):
+                data = self._bytes(int(words[-1]) + 2)[:-2]
+                if words[0] == b"HMSG":
+                    data = data[int(words[-2]) :]
+                reply = words[3] if len(words) == 5 + (words[0] == b"HMSG") else b""
+                if words[1] == self.inbox + b".hb":
+                    self.publish(reply, b"")
+                    continue
+                return words[1], reply, data
+            elif words[0] == b"-ERR":
+                raise ConnectionError(b" ".join(words).decode())
+
+    def publication(self, channel: bytes, guid: bytes, data: bytes) -> bytes:
+        """The bytes of a publish."""
+        message = protocol.PubMsg(
+            client_id=self.client_id, guid=guid, subject=channel, data=data, conn_id=self.connection_id
+        ).SerializeToString()
+        subject = self.subjects.pub_prefix + b"." + channel
+        return b"PUB %s %s %d\r\n%s\r\n" % (subject, self.acks, len(message), message)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            self._more()
+        line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
+        return line
+
+    def _bytes(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            self._more()
+        data, self._buffer = self._buffer[:count], self._buffer[count:]
+        return data
+
+    def _more(self) -> None:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the broker has closed the connection")
+        self._buffer += data
+
+
+class Publisher(threading.Thread):
+    """Publishes numbered messages until the connection breaks or it is told to stop.
+
+    Attributes:
+        sent: Payloads in the order in which they were sent.
+        acked: Payloads that were acknowledged, in the order of the acknowledgements.
+        refused: Texts of error acknowledgements, by payload.
+    """
+
+    def __init__(self, port: int, name: str, channels: list[bytes], *, window: int = 64, size: int = 100) -> None:
+        super().__init__(daemon=True)
+        self.client = RawClient(port, name)
+        self.client_name = name
+        self.channels = channels
+        self.window = window
+        self.padding = b"." * size
+        self.sent: list[tuple[bytes, bytes]] = []
+        self.acked: list[bytes] = []
+        self.refused: dict[bytes, str] = {}
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError), self.client as client:
+            under_way = 0
+            while not self.stopping.is_set() or under_way:
+                burst = bytearray()
+                while under_way < self.window and not self.stopping.is_set():
+                    number = len(self.sent)
+                    channel = self.channels[number % len(self.channels)]
+                    data = b"%s-%d" % (self.client_name.encode(), number)
+                    burst += client.publication(channel, data, data + self.padding)
+                    self.sent.append((channel, data))
+                    under_way += 1
+                client.send(burst)
+                subject, _, payload = client.message()
+                if subject != client.acks:
+                    continue
+                ack = protocol.PubAck.FromString(payload)
+                under_way -= 1
+                if ack.error:
+                    self.refused[ack.guid] = ack.error.decode()
+                else:
+                    self.acked.append(ack.guid)
+
+    def wait_for(self, acks: int, timeout: float = 20) -> None:
+        """Waits until so many publishes were acknowledged."""
+        deadline = time.monotonic() + timeout
+        while len(self.acked) < acks:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self.acked)} of {acks} publishes were acknowledged; refused: {self.refused}")
+            time.sleep(0.005)
+
+
+def stored(port: int, client_id: str, channel: bytes, timeout: float = 20) -> list[tuple[int, bytes]]:
+    """Everything that a channel has: sequence and payload, through a subscription from the beginning."""
+    with RawClient(port, client_id) as client:
+        inbox = client.inbox + b".messages"
+        wanted = store.SubscriptionRequest(
+            client_id=client.client_id,
+            subject=channel,
+            inbox=inbox,
+            max_in_flight=1 << 20,
+            ack_wait_in_secs=60,
+            start_position=4,
+        )
+        answer = protocol.SubscriptionResponse.FromString(
+            client.request(client.subjects.sub_requests, wanted.SerializeToString())
+        )
+        if answer.error:
+            raise RuntimeError(answer.error.decode())
+        # The end of it: a message of our own.
+        marker = b"the end of it %d" % time.time_ns()
+        client.send(client.publication(channel, b"end", marker))
+        seen: list[tuple[int, bytes]] = []
+        while True:
+            subject, _, payload = client.message()
+            if subject != inbox:
+                continue
+            message = store.MsgProto.FromString(payload)
+            if message.data == marker:
+                return seen
+            seen.append((message.sequence, message.data))
