@@ -192,7 +192,8 @@ class NatsServer:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        # Nobody looks at what it leaves, and with many streams an orderly end takes many seconds.
+        self.kill()
 
 
 class Cluster:
@@ -240,7 +241,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for server in self.servers:
-            server.stop()
+            server.kill()
 
 
 if __name__ == "__main__":

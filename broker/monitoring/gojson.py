@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any
@@ -96,7 +97,7 @@ def _float(value: float) -> str:
         return str(int(value))
     text = repr(float(value))
     if "e" in text and _SMALLEST <= abs(value) < _LARGEST:
-        return f"{value:.22f}".rstrip("0")
+        return f"{Decimal(text):f}"
     # Go writes 1e-7, Python 1e-07.
     return text.replace("e-0", "e-")
 

@@ -45,9 +45,7 @@ class Query:
 
     def texts(self) -> dict[str, str]:
         """Returns all of them as text."""
-        return {
-            name.decode(errors="replace"): value.decode(errors="replace") for name, value in self._values.items()
-        }
+        return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in self._values.items()}
 
     def page(self) -> tuple[int, int]:
         """Returns `offset` and `limit` of a list (operations section 14): what makes no sense counts as not given."""

@@ -7,6 +7,10 @@ then written down piece by piece, so that a long one does not hold up the messag
 from __future__ import annotations
 
 import asyncio
+import errno
+import importlib
+import logging
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -36,7 +40,6 @@ _TURN: Final = 0.001
 #: Seconds that a client may keep a connection open without asking anything, and that `stop` waits for one.
 _KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 1
-_MAX_CONNECTIONS: Final = 256
 
 Page = Callable[[Query], Reply | Answer]
 
@@ -110,11 +113,9 @@ class MonitoringServer:
             lingering_time=1.0,
             auto_decompress=False,
         )
-        runner = web.ServerRunner(server)
+        runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
         await runner.setup()
-        site = web.TCPSite(
-            runner, host or None, max(port, 0), ssl_context=context, shutdown_timeout=_SHUTDOWN, backlog=_MAX_CONNECTIONS
-        )
+        site = web.TCPSite(runner, host or None, max(port, 0), ssl_context=context)
         try:
             await site.start()
         except (OSError, OverflowError) as error:
@@ -141,9 +142,10 @@ class MonitoringServer:
             await runner.cleanup()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        web = _aiohttp()
         reply = await self._reply(request.raw_path)
-        response = web.Response(status=reply.status, body=reply.body or None, headers=reply.headers)
+        response: web.Response = _aiohttp().Response(
+            status=reply.status, body=reply.body or None, headers=reply.headers
+        )
         response.headers["Server"] = "stan-broker"
         if reply.kind:
             response.headers["Content-Type"] = reply.kind
@@ -164,7 +166,9 @@ class MonitoringServer:
                 return found
             return document(await _written(found.document), query)
         except Exception as error:  # whatever it is, the broker goes on
-            log.NATS.error("Error getting information about %s: %s", path, error, exc_info=log.NATS.isEnabledFor(10))
+            log.NATS.error(
+                "Error getting information about %s: %s", path, error, exc_info=log.NATS.isEnabledFor(logging.DEBUG)
+            )
             return problem(500, f"Error getting information about {path.rpartition('/')[2]}: {error}")
 
 
@@ -190,8 +194,6 @@ def _split(target: str) -> tuple[str, str, str]:
 def _views(name: str, server: object | None) -> ModuleType | None:
     if server is None:
         return None
-    import importlib
-
     return importlib.import_module(name)
 
 
@@ -225,18 +227,7 @@ def _joined(host: str, port: int) -> str:
 
 
 def _said(error: Exception) -> str:
-    import errno
-
-    if isinstance(error, OSError):
-        if error.errno == errno.EADDRINUSE:
-            return "bind: address already in use"
-        if error.errno in (errno.EACCES, errno.EADDRNOTAVAIL):
-            return f"bind: {errno_text(error.errno)}"
+    if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+        # asyncio's own text repeats the address.
+        return f"bind: {os.strerror(error.errno).lower()}"
     return str(error)
-
-
-def errno_text(number: int) -> str:
-    """Returns what the system calls an error, in lower case."""
-    import os
-
-    return os.strerror(number).lower()

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.blocks import Records
+from broker.stores.options import StoreLimits
 from stantools.errors import StantoolsError
+from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.limits import ChannelLimits
 
@@ -138,9 +140,13 @@ class Store(Protocol):
 
     Attributes:
         kind: `MEMORY` or `FILE`, as monitoring shows it.
+        limits: What the store may hold, for monitoring.
+        crc: How the CRCs in the record headers of appended blocks are made; None if the store does not look at them.
     """
 
     kind: str
+    limits: StoreLimits
+    crc: Crc | None
 
     def recover(self) -> Recovered | None:
         """Reads what is there; None if there is nothing. Called once, before anything else. Raises StorageError."""

@@ -16,12 +16,28 @@ _kernels = choose("broker.wire._native", plain)
 NAME: str = _kernels.NAME
 
 if TYPE_CHECKING:
-    from broker.wire.plain import RouteTable, encode_block, encode_messages, parse_messages, parse_publishes
+    from broker.wire.plain import (
+        RouteTable,
+        encode_block,
+        encode_messages,
+        encode_publishes,
+        parse_messages,
+        parse_publishes,
+    )
 else:
     RouteTable = _kernels.RouteTable
     encode_block = _kernels.encode_block
     encode_messages = _kernels.encode_messages
+    encode_publishes = _kernels.encode_publishes
     parse_messages = _kernels.parse_messages
     parse_publishes = _kernels.parse_publishes
 
-__all__ = ["NAME", "RouteTable", "encode_block", "encode_messages", "parse_messages", "parse_publishes"]
+__all__ = [
+    "NAME",
+    "RouteTable",
+    "encode_block",
+    "encode_messages",
+    "encode_publishes",
+    "parse_messages",
+    "parse_publishes",
+]

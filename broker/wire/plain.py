@@ -28,6 +28,7 @@ _LF: Final = ord("\n")
 _CR: Final = ord("\r")
 #: The table counts in int32.
 _MOST: Final = (1 << 31) - 1
+_LONGEST_LINE: Final = 1 << 30
 
 _WORD: Final = rb"[ \t]++([^ \t\r\n]++)"
 _SIZE: Final = rb"[ \t]++([0-9]{1,9}+)"
@@ -128,49 +129,60 @@ def _parse(
     view = memoryview(buffer).cast("B")
     if not 0 <= begin <= end <= min(len(view), _MOST):
         raise ValueError(f"begin {begin} or end {end} lies outside")
-    words = (b"PUB", b"HPUB", _PUB, _HPUB) if table is not None else (b"MSG", b"HMSG", _MSG, _HMSG)
-    with_headers = words[1][0]
+    names, lines = ((b"PUB", b"HPUB"), (_PUB, _HPUB)) if table is not None else ((b"MSG", b"HMSG"), (_MSG, _HMSG))
+    max_control_line = min(max(max_control_line, 0), _LONGEST_LINE)
     capacity, at, stop, need = len(frames), begin, Stop.END, 0
     rows: list[_Row] = []
     spans: list[Span] = []
     first, last_route, last_subject = 0, -1, b""
+    # Lines are often the same, byte by byte.
+    before, last_line, last_length = begin, b"", 0
     while at < end:
         if len(rows) == capacity:
             stop = Stop.FULL
             break
+        if last_length and last_length <= end - at and view[at : at + len(last_line)] == last_line:
+            if view[at + last_length - 2 : at + last_length] != b"\r\n":
+                stop = Stop.MALFORMED
+                break
+            moved = at - before
+            start, size, reply, reply_size, header_size, body, total, route = rows[-1]
+            reply = reply + moved if reply_size else 0
+            rows.append((start + moved, size, reply, reply_size, header_size, body + moved, total, route))
+            before = at
+            at += last_length
+            continue
         # What is looked at is bounded: the operation, its blanks, the rest, the end of the line.
         bound = min(end, at + 2 * max_control_line + 6)
-        headed = view[at] & 0xDF == with_headers
-        line = (words[3] if headed else words[2]).match(view, at, bound)
+        headed = view[at] in b"Hh"
+        line = lines[headed].match(view, at, bound)
         if line is None or line.end() - at > max_control_line:
-            stop = _judge(view, at, end, words[headed], max_control_line)
+            stop = _judge(view, at, end, names[headed], max_control_line)
             if stop is Stop.END and line is None:
                 stop = Stop.MALFORMED
             if line is None or stop is not Stop.END:
                 break
-        body, size, header_size = line.end(), int(line[5]), int(line[4] or 0)
-        length = body - at + size + 2
-        if header_size > size:
+        body, total, header_size = line.end(), int(line[5]), int(line[4] or 0)
+        length = body - at + total + 2
+        if header_size > total:
             stop = Stop.MALFORMED
-        elif 0 <= max_payload < size:
+        elif 0 <= max_payload < total:
             stop = Stop.PAYLOAD_TOO_LARGE
         elif length > end - at:
             stop, need = Stop.PARTIAL, length
-        elif view[at + length - 2] != _CR or view[at + length - 1] != _LF:
+        elif view[at + length - 2 : at + length] != b"\r\n":
             stop = Stop.MALFORMED
         if stop is not Stop.END:
             break
-        subject, reply = line[1], line.start(3)
+        subject, reply, row = line[1], line.start(3), len(rows)
         route = (int(line[2]) if _SID.match(line[2]) else -1) if table is None else table.get(subject)
-        row = len(rows)
         if route != last_route or (route < 0 and subject != last_subject):
             if row:
                 spans.append((last_route, first, row))
             first = row
         last_route, last_subject = route, subject
-        rows.append(
-            (line.start(1), len(subject), max(reply, 0), len(line[3] or b""), header_size, body, size, route)
-        )
+        rows.append((line.start(1), len(subject), max(reply, 0), len(line[3] or b""), header_size, body, total, route))
+        before, last_line, last_length = at, line[0], length
         at += length
     if rows:
         frames[: len(rows)] = np.array(rows, np.int32)
@@ -259,11 +271,14 @@ def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: byt
     Raises:
         ValueError: The rows, or what they point to, lie outside.
     """
+    return _encode(block, begin, end, b"MSG %b %b " % (subject, sid))
+
+
+def _encode(block: Payloads, begin: int, end: int, head: bytes) -> bytes:
     if not 0 <= begin <= end <= min(len(block.starts), len(block.sizes)):
         raise ValueError(f"rows {begin} to {end} lie outside")
     view = memoryview(block.data).cast("B")
     most = len(view)
-    head = b"MSG %b %b " % (subject, sid)
     parts: list[bytes | memoryview] = []
     for start, size in zip(block.starts[begin:end].tolist(), block.sizes[begin:end].tolist(), strict=True):
         _check(start, size, most)
@@ -271,6 +286,11 @@ def encode_block(block: Payloads, begin: int, end: int, subject: bytes, sid: byt
         parts.append(view[start : start + size])
         parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def encode_publishes(block: Payloads, begin: int, end: int, subject: bytes) -> bytes:
+    """Returns PUB frames for some payloads of a block; as `encode_block`, for the other direction."""
+    return _encode(block, begin, end, b"PUB %b " % subject)
 
 
 def _check(start: int, size: int, most: int) -> None:

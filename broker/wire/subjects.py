@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 #: No token is empty or has white space. A `*` or `>` among other characters of a token means nothing.
-_TOKEN: Final = rb"[^.\s\v]+"
+_TOKEN: Final = rb"[^. \t\n\r\f]+"
 _LITERAL: Final = rb"(?![*>](?:\.|\Z))" + _TOKEN
 _SUBJECT: Final = re.compile(_LITERAL + rb"(?:\." + _LITERAL + rb")*\Z")
 _NOT_REST: Final = rb"(?!>(?:\.|\Z))" + _TOKEN

@@ -1,4 +1,4 @@
-"""Little-endian loads and stores, and CRC-32 of any polynomial, in C (for `_native.pyx`).
+"""Little-endian loads and stores, varints, and CRC-32 of any polynomial, in C (for `_native.pyx`, also the broker's).
 
 Portable C with tables; on x86-64 with gcc or clang also carry-less multiplication, which is used where the processor has
 it. The tables and constants come from `stantools.format.crc`.
@@ -147,3 +147,32 @@ cdef extern from *:
     int has_multiplication() noexcept nogil
     uint32_t crc_by_tables(const uint8_t* p, size_t n, const uint32_t* tables) noexcept nogil
     uint32_t crc_by_multiplication(const uint8_t* p, size_t n, const uint64_t* k) noexcept nogil
+
+cdef enum:
+    #: Below this size tables are as fast as multiplication.
+    MULTIPLY_FROM = 32
+
+cdef struct Polynomial:
+    const uint32_t* tables
+    const uint64_t* folding
+    size_t multiply_from
+
+
+cdef inline size_t multiply_from() noexcept nogil:
+    """From which size on this processor multiplies."""
+    return MULTIPLY_FROM if has_multiplication() else <size_t>-1
+
+
+cdef inline uint32_t crc_of(const uint8_t* p, size_t size, const Polynomial* polynomial) noexcept nogil:
+    if size >= polynomial.multiply_from:
+        return crc_by_multiplication(p, size, polynomial.folding)
+    return crc_by_tables(p, size, polynomial.tables)
+
+
+cdef inline uint8_t* put_varint(uint8_t* p, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        p[0] = <uint8_t>(value & 0x7F) | 0x80
+        value >>= 7
+        p += 1
+    p[0] = <uint8_t>value
+    return p + 1

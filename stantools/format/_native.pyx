@@ -18,7 +18,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from stantools.format._bytes cimport (
-    crc_by_multiplication, crc_by_tables, has_multiplication, load32, load64, store32, store64
+    Polynomial, crc_by_tables, crc_of, load32, load64, multiply_from, put_varint, store32, store64
 )
 from stantools.format._fields cimport (
     FOREIGN_SUBJECT, UNLIMITED, Channel, Message, any_fields, any_message, any_update, same_bytes, usual_message, varint_size
@@ -44,19 +44,11 @@ cdef enum:
 
     HEADER_SIZE = 8
     INDEX_SIZE = 32
-    #: Below this size tables are as fast as multiplication.
-    MULTIPLY_FROM = 32
 
 cdef tuple STOPS = tuple(Stop)
 cdef int64_t MAX_FIELDS = fieldscan.MAX_FIELDS
-cdef bint MULTIPLICATION = has_multiplication()
+cdef size_t FROM = multiply_from()
 cdef uint32_t UNTYPED = <uint32_t>-1  # all 32 bits of a header are the size
-
-
-cdef struct Polynomial:
-    const uint32_t* tables
-    const uint64_t* folding
-    size_t multiply_from
 
 
 cdef class Reader:
@@ -81,7 +73,7 @@ cdef class Reader:
             raise ValueError("these are not the tables of a CRC")
         self.polynomial.tables = &self.tables[0, 0]
         self.polynomial.folding = &self.folding[0]
-        self.polynomial.multiply_from = MULTIPLY_FROM if MULTIPLICATION else <size_t>-1
+        self.polynomial.multiply_from = FROM
 
     def __dealloc__(self):
         if self.held:
@@ -92,12 +84,6 @@ cdef class Reader:
         if start < 0 or limit < 0:
             raise ValueError(f"start {start} or limit {limit} is negative")
         return min(<uint64_t>limit, self.size)
-
-
-cdef inline uint32_t crc_of(const uint8_t* p, size_t size, const Polynomial* polynomial) noexcept nogil:
-    if size >= polynomial.multiply_from:
-        return crc_by_multiplication(p, size, polynomial.folding)
-    return crc_by_tables(p, size, polynomial.tables)
 
 
 def checksum(buffer, crc, bint by_tables=False):
@@ -446,15 +432,6 @@ def encode_index(sequence, offset, timestamp, size, crc):
 cdef struct Piece:
     const uint8_t* data
     uint64_t size
-
-
-cdef inline uint8_t* put_varint(uint8_t* p, uint64_t value) noexcept nogil:
-    while value > 0x7F:
-        p[0] = <uint8_t>(value & 0x7F) | 0x80
-        value >>= 7
-        p += 1
-    p[0] = <uint8_t>value
-    return p + 1
 
 
 cdef inline uint8_t* put_bytes(uint8_t* p, uint8_t tag, const Piece* piece) noexcept nogil:

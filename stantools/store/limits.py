@@ -119,7 +119,7 @@ class StoreLimits:
             )
         # Narrowest last; each one resolved against the already resolved wider ones.
         resolved: dict[str, ChannelLimits] = {}
-        for pattern in sorted(self.per_channel, key=_narrowness):
+        for pattern in sorted(self.per_channel, key=narrowness):
             wider = [limits for other, limits in resolved.items() if subject_matches(other, pattern)]
             resolved[pattern] = self.per_channel[pattern].over(wider[-1] if wider else self.channel)
         object.__setattr__(self, "_resolved", resolved)
@@ -208,5 +208,6 @@ def _decimal(value: int, unit: int) -> str:
     return f"{whole}.{digits}" if digits else str(whole)
 
 
-def _narrowness(pattern: str) -> tuple[int, ...]:
+def narrowness(pattern: str) -> tuple[int, ...]:
+    """Returns the sort key of a name or pattern: the wider of two comes first."""
     return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stantools.format import index
 from stantools.format.layout import MESSAGE_OVERHEAD
@@ -43,6 +44,25 @@ class Removal:
     archived: list[tuple[Path, Path]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """A part of an index.
+
+    Attributes:
+        number: The slice.
+        first: Row of the first one.
+        costs: Bytes of the messages up to each row, summed up from the first one here, in the server's accounting.
+        timestamps: Timestamp of each.
+        sequences: Sequence of each.
+    """
+
+    number: int
+    first: int
+    costs: NDArray[np.int64]
+    timestamps: NDArray[np.int64]
+    sequences: NDArray[np.uint64]
+
+
 class Retention:
     """Keeps a channel within its limits.
 
@@ -54,7 +74,9 @@ class Retention:
 
     Attributes:
         limits: As given; may be changed.
+        slices: What there is, the oldest first.
         first_sequence: First sequence that is left; one more than the last if none is; 0 before the first message.
+        first_timestamp: Its timestamp; 0 if none is left.
     """
 
     def __init__(
@@ -68,23 +90,27 @@ class Retention:
         self.limits = limits
         self._writer = writer
         self._archive = archive
-        self._slices = deque(slices)
+        self.slices = deque(slices)
         self._seen = len(writer.finished)
-        # How much of the oldest slice is removed.
+        # How much of the oldest slice is removed, and what all but the last slice hold.
         self._row = self._row_bytes = 0
-        self.first_sequence = 0
+        self._before = [sum(each.count for each in self.slices), sum(each.bytes for each in self.slices)]
+        if self.slices:
+            self._count_before(self.slices[-1], -1)
+        self._rows: _Rows | None = None
+        self.first_sequence = self.first_timestamp = 0
         self._catch_up()
         self._settle()
 
     @property
     def count(self) -> int:
         """Messages that are left."""
-        return sum(each.count for each in self._slices) - self._row
+        return self._before[0] + self.slices[-1].count - self._row if self.slices else 0
 
     @property
     def bytes(self) -> int:
         """Bytes that are left, in the server's accounting."""
-        return sum(each.bytes for each in self._slices) - self._row_bytes
+        return self._before[1] + self.slices[-1].bytes - self._row_bytes if self.slices else 0
 
     def enforce(self, now_ns: int) -> Removal:
         """Removes what the limits do not allow; to be called after messages were stored, and from time to time.
@@ -100,75 +126,93 @@ class Retention:
         """
         removal = Removal()
         self._catch_up()
-        self._drop_files(removal)
-        count, size = self.count, self.bytes
-        while self._slices and self._row < self._slices[0].count:
-            gone = self._next(count, size, now_ns)
-            if not gone:
-                break
-            count, size = count - gone[0], size - gone[1]
-            removal.count, removal.bytes = removal.count + gone[0], removal.bytes + gone[1]
-            self._row, self._row_bytes = self._row + gone[0], self._row_bytes + gone[1]
+        try:
             self._drop_files(removal)
-        self._settle()
+            while self.slices and self._row < self.slices[0].count:
+                gone, size = self._next(now_ns)
+                if not gone:
+                    break
+                removal.count, removal.bytes = removal.count + gone, removal.bytes + size
+                self._row, self._row_bytes = self._row + gone, self._row_bytes + size
+                self._drop_files(removal)
+        finally:
+            self._settle()
         return removal
+
+    def _count_before(self, state: SliceState, sign: int) -> None:
+        self._before[0] += sign * state.count
+        self._before[1] += sign * state.bytes
 
     def _catch_up(self) -> None:
         """Learns of the slices that the writer has begun since the last time."""
-        known = self._slices[-1].number if self._slices else 0
+        known = self.slices[-1].number if self.slices else None
         new = [*self._writer.finished[self._seen :], *([self._writer.current] if self._writer.current else [])]
-        self._slices.extend(each for each in new if each.number > known)
+        for each in new:
+            if known is None or each.number > known:
+                if self.slices:
+                    self._count_before(self.slices[-1], 1)
+                self.slices.append(each)
         self._seen = len(self._writer.finished)
 
-    def _next(self, count: int, size: int, now_ns: int) -> tuple[int, int] | None:
-        """Tells how many of the next messages of the oldest slice go, and their bytes; None if the next one stays."""
-        limits = self.limits
+    def _next(self, now_ns: int) -> tuple[int, int]:
+        """Tells how many of the next messages of the oldest slice go, and their bytes."""
+        limits, count, size = self.limits, self.count, self.bytes
         over = count > 1 and (0 < limits.max_msgs < count or 0 < limits.max_bytes < size)
-        if not over and not limits.max_age_ns:
-            return None
-        oldest = self._slices[0]
-        if not over and self._row == 0 and now_ns - oldest.first_timestamp < limits.max_age_ns:
-            return None
-        if oldest is self._writer.current:
-            self._writer.flush(sync=False)
-        with mapped(self._writer.directory / f"msgs.{oldest.number}.idx") as buffer:
-            rows = index.view(buffer, oldest.count)[self._row : self._row + _ROWS]
-            costs = np.cumsum(rows["size"].astype(np.int64) + MESSAGE_OVERHEAD)
-            goes = np.zeros(len(rows), bool)
-            before = costs - np.diff(costs, prepend=0)
-            left = count - np.arange(len(rows))
-            if limits.max_msgs:
-                goes |= left > limits.max_msgs
-            if limits.max_bytes:
-                goes |= size - before > limits.max_bytes
-            goes &= left > 1
-            if limits.max_age_ns:
-                # By age goes whatever is old enough behind what went by the other limits.
-                goes |= now_ns - rows["timestamp"] >= limits.max_age_ns
-            stays = np.flatnonzero(~goes)
-            gone = int(stays[0]) if len(stays) else len(rows)
-        return (gone, int(costs[gone - 1])) if gone else None
+        age = limits.max_age_ns
+        if not over and not age:
+            return 0, 0
+        oldest = self.slices[0]
+        if not over and self._row == 0 and now_ns - oldest.first_timestamp < age:
+            return 0, 0
+        rows = self._load()
+        at = self._row - rows.first
+        spent = int(rows.costs[at - 1]) if at else 0
+        gone = max(count - limits.max_msgs, 0) if limits.max_msgs > 0 else 0
+        if 0 < limits.max_bytes < size:
+            gone = max(gone, int(rows.costs[at:].searchsorted(size - limits.max_bytes + spent)) + 1)
+        gone = min(gone, count - 1, len(rows.costs) - at)
+        if age and at + gone < len(rows.costs) and now_ns - int(rows.timestamps[at + gone]) >= age:
+            # By age goes whatever is old enough behind what went by the other limits.
+            young = np.flatnonzero(now_ns - rows.timestamps[at + gone :] < age)
+            gone = gone + int(young[0]) if len(young) else len(rows.costs) - at
+        return (gone, int(rows.costs[at + gone - 1]) - spent) if gone else (0, 0)
+
+    def _load(self) -> _Rows:
+        """Returns rows of the oldest slice's index, with the next one that is left among them."""
+        oldest, rows = self.slices[0], self._rows
+        if rows is None or rows.number != oldest.number or self._row >= rows.first + len(rows.costs):
+            if oldest is self._writer.current:
+                self._writer.flush(sync=False)
+            with mapped(self._writer.directory / f"msgs.{oldest.number}.idx") as buffer:
+                found = index.view(buffer, oldest.count)[self._row : self._row + _ROWS]
+                costs = np.cumsum(found["size"].astype(np.int64) + MESSAGE_OVERHEAD)
+                rows = _Rows(
+                    oldest.number, self._row, costs, found["timestamp"].copy(), found["sequence"].copy()
+                )  # fmt: skip
+            self._rows = rows
+        return rows
 
     def _drop_files(self, removal: Removal) -> None:
-        while len(self._slices) > 1 and self._row >= self._slices[0].count:
-            oldest = self._slices.popleft()
-            self._row = self._row_bytes = 0
+        while len(self.slices) > 1 and self._row >= self.slices[0].count:
+            oldest = self.slices[0]
             archived = remove_slice(self._writer.directory, oldest.number, archive=self._archive)
+            self.slices.popleft()
+            self._count_before(oldest, -1)
+            self._row = self._row_bytes = 0
             removal.slices.append(oldest.number)
             if archived is not None:
                 removal.archived.append(archived)
 
     def _settle(self) -> None:
-        """Finds the first sequence that is left."""
-        if not self._slices or not self._slices[-1].count:
+        """Finds the first message that is left."""
+        if not self.slices or not self.slices[-1].count:
             return
-        oldest = self._slices[0]
+        oldest = self.slices[0]
         if self._row == 0:
-            self.first_sequence = oldest.first_sequence
+            self.first_sequence, self.first_timestamp = oldest.first_sequence, oldest.first_timestamp
         elif self._row >= oldest.count:
-            self.first_sequence = oldest.last_sequence + 1
+            self.first_sequence, self.first_timestamp = oldest.last_sequence + 1, 0
         else:
-            if oldest is self._writer.current:
-                self._writer.flush(sync=False)
-            with mapped(self._writer.directory / f"msgs.{oldest.number}.idx") as buffer:
-                self.first_sequence = int(index.view(buffer, oldest.count)[self._row]["sequence"])
+            rows = self._load()
+            at = self._row - rows.first
+            self.first_sequence, self.first_timestamp = int(rows.sequences[at]), int(rows.timestamps[at])

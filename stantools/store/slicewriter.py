@@ -12,6 +12,7 @@ so that an index never points to something that is not there. Between two flushe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -22,15 +23,17 @@ from stantools.errors import StoreUnwritableError
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER_SIZE
+from stantools.format.layout import MESSAGE_OVERHEAD, RECORD_HEADER, RECORD_HEADER_SIZE
 from stantools.store.durable import fsync_directory, unwritable, writing
 from stantools.store.limits import SliceLimits
-from stantools.store.slicefile import SliceFile
+from stantools.store.slicefile import SliceFile, remove_slice
 from stantools.store.slicepart import Part
-from stantools.store.slicestate import SliceState, last_slice
+from stantools.store.slicestate import Progress, SliceState, last_slice
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+    from stantools.format.envelope import Buffer
 
 #: Bytes that are gathered before a write; the server's default.
 DEFAULT_BUFFER_SIZE = 2 * 1024 * 1024
@@ -45,6 +48,25 @@ _FILLERS = 65536
 _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 
 Times = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a writer was; see `SliceWriter.mark`.
+
+    Attributes:
+        last_number: Number of the highest slice.
+        last_sequence: Last sequence of the channel.
+        finished: How many slices had been completed.
+        current: The slice that was being written.
+        progress: How far it was.
+    """
+
+    last_number: int
+    last_sequence: int
+    finished: int
+    current: SliceState | None
+    progress: Progress | None
 
 
 class SliceWriter:
@@ -182,6 +204,79 @@ class SliceWriter:
         """
         self._store(source, columns.offset, columns.size.copy(), columns.sequence.copy(), columns.timestamp.copy())
 
+    def append_encoded(
+        self,
+        data: Buffer,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.uint32],
+        sequences: NDArray[np.uint64],
+        timestamps: NDArray[np.int64],
+    ) -> None:
+        """Appends messages that are encoded already, byte for byte.
+
+        Args:
+            data: Holds the records. It is referred to until the next `flush` and must not change before.
+            starts: Where each payload begins; the eight bytes in front of it are its record header.
+            sizes: Payload size of each.
+            sequences: As in `append`.
+            timestamps: As in `append`.
+
+        Raises:
+            StoreUnwritableError: As in `append`.
+            ValueError: The sequences do not increase, or the bytes in front of a payload are not its header.
+        """
+        count = len(sizes)
+        if not count:
+            return
+        view = memoryview(data)
+        begin = int(starts[0]) - RECORD_HEADER_SIZE
+        end = int(starts[-1]) + int(sizes[-1])
+        for start, size in ((begin, int(sizes[0])), (end - int(sizes[-1]) - RECORD_HEADER_SIZE, int(sizes[-1]))):
+            if start < 0 or RECORD_HEADER.unpack_from(view, start)[0] != size:
+                raise ValueError("there is no record header in front of a payload")
+        total = int(sizes.sum()) + count * RECORD_HEADER_SIZE if count > 1 else end - begin
+        if end - begin == total:
+            if not self._add_run(view[begin:end], starts, sizes, sequences, timestamps):
+                self._store(view[begin:end], None, sizes, sequences, timestamps)
+        else:
+            self._store(view, starts - RECORD_HEADER_SIZE, sizes, sequences, timestamps)
+
+    def mark(self) -> Mark:
+        """Returns where the writer is after a flush, to be able to go back there."""
+        current = self.current
+        return Mark(
+            self._last_number, self.last_sequence, len(self.finished), current, current.progress() if current else None
+        )
+
+    def go_back(self, mark: Mark) -> None:
+        """Takes back everything since a mark, also from the files; whatever went wrong in between.
+
+        Args:
+            mark: The state after a flush. Slices that were there then must be there still.
+
+        Raises:
+            StoreUnwritableError: The files could not be cut back. It may be tried again; nothing else may be done
+                before.
+        """
+        self.abandon()
+        with writing(self.directory, "it could not be returned to what it was before"):
+            for number in range(self._last_number, mark.last_number, -1):
+                remove_slice(self.directory, number)
+                self._last_number = number - 1
+            current = self.current = mark.current
+            if current is not None:
+                assert mark.progress is not None
+                current.return_to(mark.progress)
+                # Not by `reopen`: the sizes are not what they should be.
+                file = SliceFile(self.directory, current.number)
+                try:
+                    file.cut(current.data_size, current.count)
+                finally:
+                    file.close()
+        del self.finished[mark.finished :]
+        self.last_sequence = mark.last_sequence
+        self._flushed = mark.progress
+
     def flush(self, *, sync: bool | None = None) -> None:
         """Writes what is gathered, data before index.
 
@@ -267,6 +362,45 @@ class SliceWriter:
                 stop = at + self._room(have, ends[at:end], int(ends[at - 1]) if at else 0, timestamp[at:end])
                 self._put(have, Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 at = stop
+
+    def _add_run(
+        self,
+        records: memoryview,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.uint32],
+        sequence: NDArray[np.uint64],
+        timestamp: NDArray[np.int64],
+    ) -> bool:
+        """Stores records that follow each other and all go into the current slice; False if that is not so.
+
+        It is what `_store` does, for the case that comes up all the time.
+        """
+        have, limits, count = self.current, self.limits, len(sizes)
+        if have is None or self._file is None or not have.count or limits.max_age_ns:
+            return False
+        last = int(sequence[-1])
+        if last != self.last_sequence + count or int(sequence[0]) != self.last_sequence + 1:
+            return False
+        if count > 1 and bool((sequence[1:] <= sequence[:-1]).any()):
+            return False
+        cost = len(records) + count * _INDEX_COST
+        if 0 < limits.max_bytes <= have.bytes + cost or 0 < limits.max_msgs < have.count + count:
+            return False
+        self._index.append((sequence, starts + (have.data_size - int(starts[0])), timestamp, sizes))
+        self._index_rows += count
+        self._parts.append(records)
+        self._pending += len(records)
+        self.last_sequence = have.last_sequence = last
+        have.last_timestamp = int(timestamp[-1])
+        have.count += count
+        have.bytes += cost
+        have.data_size += len(records)
+        if self._pending >= self._buffer_size:
+            self._write_data()
+        if self._index_rows >= _INDEX_ROWS:
+            self._write_data()
+            self._write_index()
+        return True
 
     def _gaps(self, sequence: NDArray[np.uint64]) -> Iterator[int]:
         """Yields the ends of the runs of consecutive sequences; only one run if gaps are not filled."""

@@ -25,7 +25,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     yield start
     for server in running:
-        server.stop()
+        server.kill()
 
 
 @pytest.fixture(params=servers.VERSIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import random
@@ -12,12 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
@@ -43,12 +47,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def big_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Large enough that work on it can be interrupted."""
     root = tmp_path_factory.mktemp("big") / "store"
-    write_sample(root, SampleOptions(channels=3, messages=25_000, size=100, seed=6, gaps=True))
+    write_sample(root, SampleOptions(channels=3, messages=10_000, size=100, seed=6, gaps=True))
     return root
 
 
+@cache
 def stored(root: Path, channel: str) -> dict[int, tuple[int, str, str]]:
-    """What a channel holds, read the slow way: sequence -> (timestamp, SHA-256, reply)."""
+    """What a channel holds, read the slow way: sequence -> (timestamp, SHA-256, reply). Remembered."""
     reader = MessageReader(open_datastore(root).channel(channel), Crc())
     return {
         m.sequence: (m.timestamp, hashlib.sha256(m.data).hexdigest(), m.reply.decode())
@@ -68,8 +73,27 @@ def streamed(url: str, stream: str) -> dict[int, tuple[int, str, str]]:
     return found
 
 
-def run(place: Path, *words: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a directory of its own."""
+class Ended(NamedTuple):
+    """How a run of the command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(place: Path, *words: object, expect: int = 0) -> Ended:
+    """Runs the command in a directory of its own, in this process, as its start takes longer than most work."""
+    place.mkdir(exist_ok=True)
+    with contextlib.chdir(place):
+        result = CliRunner().invoke(cli, list(map(str, words)), prog_name="stantools")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.stderr
+    assert result.exit_code == expect, result.stdout + result.stderr
+    return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+def run_process(place: Path, *words: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own."""
     place.mkdir(exist_ok=True)
     result = subprocess.run(
         [*COMMAND, *map(str, words)],
@@ -103,14 +127,14 @@ def check_all(root: Path, url: str) -> None:
 def test_all_in_one(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
-    done = run(place, "migrate", store, "--to", "jetstream", "--server", server.url, "--yes")
+    done = run_process(place, "migrate", store, "--to", "jetstream", "--server", server.url, "--yes")
     assert "3 streams are as the plan says" in done.stdout
     check_all(store, server.url)
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
     assert {path.name for path in place.iterdir()} == {"store.migration.yaml", "store.migration.yaml.journal"}
     again = run(place, "migrate", store, "--server", server.url, "--yes")
     assert again.stdout.count("complete before") == 3
-    run(place, "migrate", "verify", "store.migration.yaml")
+    run_process(place, "migrate", "verify", "store.migration.yaml")
     (place / "store.migration.yaml.journal").unlink()
     recognised = run(place, "migrate", store, "--server", server.url, "--yes")
     assert recognised.stdout.count("complete before") == 3
@@ -161,6 +185,22 @@ def test_nobody_to_ask(store: Path, start_server: Callable[..., Any], tmp_path: 
     assert asyncio.run(count_streams(server.url)) == 0
 
 
+def kill_again_and_again(place: Path, words: list[object], chance: random.Random) -> int:
+    """Starts the command three times and kills it a little after its work has begun; how often it was still at it."""
+    journal, killed = place / "store.migration.yaml.journal", 0
+    for latest in (0.05, 0.2, 0.5):
+        before = journal.stat().st_size if journal.exists() else 0
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and (not journal.exists() or journal.stat().st_size == before):
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, latest))
+        process.kill()
+        killed += process.wait() == -9
+    return killed
+
+
 @pytest.mark.parametrize("way", ["restore", "publish"])
 @pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
 def test_killed_again_and_again(
@@ -170,16 +210,7 @@ def test_killed_again_and_again(
     server, place = start_server(version), tmp_path / "work"
     place.mkdir()
     words = ["migrate", big_store, "--server", server.url, "--yes", "--via", way, "--parallel", 1]
-    chance = random.Random(f"{way} {version}")
-    killed = 0
-    for _ in range(5):
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(chance.uniform(0.4, 1.5))
-        process.kill()
-        killed += process.wait() == -9
-    assert killed
+    assert kill_again_and_again(place, words, random.Random(f"{way} {version}"))
     run(place, *words)
     for channel in channels_of(big_store):
         seen, have = streamed(server.url, stream_of(channel)), stored(big_store, channel)
@@ -195,14 +226,7 @@ def test_killed_while_writing_files(target: str, big_store: Path, tmp_path: Path
     place = tmp_path / "work"
     place.mkdir()
     words = ["migrate", big_store, target, "there", "--yes", "--parallel", 1]
-    chance = random.Random(target)
-    for _ in range(5):
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(chance.uniform(0.5, 1.6))
-        process.kill()
-        process.wait()
+    assert kill_again_and_again(place, words, random.Random(target))
     run(place, *words)
     run(place, "migrate", "verify", "store.migration.yaml")
     assert not [path for path in place.rglob("*") if "partial" in path.name]

@@ -69,7 +69,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
         if number == restart:
             # The server forgets what was removed logically and removes it again.
             writer.close()
-            states = [*retention._slices]
+            states = [*retention.slices]
             current = states.pop() if states else None
             writer = SliceWriter(directory, b"c", IEEE, slices, sync=False, current=current)
             retention = Retention(writer, limits, states)
@@ -83,7 +83,7 @@ def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restar
         if last:
             assert retention.first_sequence == (model.messages[0][0] if model.messages else last + 1)
         numbers = {int(path.name.split(".")[1]) for path in directory.glob("msgs.*.dat")}
-        assert numbers == {state.number for state in retention._slices}
+        assert numbers == {state.number for state in retention.slices}
     writer.close()
     have = [sequence for sequence, *_ in all_messages(directory, b"c", IEEE)]
     assert have[len(have) - len(model.messages) :] == [sequence for sequence, *_ in model.messages]

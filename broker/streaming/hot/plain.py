@@ -1,8 +1,8 @@
 """The kernels in Python: always there, and the reference for the compiled ones. Use them through `kernels`.
 
 They take what every protobuf decoder takes for the same: fields in any order, the last value of a repeated one, unknown
-fields of the simple wire types. What decoders may disagree about (known fields of a wrong wire type, groups, field
-numbers above 2047) is left to the caller, one frame at a time, and so is everything that is to be refused.
+fields of the simple wire types. What decoders may disagree about is left to the caller, one frame at a time, and so is
+everything that is to be refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from broker.blocks import Payloads, Records
 from broker.streaming.hot import columns
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
+from broker.streaming.hot.decode import Pattern, Row, Span, ack_sequence, publish_fields
 from broker.wire import frames as frame_columns
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import encode_varint
@@ -26,14 +27,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "plain"
 
-_CLIENT_ID, _GUID, _SUBJECT, _REPLY, _DATA, _CONN_ID, _SHA256 = 1, 2, 3, 4, 5, 6, 10
-_ACK_SUBJECT, _ACK_SEQUENCE = 1, 2
-_MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 2, 5, 10
-_MAX_SIZE: Final = 0xFFFFFFFF
 _MAX_UINT64: Final = (1 << 64) - 1
-
-_Span = tuple[int, int]
-_NOTHING: Final[_Span] = (0, 0)
 
 
 class Names:
@@ -88,50 +82,72 @@ def read_publishes(
         ValueError: A row of the frames, or what it points to, lies outside.
     """
     view = memoryview(buffer).cast("B")
+    limit = len(view)
     _check_rows(begin, end, len(frames))
+    capacity = len(table)
     status = Status.GOOD
-    rows: list[tuple[int, ...]] = []
+    rows: list[Row] = []
     groups: dict[int, list[int]] = {}
-    runs: list[Run] = []
+    runs: list[tuple[bytes, int]] = []
     acks: list[bytes] = []
     size = 0
-    for frame in frames[begin:end].tolist():
-        row = len(rows)
-        if row == len(table):
+    pattern: Pattern | None = None
+    last_reply: bytes | None = None
+    for number, (_, _, reply, reply_size, header_size, start, stop, _) in enumerate(frames[begin:end].tolist()):
+        if number == capacity:
             status = Status.FULL
             break
-        _check_frame(frame, len(view))
-        start = frame[frame_columns.PAYLOAD] + frame[frame_columns.HEADER_SIZE]
-        stop = frame[frame_columns.PAYLOAD] + frame[frame_columns.PAYLOAD_SIZE]
-        fields = _publish_fields(view[start:stop], start)
-        if fields is None:
-            status = Status.UNDECODABLE
-            break
-        client_id, guid, subject, answer, data, conn_id = fields
-        if not guid[1]:
-            status = Status.NO_GUID
-            break
-        client = connections.get(_bytes(view, conn_id)) if conn_id[1] else clients.get(_bytes(view, client_id))
-        if client < 0:
-            status = Status.UNKNOWN_CLIENT
-            break
-        channel = channels.get(_bytes(view, subject))
-        if channel < 0:
-            status = Status.UNKNOWN_CHANNEL
-            break
-        rows.append((client, channel, *guid, *answer, *data))
-        groups.setdefault(channel, []).append(row)
-        acks.append(b"\x0a" + encode_varint(guid[1]) + _bytes(view, guid))
-        reply = _bytes(view, (frame[frame_columns.REPLY], frame[frame_columns.REPLY_SIZE]))
-        if runs and runs[-1].reply == reply:
-            runs[-1] = runs[-1]._replace(end=row + 1)
-        else:
-            runs.append(Run(reply, row, row + 1))
+        if not (0 <= header_size <= stop <= limit - start and start >= 0 <= reply_size <= limit - reply and reply >= 0):
+            _check_frame(reply, reply_size, header_size, start, stop, limit)
+        stop += start
+        start += header_size
+        payload = bytes(view[start:stop])
+        row = pattern.read(payload, start) if pattern else None
+        if row is None:
+            spans = publish_fields(payload)
+            if spans is None:
+                status = Status.UNDECODABLE
+                break
+            client_id, guid, subject, answer, data, conn_id = spans
+            if not guid[1]:
+                status = Status.NO_GUID
+                break
+            client = (
+                connections.get(_bytes(payload, conn_id)) if conn_id[1] else clients.get(_bytes(payload, client_id))
+            )
+            if client < 0:
+                status = Status.UNKNOWN_CLIENT
+                break
+            channel = channels.get(_bytes(payload, subject))
+            if channel < 0:
+                status = Status.UNKNOWN_CHANNEL
+                break
+            pattern = Pattern(payload, client, channel, guid, answer, data)
+            row = pattern.row(start, data)
+        rows.append(row)
+        try:
+            groups[row[columns.CHANNEL]].append(number)
+        except KeyError:
+            groups[row[columns.CHANNEL]] = [number]
+        guid_start, guid_size = row[columns.GUID] - start, row[columns.GUID_SIZE]
+        acks.append(_ack_head(guid_size) + payload[guid_start : guid_start + guid_size])
+        reply_subject = bytes(view[reply : reply + reply_size])
+        if reply_subject != last_reply:
+            last_reply = reply_subject
+            runs.append((reply_subject, number))
         size += stop - start
+    count = len(rows)
     if rows:
-        table[: len(rows)] = rows
-    parted = [Group(channel, np.array(members, np.int32)) for channel, members in groups.items()]
-    return Publishes(len(rows), status, parted, _payloads(acks), runs, size)
+        table[:count] = rows
+    ends = [*(number for _, number in runs[1:]), count]
+    return Publishes(
+        count,
+        status,
+        [Group(channel, np.array(members, np.int32)) for channel, members in groups.items()],
+        _payloads(acks),
+        [Run(subject, number, stop) for (subject, number), stop in zip(runs, ends, strict=False)],
+        size,
+    )
 
 
 def encode_records(
@@ -154,6 +170,7 @@ def encode_records(
         ValueError: A row, or what it points to, lies outside; or a sequence does not fit into 64 bits.
     """
     view = memoryview(buffer).cast("B")
+    limit = len(view)
     count = len(rows)
     if not 0 <= first_sequence <= _MAX_UINT64 - count or not -(1 << 63) <= timestamp < 1 << 63:
         raise ValueError(f"sequence {first_sequence} or timestamp {timestamp} is out of range")
@@ -161,25 +178,36 @@ def encode_records(
         raise ValueError("a row lies outside of the table")
     subject = b"\x12" + encode_varint(len(name)) + name if name else b""
     tail = b"\x28" + encode_varint(timestamp & _MAX_UINT64) if timestamp else b""
+    function = crc.function if crc else _no_crc
     sequence = first_sequence
+    high = b""  # the sequence without its lowest seven bits
     pieces: list[bytes] = []
-    sizes = np.zeros(count, np.uint32)
-    for i, row in enumerate(table[rows].tolist()):
-        parts: list[Buffer] = [b"\x08" + encode_varint(sequence) if sequence else b"", subject]
-        for tag, position, size in (
-            (b"\x1a", row[columns.REPLY], row[columns.REPLY_SIZE]),
-            (b"\x22", row[columns.DATA], row[columns.DATA_SIZE]),
-        ):
-            _check_span(position, size, len(view))
-            if size:
-                parts += (tag, encode_varint(size), view[position : position + size])
-        payload = b"".join((*parts, tail))
-        sizes[i] = len(payload)
-        pieces += (RECORD_HEADER.pack(len(payload), crc(payload) if crc else 0), payload)
+    sizes: list[int] = []
+    for _, _, _, _, reply, reply_size, data, data_size in table[rows].tolist():
+        if sequence < 128:
+            head = b"\x08%c" % sequence if sequence else b""
+        else:
+            if not high or sequence & 0x7F == 0:
+                high = encode_varint(sequence >> 7)
+            head = b"\x08%c%b" % (sequence & 0x7F | 0x80, high)
+        if not (0 <= data_size <= limit - data and data >= 0):
+            _check_span(data, data_size, limit)
+        body = bytes(view[data : data + data_size])
+        if data_size:
+            size = b"\x22%c" % data_size if data_size < 128 else b"\x22" + encode_varint(data_size)
+        else:
+            size = b""
+        if reply_size:
+            _check_span(reply, reply_size, limit)
+            size = b"\x1a%b%b%b" % (encode_varint(reply_size), view[reply : reply + reply_size], size)
+        payload = b"%b%b%b%b%b" % (head, subject, size, body, tail)
+        sizes.append(len(payload))
+        pieces += (RECORD_HEADER.pack(len(payload), function(payload)), payload)
         sequence += 1
-    ends = np.cumsum(sizes + np.uint32(RECORD_HEADER_SIZE), dtype=np.int64)
+    lengths = np.array(sizes, np.uint32)
+    ends = np.cumsum(lengths + np.uint32(RECORD_HEADER_SIZE), dtype=np.int64)
     sequences = np.arange(count, dtype=np.uint64) + np.uint64(first_sequence)
-    return Records(b"".join(pieces), ends - sizes, sizes, sequences, np.full(count, timestamp, np.int64))
+    return Records(b"".join(pieces), ends - lengths, lengths, sequences, np.full(count, timestamp, np.int64))
 
 
 def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: bytes) -> tuple[list[int], int]:
@@ -199,13 +227,21 @@ def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: byt
         ValueError: A row of the frames, or what it points to, lies outside.
     """
     view = memoryview(buffer).cast("B")
+    limit = len(view)
     _check_rows(begin, end, len(frames))
+    usual = b"\x0a" + encode_varint(len(channel)) + channel + b"\x10"
+    length = len(usual)
     sequences: list[int] = []
-    for frame in frames[begin:end].tolist():
-        _check_frame(frame, len(view))
-        start = frame[frame_columns.PAYLOAD] + frame[frame_columns.HEADER_SIZE]
-        payload = view[start : frame[frame_columns.PAYLOAD] + frame[frame_columns.PAYLOAD_SIZE]]
-        sequence = _ack_sequence(payload, channel)
+    for _, _, reply, reply_size, header_size, start, stop, _ in frames[begin:end].tolist():
+        _check_frame(reply, reply_size, header_size, start, stop, limit)
+        payload = bytes(view[start + header_size : start + stop])
+        sequence: int | None
+        if payload.startswith(usual) and len(payload) - length == 1 and payload[-1] < 0x80:
+            sequence = payload[-1]
+        elif payload.startswith(usual) and len(payload) - length == 2 and payload[-2] >= 0x80 > payload[-1]:
+            sequence = payload[-2] & 0x7F | payload[-1] << 7
+        else:
+            sequence = ack_sequence(payload, channel)
         if sequence is None:
             break
         sequences.append(sequence)
@@ -233,8 +269,8 @@ def _payloads(pieces: list[bytes]) -> Payloads:
     return Payloads(b"".join(pieces), np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
 
 
-def _bytes(view: memoryview, span: _Span) -> bytes:
-    return bytes(view[span[0] : span[0] + span[1]])
+def _bytes(payload: bytes, span: Span) -> bytes:
+    return payload[span[0] : span[0] + span[1]]
 
 
 def _check_rows(begin: int, end: int, rows: int) -> None:
@@ -247,83 +283,17 @@ def _check_span(start: int, size: int, limit: int) -> None:
         raise ValueError(f"{size} bytes at {start} of {limit}")
 
 
-def _check_frame(frame: list[int], limit: int) -> None:
-    _check_span(frame[frame_columns.PAYLOAD], frame[frame_columns.PAYLOAD_SIZE], limit)
-    _check_span(frame[frame_columns.REPLY], frame[frame_columns.REPLY_SIZE], limit)
-    if not 0 <= frame[frame_columns.HEADER_SIZE] <= frame[frame_columns.PAYLOAD_SIZE]:
-        raise ValueError(f"headers of {frame[frame_columns.HEADER_SIZE]} bytes")
+def _check_frame(reply: int, reply_size: int, header_size: int, start: int, size: int, limit: int) -> None:
+    _check_span(start, size, limit)
+    _check_span(reply, reply_size, limit)
+    if not 0 <= header_size <= size:
+        raise ValueError(f"headers of {header_size} bytes")
 
 
-class _StrangeError(Exception):
-    """Bytes that the general decoder should judge."""
+def _ack_head(size: int) -> bytes:
+    """Tag and size of a guid."""
+    return b"\x0a%c" % size if size < 0x80 else b"\x0a" + encode_varint(size)
 
 
-def _varint(payload: memoryview, position: int, longest: int) -> tuple[int, int]:
-    value = 0
-    for i in range(longest):
-        if position >= len(payload):
-            raise _StrangeError
-        byte = payload[position]
-        position += 1
-        value |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            if value > _MAX_UINT64:
-                raise _StrangeError
-            return value, position
-    raise _StrangeError
-
-
-def _field(payload: memoryview, position: int) -> tuple[int, int, int, int, int]:
-    """Returns number, wire type, value (of a varint, else the size), where the bytes begin, and where the next is."""
-    tag, position = _varint(payload, position, _MAX_TAG_BYTES)
-    number, wire = tag >> 3, tag & 7
-    if number == 0:
-        raise _StrangeError
-    if wire == 0:
-        value, position = _varint(payload, position, _MAX_VARINT_BYTES)
-        return number, wire, value, position, position
-    if wire == 2:
-        value, position = _varint(payload, position, _MAX_LENGTH_BYTES)
-    elif wire in (1, 5):
-        value = 8 if wire == 1 else 4
-    else:
-        raise _StrangeError
-    if value > len(payload) - position:
-        raise _StrangeError
-    return number, wire, value, position, position + value
-
-
-def _publish_fields(payload: memoryview, base: int) -> list[_Span] | None:
-    """Where the fields 1 to 6 of a PubMsg are; None if the general decoder should look."""
-    spans = [_NOTHING] * 6
-    position = 0
-    try:
-        while position < len(payload):
-            number, wire, size, start, position = _field(payload, position)
-            if number <= _CONN_ID or number == _SHA256:
-                if wire != 2:
-                    return None
-                if number <= _CONN_ID:
-                    spans[number - 1] = (base + start, size) if size else _NOTHING
-    except _StrangeError:
-        return None
-    return spans
-
-
-def _ack_sequence(payload: memoryview, channel: bytes) -> int | None:
-    subject: Buffer = b""
-    sequence = position = 0
-    try:
-        while position < len(payload):
-            number, wire, value, start, position = _field(payload, position)
-            if number == _ACK_SUBJECT:
-                if wire != 2:
-                    return None
-                subject = payload[start : start + value]
-            elif number == _ACK_SEQUENCE:
-                if wire != 0:
-                    return None
-                sequence = value
-    except _StrangeError:
-        return None
-    return sequence if subject == channel else None
+def _no_crc(payload: Buffer) -> int:
+    return 0

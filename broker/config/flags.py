@@ -1,0 +1,156 @@
+"""The command line: which options were given, with which values (operations sections 2 to 4 and 10)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.config import grammar
+from broker.config.catalogue import FLAGS, Flag, Kind
+from broker.config.durations import parse_duration
+from broker.config.values import ConfigurationError, quoted, text
+from stantools.errors import StantoolsError
+
+Setting = bool | int | str
+
+_BOOLS: Final = {word: value for value, words in ((True, "1 t T TRUE true True"), (False, "0 f F FALSE false False"))
+                 for word in words.split()}
+_INTEGER: Final = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
+_MAX_DIGITS: Final = 80
+_BY_NAME: Final = {
+    name: flag
+    for section in FLAGS
+    for flag in section.entries
+    if isinstance(flag, Flag)
+    for name in flag.names
+}
+#: Options that stand for several others.
+_TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
+    "SDV": ("stan_debug", "stan_trace"),
+    "VV": ("nats.trace", "nats.trace_verbose"),
+    "DV": ("nats.debug", "nats.trace"),
+    "DVV": ("nats.debug", "nats.trace", "nats.trace_verbose"),
+}
+
+
+class FlagError(StantoolsError):
+    """An option does not exist or has a bad value: the text, the overview, and exit code 0."""
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """What was given.
+
+    Attributes:
+        settings: Setting to value, for the options that were given. Sizes are texts, see `sizes`.
+        names: Setting to the name of the option that set it.
+        rest: What follows the options.
+    """
+
+    settings: dict[str, Setting] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    rest: tuple[str, ...] = ()
+
+    def sizes(self) -> None:
+        """Turns the texts of sizes into numbers.
+
+        Raises:
+            ConfigurationError: One is no size.
+        """
+        for to, name in sorted(self.names.items(), key=lambda item: item[1]):
+            if _BY_NAME[name].kind is Kind.SIZE:
+                self.settings[to] = parse_size(name, str(self.settings[to]))
+
+
+def parse_flags(argv: Sequence[str]) -> CommandLine:
+    """Parses the arguments behind the program's name.
+
+    Raises:
+        FlagError: An option does not exist, or has no value or a bad one.
+    """
+    found = CommandLine()
+    arguments = list(argv)
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        if len(argument) < 2 or not argument.startswith("-"):
+            break
+        position += 1
+        if argument == "--":
+            break
+        name, separator, value = argument.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
+            raise FlagError(f"bad flag syntax: {argument}")
+        flag = _BY_NAME.get(name)
+        if flag is None:
+            raise FlagError(f"flag provided but not defined: -{name}")
+        if flag.kind is Kind.BOOL:
+            _set(found, flag, name, _bool(name, value) if separator else True)
+            continue
+        if not separator:
+            if position == len(arguments):
+                raise FlagError(f"flag needs an argument: -{name}")
+            value = arguments[position]
+            position += 1
+        _set(found, flag, name, _value(flag, name, value))
+    found.rest = tuple(arguments[position:])
+    return found
+
+
+def parse_size(name: str, value: str) -> int:
+    """Parses a size: an integer, maybe with a suffix (`10MB`).
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    parsed: object = ""
+    if value.strip():
+        nodes = grammar.parse(f"{_SIZE}: {value}", environ={})
+        parsed = nodes[_SIZE].value if _SIZE in nodes else ""
+    if not isinstance(parsed, int) or isinstance(parsed, bool):
+        raise ConfigurationError(f"{name} should be a size, got '{text(parsed)}'")
+    return parsed
+
+
+_SIZE: Final = "size"
+
+
+def _set(found: CommandLine, flag: Flag, name: str, value: Setting) -> None:
+    found.names[flag.to] = name
+    found.settings[flag.to] = value
+    for each in _TOGETHER.get(flag.to, ()):
+        found.settings[each] = value
+        found.names.setdefault(each, name)
+
+
+def _bool(name: str, value: str) -> bool:
+    if value not in _BOOLS:
+        raise FlagError(f"invalid boolean value {quoted(value)} for -{name}: parse error")
+    return _BOOLS[value]
+
+
+def _value(flag: Flag, name: str, value: str) -> Setting:
+    if flag.kind is Kind.INT:
+        return _integer(name, value)
+    if flag.kind is Kind.DURATION:
+        try:
+            return parse_duration(value)
+        except ConfigurationError:
+            raise FlagError(f"invalid value {quoted(value)} for flag -{name}: parse error") from None
+    return value
+
+
+def _integer(name: str, value: str) -> int:
+    # An underscore may stand between two digits, or behind the base.
+    plain = re.sub(r"(?<=[0-9a-fA-FxXbBoO])_(?=[0-9a-fA-F])", "", value) if value[1:2] in tuple("xXbBoO") or value[:1] == "0" else value
+    if not _INTEGER.fullmatch(plain):
+        raise FlagError(f"invalid value {quoted(value)} for flag -{name}: parse error")
+    sign = -1 if plain.startswith("-") else 1
+    digits = plain.lstrip("+-")
+    base = {"x": 16, "b": 2, "o": 8}.get(digits[1:2].lower(), 8 if digits.startswith("0") else 10)
+    number = sign * int(digits[2:] if digits[1:2].isalpha() else digits, base) if len(digits) <= _MAX_DIGITS else 1 << 64
+    if not -(1 << 63) <= number < 1 << 63:
+        raise FlagError(f"invalid value {quoted(value)} for flag -{name}: value out of range")
+    return number

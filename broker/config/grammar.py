@@ -1,0 +1,523 @@
+"""The grammar of configuration files (operations section 6).
+
+A file is a map without braces around it (or with them). The scanner follows the text once, from left to right, and
+keeps to the oddities that files in use rely on, and to those whose error texts people search for:
+
+- what begins with digits and goes on with something else is a word (`24h`), unless a size letter comes first: `10m`
+  is ten million;
+- an integer swallows the `]` right behind it: `[1,2]` fails, `[1, 2 ]` does not;
+- a word may contain `#`, `=`, `:`, `{`, `[` and quotes.
+
+Depth, number of included files and their size are bounded.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from broker.config.systemerrors import reason
+from broker.config.values import ConfigurationError, Node
+
+MAX_DEPTH: Final = 100
+MAX_INCLUDE_DEPTH: Final = 10
+MAX_INCLUDES: Final = 1000
+MAX_SIZE: Final = 16 * 1024 * 1024
+
+_BLANKS: Final = " \t"
+_LINE_ENDS: Final = "\r\n"
+_SPACE: Final = "\t\n\v\f\r \x85\xa0"
+_END: Final = ""
+_DIGITS: Final = frozenset("0123456789")
+_SUFFIX: Final = re.compile(r"([kmgtpe])(b|ib?)?", re.IGNORECASE | re.ASCII)
+_POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
+_WORD: Final = re.compile(r"[^ \t\r\n,;\]}\\]*")
+_BARE_KEY: Final = re.compile(r"[^\t\n\v\f\r \x85\xa0=:]*")
+_BARE_INCLUDE: Final = re.compile(r"[^ \t\r\n;\]}]*")
+_HEX: Final = re.compile(r"[0-9a-fA-F]{2}")
+_FLOAT_PLACES: Final = re.compile(r"[0-9]+")
+_ADDRESS: Final = re.compile(r"[0-9.:-]*")
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
+_BOOLS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_DATE: Final = "dddd-dd-ddTdd:dd:ddZ"
+
+
+def parse(text: str, source: str = "", *, directory: Path | None = None, environ: Mapping[str, str]) -> dict[str, Node]:
+    """Parses a configuration.
+
+    Args:
+        text: The configuration; bytes that are no UTF-8 as `surrogateescape` has them.
+        source: What error texts call the file.
+        directory: Where included files are looked for; the working directory if None.
+        environ: Where variables are looked up that the text does not define.
+
+    Returns:
+        The top-level map.
+
+    Raises:
+        ConfigurationError: The text is no configuration, a variable is not defined, or an included file is wrong.
+    """
+    return _Scanner(text, source, directory or Path(), _Surroundings(environ)).document()
+
+
+def parse_file(path: str, environ: Mapping[str, str]) -> dict[str, Node]:
+    """Parses a file; see `parse`."""
+    return _parse_file(path, path, _Surroundings(environ))
+
+
+@dataclass(slots=True)
+class _Surroundings:
+    """What a file shares with those that it includes.
+
+    Attributes:
+        environ: Variables of the environment.
+        including: Files that are being read, outermost first.
+        included: How many have been.
+        resolving: Variables of the environment that are being parsed.
+    """
+
+    environ: Mapping[str, str]
+    including: list[str] = field(default_factory=list)
+    included: int = 0
+    resolving: list[str] = field(default_factory=list)
+
+
+def _parse_file(path: str, source: str, surroundings: _Surroundings) -> dict[str, Node]:
+    try:
+        if Path(path).is_dir():
+            raise ConfigurationError(f"read {source}: is a directory")
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_SIZE + 1)
+    except (OSError, ValueError) as problem:
+        raise ConfigurationError(f"open {source}: {reason(problem)}") from None
+    if len(content) > MAX_SIZE:
+        raise ConfigurationError(f"open {source}: larger than {MAX_SIZE} bytes")
+    surroundings.including.append(str(Path(path).absolute()))
+    try:
+        text = content.decode("utf-8", "surrogateescape")
+        return _Scanner(text, source, Path(path).parent, surroundings).document()
+    finally:
+        surroundings.including.pop()
+
+
+class _Scanner:
+    """Reads one text."""
+
+    __slots__ = ("directory", "newlines", "position", "scopes", "source", "surroundings", "text")
+
+    def __init__(self, text: str, source: str, directory: Path, surroundings: _Surroundings) -> None:
+        # A zero byte ends the text, as in the original.
+        self.text = text.partition("\0")[0]
+        self.source = source
+        self.directory = directory
+        self.surroundings = surroundings
+        self.position = 0
+        self.newlines = [at for at, character in enumerate(self.text) if character == "\n"]
+        self.scopes: list[dict[str, Node]] = []
+
+    # Entries
+
+    def document(self) -> dict[str, Node]:
+        """Reads the whole text."""
+        top: dict[str, Node] = {}
+        self.scopes.append(top)
+        self._skip_blank_lines()
+        if self._peek() == "{":
+            self.position += 1
+        while True:
+            self._skip_blank_lines()
+            if self._peek() == _END:
+                return top
+            self._entry(top, nested=False)
+            self._end_of_entry()
+
+    def _map(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        self.scopes.append(found)
+        if len(self.scopes) > MAX_DEPTH:
+            raise self._error(f"Maps and arrays are nested deeper than {MAX_DEPTH} levels")
+        while True:
+            self._skip_blank_lines()
+            character = self._peek()
+            if character == _END:
+                raise self._error("Unexpected EOF processing map.")
+            if character == "}":
+                break
+            self._entry(found, nested=True)
+            self._skip(_BLANKS)
+            if not self._comment():
+                character = self._peek()
+                if character == "}":
+                    break
+                if character == _END or character not in "\r\n,;":
+                    found_instead = f"but got {_shown(character)} instead."
+                    raise self._error(f'Expected a map value terminator "," or a map terminator "}}", {found_instead}')
+                self.position += 1
+        self.position += 1
+        self.scopes.pop()
+        return found
+
+    def _entry(self, into: dict[str, Node], *, nested: bool) -> None:
+        character = self._peek()
+        if character in "=:":
+            raise self._error(f"Unexpected key separator '{character}'" + ("." if nested else ""))
+        bare = character not in "\"'"
+        key, begin = self._key(nested=nested)
+        if bare and key.lower() == "include" and self._peek() not in (":", "=", _END):
+            self._include(into)
+            return
+        node = self._node(begin)
+        self._skip(_BLANKS + _LINE_ENDS)
+        separated = self._peek() in ("=", ":")
+        if separated:
+            self.position += 1
+            self._skip(_BLANKS + _LINE_ENDS if nested else _BLANKS)
+        character = self._peek()
+        if nested and (character == "," or character == "}"):
+            raise self._error(f'Unexpected map value terminator "{character}".')
+        if not nested and character != _END and character in _LINE_ENDS:
+            self.position += 1
+            raise self._error("Expected value but found new line")
+        if character == _END and not separated:
+            at = self._node(self.position)
+            raise ConfigurationError(f"config is invalid ({at.place})")
+        node.value = self._value(node, in_map=nested)
+        into[key] = node
+
+    def _key(self, *, nested: bool) -> tuple[str, int]:
+        mark = self._peek()
+        if mark in "\"'":
+            begin = self.position + 1
+            end = self.text.find(mark, begin)
+            if end < 0:
+                self.position = len(self.text)
+                raise self._error("Unexpected EOF processing quoted map key." if nested else "Unexpected EOF.")
+            self.position = end + 1
+            return self.text[begin:end], begin
+        begin = self.position
+        match = _BARE_KEY.match(self.text, begin)
+        self.position = match.end() if match else begin
+        if nested and self.position == len(self.text):
+            raise self._error("Unexpected EOF processing map key.")
+        return self.text[begin : self.position], begin
+
+    def _end_of_entry(self) -> None:
+        """What may follow a value of the top level."""
+        self._skip(_BLANKS)
+        if self._comment():
+            return
+        character = self._peek()
+        if character != _END and character not in "\r\n,;}":
+            found_instead = f"but got {_shown(character)} instead."
+            raise self._error(f"Expected a top-level value to end with a new line, comment or EOF, {found_instead}")
+        self.position += 1
+
+    # Values
+
+    def _value(self, node: Node, *, in_map: bool) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
+        character = self._peek()
+        if character == "{":
+            self.position += 1
+            return self._map()
+        if character == "[":
+            self.position += 1
+            return self._array()
+        if character == '"':
+            return self._double_quoted()
+        if character == "'":
+            begin = self.position + 1
+            end = self.text.find("'", begin)
+            if end < 0:
+                self.position = len(self.text)
+                raise self._error("Unexpected EOF.")
+            self.position = end + 1
+            return self.text[begin:end]
+        if character == "(":
+            return self._block()
+        if character == "-":
+            self.position += 1
+            if self._peek() not in _DIGITS:
+                raise self._error(f"Expected a digit but got {_shown(self._peek())}.")
+            return self._number(self.position - 1)
+        if character in _DIGITS:
+            return self._number(self.position)
+        if character == ".":
+            raise self._error("Floats must start with a digit")
+        word = self._word()
+        if word.startswith("$"):
+            return self._variable(word[1:], node)
+        return _BOOLS.get(word.lower(), word)
+
+    def _array(self) -> list[Node]:
+        found: list[Node] = []
+        # Arrays are no scope for variables, but they count for the depth.
+        self.scopes.append({})
+        if len(self.scopes) > MAX_DEPTH:
+            raise self._error(f"Maps and arrays are nested deeper than {MAX_DEPTH} levels")
+        while True:
+            self._skip_blank_lines()
+            character = self._peek()
+            if character == "]":
+                break
+            if character == ",":
+                raise self._error("Unexpected array value terminator ','.")
+            if character == _END:
+                raise self._no_end_of_array(character)
+            node = self._node(self.position + (character in "\"'"))
+            node.value = self._value(node, in_map=False)
+            found.append(node)
+            self._skip(_BLANKS)
+            if not self._comment():
+                character = self._peek()
+                if character == "]":
+                    break
+                if character == _END or character not in "\r\n,":
+                    raise self._no_end_of_array(character)
+                self.position += 1
+        self.position += 1
+        self.scopes.pop()
+        return found
+
+    def _no_end_of_array(self, character: str) -> ConfigurationError:
+        return self._error(
+            f'Expected an array value terminator "," or an array terminator "]", but got {_shown(character)} instead.'
+        )
+
+    def _double_quoted(self) -> str:
+        self.position += 1
+        parts: list[str] = []
+        while True:
+            begin = self.position
+            while (character := self._peek()) not in ('"', "\\", _END):
+                self.position += 1
+            parts.append(self.text[begin : self.position])
+            if character == _END:
+                raise self._error("Unexpected EOF.")
+            self.position += 1
+            if character == '"':
+                return "".join(parts)
+            parts.append(self._escape())
+
+    def _word(self) -> str:
+        parts: list[str] = []
+        while True:
+            match = _WORD.match(self.text, self.position)
+            if match:
+                parts.append(match.group())
+                self.position = match.end()
+            if self._peek() != "\\":
+                return "".join(parts)
+            self.position += 1
+            parts.append(self._escape())
+
+    def _escape(self) -> str:
+        character = self._peek()
+        if character == "x":
+            digits = _HEX.match(self.text, self.position + 1)
+            if not digits:
+                found = self.text[self.position + 1 : self.position + 3]
+                raise self._error(f"Expected two hexadecimal digits after '\\x', but got '{found}'")
+            self.position += 3
+            return bytes((int(digits.group(), 16),)).decode("utf-8", "surrogateescape")
+        if character == _END or character not in _ESCAPES:
+            raise self._error(
+                f"Invalid escape character {_shown(character)}. Only the following escape characters are allowed: "
+                '\\xXX, \\t, \\n, \\r, \\", \\\\.'
+            )
+        self.position += 1
+        return _ESCAPES[character]
+
+    def _block(self) -> str:
+        """Reads `(` … `)`: the closing one stands alone in its line."""
+        begin = self.position + 1
+        end = self.text.find("\n)", begin - 1)
+        while end >= 0 and end + 2 < len(self.text) and self.text[end + 2] not in _LINE_ENDS:
+            end = self.text.find("\n)", end + 1)
+        if end < 0:
+            self.position = len(self.text)
+            raise self._error("Unexpected EOF processing block.")
+        self.position = end + 2
+        return self.text[begin : end + 1]
+
+    def _number(self, begin: int) -> int | float | str | datetime:
+        """Reads what begins with a digit, or with `-` and one."""
+        digits = _FLOAT_PLACES.match(self.text, self.position)
+        self.position = digits.end() if digits else self.position
+        character = self._peek()
+        negative = self.text[begin] == "-"
+        if character == ".":
+            return self._float(begin)
+        if character == "-" and not negative:
+            if self.position - begin != 4:
+                self.position += 1
+                raise self._error("All ISO8601 dates must be in full Zulu form.")
+            return self._date(begin)
+        suffix = _SUFFIX.match(self.text, self.position)
+        if suffix:
+            number = self._integer(begin)
+            self.position = suffix.end()
+            following = self._peek()
+            if following == _END or following in _SPACE or following in ",;}])" or following in _DIGITS:
+                power = _POWERS[suffix.group(1).lower()]
+                number *= (1024 if suffix.group(2) else 1000) ** power
+                return self._in_range(number, begin)
+        elif character == _END or character in " \t\r\n,;}" or negative:
+            return self._in_range(self._integer(begin), begin)
+        # Digits and something else: a word, of which the first other character is part whatever it is.
+        self.position += 1
+        match = _WORD.match(self.text, self.position)
+        self.position = match.end() if match else self.position
+        head = self.text[begin : self.position]
+        return head + self._word() if self._peek() == "\\" else head
+
+    def _float(self, begin: int) -> float | str:
+        self.position += 1
+        if self._peek() not in _DIGITS:
+            raise self._error(f"Floats must have a digit after the '.', but got {_shown(self._peek())} instead.")
+        places = _FLOAT_PLACES.match(self.text, self.position)
+        self.position = places.end() if places else self.position
+        if self._peek() == ".":
+            address = _ADDRESS.match(self.text, self.position)
+            self.position = address.end() if address else self.position
+            return self.text[begin : self.position]
+        number = float(self.text[begin : self.position])
+        if math.isinf(number):
+            raise ConfigurationError(f"float '{self.text[begin : self.position]}' is out of the range")
+        return number
+
+    def _date(self, begin: int) -> datetime:
+        for offset, expected in enumerate(_DATE[4:], 4):
+            character = self.text[begin + offset : begin + offset + 1]
+            self.position = begin + offset + 1
+            if expected == "d":
+                if character not in _DIGITS:
+                    raise self._error(f"Expected digit in ISO8601 datetime, but found {_shown(character)} instead.")
+            elif character != expected:
+                raise self._error(f"Expected '{expected}' in ISO8601 datetime, but found {_shown(character)} instead.")
+        written = self.text[begin : self.position]
+        try:
+            return datetime.fromisoformat(written)
+        except ValueError:
+            raise ConfigurationError(f"expected Zulu formatted DateTime, but got '{written}'") from None
+
+    def _integer(self, begin: int) -> int:
+        written = self.text[begin : self.position]
+        if len(written) > 30 and len(written.lstrip("-0")) > 20:
+            raise ConfigurationError(f"integer '{written[:40]}' is out of the range")
+        return self._in_range(int(written.lstrip("-0")[:20] or "0") * (-1 if written[0] == "-" else 1), begin)
+
+    def _in_range(self, number: int, begin: int) -> int:
+        if not -(1 << 63) <= number < 1 << 63:
+            raise ConfigurationError(f"integer '{self.text[begin : self.position]}' is out of the range")
+        return number
+
+    # Variables and includes
+
+    def _variable(self, name: str, node: Node) -> str | bool | int | float | datetime | list[Node] | dict[str, Node]:
+        if name.startswith("2a$"):
+            return f"${name}"  # a bcrypt hash
+        for scope in reversed(self.scopes):
+            if (found := scope.get(name)) is not None:
+                found.used = True
+                return found.value
+        surroundings = self.surroundings
+        value = surroundings.environ.get(name) if name else None
+        if value is None:
+            raise ConfigurationError(f"variable reference for '{name}' on line {self._line()} can not be found")
+        if name in surroundings.resolving:
+            raise ConfigurationError(f"variable reference for '{name}' on line {self._line()} refers to itself")
+        surroundings.resolving.append(name)
+        try:
+            parsed = _Scanner(f"{_VARIABLE}={value}", self.source, self.directory, surroundings).document()
+        except ConfigurationError as problem:
+            raise ConfigurationError(
+                f"variable reference for '{name}' on line {self._line()} could not be parsed: {problem.message}"
+            ) from None
+        finally:
+            surroundings.resolving.pop()
+        return parsed[_VARIABLE].value
+
+    def _include(self, into: dict[str, Node]) -> None:
+        self._skip(_BLANKS)
+        character = self._peek()
+        if character != _END and character in _LINE_ENDS:
+            self.position += 1
+            raise self._error("Expected include value but found new line")
+        if character == "[":
+            raise self._error("Expected include value but found start of an array")
+        if character == "{":
+            raise self._error("Expected include value but found start of a map")
+        if character in ('"', "'"):
+            end = self.text.find(character, self.position + 1)
+            if end < 0:
+                self.position = len(self.text)
+                raise self._error("Unexpected EOF in quoted include")
+            name = self.text[self.position + 1 : end]
+            self.position = end + 1
+        else:
+            match = _BARE_INCLUDE.match(self.text, self.position)
+            name = match.group() if match else ""
+            self.position += len(name)
+        surroundings = self.surroundings
+        path = str(self.directory / name) if self.directory != Path() else name
+        try:
+            surroundings.included += 1
+            if surroundings.included > MAX_INCLUDES:
+                raise ConfigurationError(f"more than {MAX_INCLUDES} files are included")
+            if len(surroundings.including) >= MAX_INCLUDE_DEPTH or str(Path(path).absolute()) in surroundings.including:
+                raise ConfigurationError("files include each other without end")
+            found = _parse_file(path, path, surroundings)
+        except ConfigurationError as problem:
+            raise ConfigurationError(f"error parsing include file '{name}', {problem.message}") from None
+        into.update(found)
+
+    # The text
+
+    def _peek(self) -> str:
+        return self.text[self.position : self.position + 1]
+
+    def _skip(self, characters: str) -> None:
+        text, position = self.text, self.position
+        while position < len(text) and text[position] in characters:
+            position += 1
+        self.position = position
+
+    def _comment(self) -> bool:
+        """Skips a comment, up to the end of its line."""
+        if not (self._peek() == "#" or self.text.startswith("//", self.position)):
+            return False
+        end = self.text.find("\n", self.position)
+        self.position = end if end >= 0 else len(self.text)
+        return True
+
+    def _skip_blank_lines(self) -> None:
+        self._skip(_SPACE)
+        while self._comment():
+            self._skip(_SPACE)
+
+    def _line(self) -> int:
+        return bisect.bisect_left(self.newlines, self.position) + 1
+
+    def _node(self, position: int) -> Node:
+        """Makes a node for what begins at a position."""
+        line = bisect.bisect_left(self.newlines, position)
+        begin = self.newlines[line - 1] if line else 0
+        column = len(self.text[begin:position].encode("utf-8", "surrogateescape"))
+        return Node("", line + 1, column, self.source)
+
+    def _error(self, problem: str) -> ConfigurationError:
+        return ConfigurationError(f"Parse error on line {self._line()}: '{problem}'")
+
+
+_VARIABLE: Final = "value"
+
+
+def _shown(character: str) -> str:
+    """Shows a character in an error text; the end of the text as a blank."""
+    return "'\\n'" if character == "\n" else f"'{character or ' '}'"

@@ -1,0 +1,463 @@
+"""A client's connection: bytes in, bytes out, and what it costs when the other end does not keep up.
+
+All connections read into one buffer of the server: what is read is handled to the end before the next read. Only the
+beginning of an operation that is not complete is kept by the connection. What is to be sent is collected and written
+once in a round of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.log import NATS, TRACE
+from broker.nats import tracing
+from broker.nats.commands import Commands
+from broker.nats.reasons import Reason
+from broker.nats.subscription import Client, Subscription
+from broker.wire import answers
+from broker.wire.frames import REPLY, REPLY_SIZE, Stop
+from broker.wire.kernels import encode_block, encode_messages, parse_publishes
+from broker.wire.operations import Malformed, NeedMore, parse_operation, payload_too_large
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads
+    from broker.nats.router import SubjectTable
+    from broker.nats.server import NatsServer
+    from broker.wire.frames import Frames
+    from stantools.format.envelope import Buffer
+
+#: A frame larger than this gets a buffer of its own while it arrives.
+LARGE: Final = 64 * 1024
+#: What is collected beyond is written at once.
+_COLLECT: Final = 512 * 1024
+#: Bytes that wait in the transport: above the first those who cause them are slowed down, until the second is reached.
+_CONGESTED: Final = 1024 * 1024
+_RELAXED: Final = 256 * 1024
+#: How long (seconds) a publisher waits for a congested receiver, and for one that is near its limit.
+_STALL: Final = 0.005
+_LONG_STALL: Final = 0.1
+#: Reply subjects that are remembered for permission to respond.
+_REPLIES: Final = 65536
+_NEVER: Final = 1 << 63
+#: Seconds that a closed connection gets to take what was sent to it.
+_LINGER: Final = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class Connection(Client, asyncio.BufferedProtocol):
+    """A client on a socket.
+
+    Attributes:
+        server: Whose client.
+        commands: What it said about itself, and what is done with its operations.
+        table: Subjects that it may publish to.
+        no_responders: It wants to know if nobody gets its requests.
+        stop: When it ended, ns since the epoch.
+        reason: Why.
+        pings: Pings that it has not answered.
+        ping_sent: When the last one was sent, monotonic ns; 0 if it was answered.
+        ping_at: When the next one is due, monotonic ns.
+        active: It sent something since it was looked at last.
+        tls: The TLS connection, if it is one.
+    """
+
+    server: NatsServer = field(kw_only=True)
+    table: SubjectTable = field(init=False)
+    commands: Commands = field(init=False)
+    no_responders: bool = False
+    stop: int = 0
+    reason: Reason | None = None
+    pings: int = 0
+    ping_sent: int = 0
+    ping_at: int = 0
+    active: bool = False
+    tls: ssl.SSLObject | None = None
+    _transport: asyncio.Transport = field(init=False)
+    _connected: bool = False
+    _left: bytes | bytearray = b""
+    _large: bytearray | None = None
+    _filled: int = 0
+    _needed: int = 0
+    _out: list[bytes] = field(default_factory=list)
+    _out_size: int = 0
+    _congested: bool = False
+    _stalled: set[Connection] = field(default_factory=set)
+    _holds: int = 0
+    _stall_timer: asyncio.TimerHandle | None = None
+    _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
+    _progress: tuple[int, int] = (0, 0)
+    _written: int = 0
+
+    def __post_init__(self) -> None:
+        self.table = self.server.router.table(None)
+        self.commands = Commands(self)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port} - cid:{self.cid}"
+
+    # Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets the client, or takes over after the TLS handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._connected:
+            return
+        self._connected = True
+        self._transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
+        self.ping_at = time.monotonic_ns() + self.server.first_ping
+        self.server.accept(self)
+
+    def upgraded(self, transport: asyncio.Transport) -> None:
+        """Goes on over TLS."""
+        self._transport = transport
+        transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
+        self.tls = transport.get_extra_info("ssl_object")
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport at present."""
+        return self._transport
+
+    def eof_received(self) -> bool | None:
+        """The client sends no more: the connection ends."""
+        return None
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """Cleans up after a connection that ended."""
+        if not self.closed:
+            self.closed = True
+            reason = Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR
+            self._ended(reason)
+        self._out.clear()
+        self._left, self._large = b"", None
+        self._release_stalled()
+
+    def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
+        """Ends the connection.
+
+        Args:
+            reason: Why.
+            error: Text that the client is told.
+            abort: Do not wait until it has taken what was sent.
+        """
+        if self.closed:
+            return
+        if error:
+            self.send_error(error)
+        self.flush()
+        if self.closed:
+            return
+        self.closed = True
+        if abort:
+            self._transport.abort()
+        else:
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
+        self._ended(reason)
+
+    def _ended(self, reason: Reason) -> None:
+        self.reason, self.stop = reason, time.time_ns()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self.commands.ended()
+        self.server.ended(self)
+        NATS.debug("%s - Client connection closed: %s", self, reason)
+
+    # Input
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns where the next bytes go."""
+        if self._large is not None:
+            return memoryview(self._large)[self._filled :]
+        view = self.server.read_view
+        if self._left:
+            view[: len(self._left)] = self._left
+            return view[len(self._left) :]
+        return view
+
+    def buffer_updated(self, count: int) -> None:
+        """Handles what came."""
+        if self.closed:
+            return
+        self.active = True
+        self.last_activity = time.time_ns()
+        if self._large is not None:
+            self._filled += count
+            if self._filled < self._needed:
+                if self._filled == len(self._large):
+                    size = min(2 * self._filled, self._needed)
+                    self._large = self._large + bytes(size - self._filled)
+                return
+            data: Buffer = self._large
+            end = self._filled
+            self._large = None
+        else:
+            data = self.server.read_buffer
+            end = len(self._left) + count
+        self._left = b""
+        self._handle(data, end)
+        self.server.drain()
+
+    def resume(self) -> None:
+        """Goes on with what came while the connection waited for something."""
+        self.release()
+        if self._left and not self.closed:
+            data, self._left = self._left, b""
+            self._handle(data, len(data))
+            self.server.drain()
+
+    def _handle(self, data: Buffer, end: int) -> None:
+        try:
+            at, need = self._parse(data, end)
+        except Exception as problem:
+            # A mistake of ours must not cost more than this connection.
+            NATS.error("%s - Error while handling input: %r", self, problem)
+            NATS.debug("Details", exc_info=True)
+            self.close(Reason.PARSE_ERROR)
+            return
+        if at == end or self.closed:
+            return
+        left = memoryview(data)[at:end]
+        if max(need, len(left)) > LARGE and not self.commands.waiting:
+            self._needed = max(need, len(left) + 1)
+            size = max(2 * len(left), 4 * LARGE)
+            self._large = bytearray(min(need, size) if need else size)
+            self._large[: len(left)] = left
+            self._filled = len(left)
+        else:
+            self._left = bytes(left)
+
+    def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
+        """Returns how far it came, and how many bytes the frame there has, if that is known."""
+        server, at, frames = self.server, 0, self.server.frames
+        options = server.options
+        while at < end and not self.closed and not self.commands.waiting:
+            rows, at, stop, spans, need = parse_publishes(
+                data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
+            )
+            if rows:
+                if not self.commands.authorized:
+                    self.commands.unauthorized()
+                    break
+                if server.tracing:
+                    tracing.publishes(self, data, frames, rows)
+                if self.commands.pedantic or self.commands.verbose:
+                    self.commands.before_publishes(data, frames, rows)
+                server.router.publish(self, self.table, data, frames, spans)
+            if stop == Stop.PARTIAL:
+                return at, need
+            if stop in (Stop.END, Stop.FULL):
+                continue
+            if stop == Stop.PAYLOAD_TOO_LARGE:
+                self.commands.malformed(payload_too_large(_claimed(data, at, end), options.max_payload))
+                break
+            event, at = parse_operation(data, at, end, options.max_control_line)
+            if isinstance(event, NeedMore):
+                break
+            if isinstance(event, Malformed):
+                self.commands.malformed(event)
+                break
+            self.commands.handle(event)
+        return at, 0
+
+    def hold(self) -> None:
+        """Stops reading until `release` is called as often as this."""
+        self._holds += 1
+        if self._holds == 1 and not self.closed:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Goes on reading."""
+        self._holds -= 1
+        if self._holds == 0 and not self.closed and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # Output
+
+    def send(self, data: bytes) -> None:
+        """Sends something, with all else of this round."""
+        if self.closed:
+            return
+        if not self._out:
+            self.server.dirty(self)
+        self._out.append(data)
+        self._out_size += len(data)
+        if self._out_size > _COLLECT:
+            self.flush()
+
+    def send_error(self, text: str) -> None:
+        """Sends -ERR."""
+        if self.server.tracing:
+            NATS.log(TRACE, "%s - ->> [-ERR %s]", self, text)
+        self.send(answers.error(text))
+
+    def flush(self) -> None:
+        """Writes what was collected."""
+        out = self._out
+        if not out or self.closed:
+            return
+        self._out, self._written = [], self._written + self._out_size
+        self._out_size = 0
+        transport = self._transport
+        if len(out) == 1:
+            transport.write(out[0])
+        else:
+            transport.write(b"".join(out))
+        limit = self.server.options.max_pending
+        if transport.get_write_buffer_size() > limit:
+            self.server.slow_consumers += 1
+            NATS.info("%s - Slow Consumer Detected: MaxPending of %d Exceeded", self, limit)
+            self.close(Reason.SLOW_PENDING, abort=True)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be sent."""
+        return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
+
+    def check_progress(self, now: int, deadline: int) -> None:
+        """Ends the connection if nothing at all was taken for `deadline` ns while something waits."""
+        waiting = self._transport.get_write_buffer_size()
+        taken = self._written - waiting
+        if not waiting or taken != self._progress[0]:
+            self._progress = (taken, now)
+        elif now - self._progress[1] > deadline:
+            self.server.slow_consumers += 1
+            NATS.info(
+                "%s - Slow Consumer Detected: WriteDeadline of %s exceeded with %d chunks of %d total bytes.",
+                self,
+                tracing.duration(deadline),
+                1,
+                waiting,
+            )
+            self.close(Reason.SLOW_DEADLINE, abort=True)
+
+    def pause_writing(self) -> None:
+        """Too much waits for the client: whoever causes it is slowed down."""
+        self._congested = True
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._congested = False
+        self._release_stalled()
+
+    def stalls(self, origin: Client) -> None:
+        """Slows down who sends to a client that does not keep up. For a short time each: it may be stuck."""
+        if self._congested and isinstance(origin, Connection) and origin is not self:
+            origin.stall(self, near_limit=2 * self.pending > self.server.options.max_pending)
+
+    def stall(self, receiver: Connection, *, near_limit: bool) -> None:
+        """Reads no more for a while, or until the receiver has caught up."""
+        if self._stall_timer is None and not self.closed:
+            self.hold()
+            receiver._stalled.add(self)
+            wait = _LONG_STALL if near_limit else _STALL
+            self._stall_timer = asyncio.get_running_loop().call_later(wait, self._unstall, receiver)
+
+    def _unstall(self, receiver: Connection) -> None:
+        receiver._stalled.discard(self)
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+            self.release()
+
+    def _release_stalled(self) -> None:
+        for origin in list(self._stalled):
+            origin._unstall(self)
+
+    # Messages
+
+    def take(
+        self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+    ) -> None:
+        """Sends messages of a table."""
+        if self.permit is not None and self.permit.responses is not None:
+            self._remember_replies(buffer, frames, begin, end)
+        self.send(encode_messages(buffer, frames, begin, end, subscription.sid, self.headers))
+        if self.server.tracing:
+            tracing.deliveries(self, subscription, buffer, frames, begin, end)
+
+    def take_block(self, subscription: Subscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
+        """Sends payloads of a block."""
+        self.send(encode_block(block, begin, end, subject, subscription.sid))
+        if self.server.tracing:
+            tracing.block(self, subscription, subject, block, begin, end)
+
+    def take_one(
+        self, subscription: Subscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
+    ) -> None:
+        """Sends one message."""
+        if reply and self.permit is not None and self.permit.responses is not None:
+            self._remember_reply(reply)
+        header = b""
+        if header_size:
+            header, payload = payload[: header_size if self.headers else 0], payload[header_size:]
+        self.send(answers.message(subject, subscription.sid, payload, reply, header))
+        if self.server.tracing:
+            tracing.delivery(self, subscription, subject, reply, len(payload), len(header))
+
+    def nobody_there(self, reply: bytes) -> None:
+        """Tells the client that nobody got its request."""
+        for subscription in self.server.router.interest.match(reply).plain:
+            if subscription.client is self:
+                self.send(answers.message(reply, subscription.sid, b"", b"", answers.NO_RESPONDERS))
+                if self.server.tracing:
+                    tracing.delivery(self, subscription, reply, b"", 0, len(answers.NO_RESPONDERS))
+                return
+
+    def publish_denied(self, subject: bytes) -> None:
+        """Tells the client that it may not publish there."""
+        text = subject.decode("utf-8", "replace")
+        self.send_error(f'Permissions Violation for Publish to "{text}"')
+        NATS.error('%s - Publish Violation - %s, Subject "%s"', self, self.commands.who(), text)
+
+    def may_respond(self, subject: bytes) -> bool:
+        """Tells whether the client got a message with this reply subject and may answer it; counts it."""
+        entry = self._replies.get(subject)
+        if entry is None:
+            return False
+        if entry[1] <= time.monotonic_ns():
+            del self._replies[subject]
+            return False
+        entry[0] -= 1
+        if entry[0] == 0:
+            del self._replies[subject]
+        return True
+
+    def _remember_replies(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        view = memoryview(buffer)
+        for row in range(begin, end):
+            size = int(frames[row, REPLY_SIZE])
+            if size:
+                start = int(frames[row, REPLY])
+                self._remember_reply(bytes(view[start : start + size]))
+
+    def _remember_reply(self, reply: bytes) -> None:
+        assert self.permit is not None and self.permit.responses is not None
+        rule = self.permit.responses
+        now = time.monotonic_ns()
+        # The oldest are first, and all last equally long.
+        while self._replies:
+            oldest = next(iter(self._replies))
+            if self._replies[oldest][1] > now and len(self._replies) < _REPLIES:
+                break
+            del self._replies[oldest]
+        self._replies.pop(reply, None)
+        # Negative values are no limits.
+        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NEVER
+        self._replies[reply] = [rule.max_msgs, expires]
+
+
+def _claimed(data: Buffer, begin: int, end: int) -> int:
+    """Returns the size that a publish line ends with."""
+    line = bytes(memoryview(data)[begin : min(end, begin + LARGE)]).partition(b"\n")[0].split()
+    size: Any = line[-1] if line else b""
+    return int(size) if size.isdigit() and len(size) < 12 else 0

@@ -1,0 +1,116 @@
+"""Who gets what: subscriptions and the clients behind them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads
+    from broker.nats.permissions import Permit
+    from broker.wire.frames import Frames, Handler
+    from stantools.format.envelope import Buffer
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """An interest of a client.
+
+    Attributes:
+        client: Whose.
+        sid: How the client calls it.
+        subject: Subject, possibly with wildcards.
+        queue: Queue group; empty for none.
+        handler: Who takes the messages, for the clients that live in this process.
+        limit: After how many messages it ends; 0 for never.
+        delivered: Messages so far.
+        narrowed: Some subjects that it matches are denied to the client.
+        closed: It is no more.
+    """
+
+    client: Client
+    sid: bytes
+    subject: bytes
+    queue: bytes = b""
+    handler: Handler | None = None
+    limit: int = 0
+    delivered: int = 0
+    narrowed: bool = False
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Messages and bytes (payloads with headers), from and to clients."""
+
+    in_msgs: int = 0
+    in_bytes: int = 0
+    out_msgs: int = 0
+    out_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Client(ABC):
+    """Somebody who publishes and subscribes: a connection, or a part of this process.
+
+    Attributes:
+        cid: Number, unique as long as the server lives.
+        name: What it calls itself.
+        lang: Language of its library.
+        version: Version of its library.
+        host: Its address.
+        port: Its port.
+        user: Who it is, for logs and views.
+        permit: What it may do; None for all.
+        echo: It gets what it publishes itself.
+        headers: It understands headers.
+        closed: It is no more.
+        subscriptions: By sid.
+        counters: What it sent and got.
+        start: When it came, ns since the epoch.
+        last_activity: When it last sent something, ns since the epoch.
+        rtt: Last round trip in ns; 0 if there was none yet.
+    """
+
+    cid: int
+    name: str = ""
+    lang: str = ""
+    version: str = ""
+    host: str = ""
+    port: int = 0
+    user: str = ""
+    permit: Permit | None = None
+    echo: bool = True
+    headers: bool = False
+    closed: bool = False
+    subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    start: int = field(default_factory=time.time_ns)
+    last_activity: int = field(default_factory=time.time_ns)
+    rtt: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be sent to it."""
+        return 0
+
+    def stalls(self, origin: Client) -> None:
+        """Is told who sent it something, so that it can slow it down."""
+
+    @abstractmethod
+    def take(
+        self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+    ) -> None:
+        """Takes rows of a table; `size` is the sum of their payloads. Buffer and table are good for this call only."""
+
+    @abstractmethod
+    def take_block(self, subscription: Subscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
+        """Takes payloads that were published with one subject. Nothing refers to the block after the call."""
+
+    @abstractmethod
+    def take_one(
+        self, subscription: Subscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
+    ) -> None:
+        """Takes one message; `payload` begins with `header_size` bytes of headers."""

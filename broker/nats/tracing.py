@@ -1,0 +1,90 @@
+"""The protocol trace: what came from clients and went to them (`trace` in the configuration)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.log import NATS, TRACE
+from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads
+    from broker.nats.connection import Connection
+    from broker.nats.subscription import Subscription
+    from broker.wire.frames import Frames
+    from stantools.format.envelope import Buffer
+
+
+def duration(nanoseconds: int) -> str:
+    """Returns a duration as logs show it: `10s`, `1m30s`, `1.5s`, `500ms`."""
+    if nanoseconds < 1_000_000_000:
+        for unit, size in (("ms", 1_000_000), ("µs", 1000)):
+            if nanoseconds >= size:
+                return _trimmed(nanoseconds / size) + unit
+        return f"{nanoseconds}ns" if nanoseconds else "0s"
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    tail = f"{seconds}" + (f".{rest:09d}".rstrip("0") if rest else "") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{tail}"
+    return f"{minutes}m{tail}" if minutes else tail
+
+
+def _trimmed(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _text(words: bytes) -> str:
+    return words.decode("utf-8", "replace")
+
+
+def quoted(payload: bytes, limit: int) -> str:
+    """Returns a payload as the trace shows it, at most `limit` bytes of it if that is not 0."""
+    shown = payload[:limit] if limit else payload
+    body = "".join(
+        c if c.isprintable() and c not in '"\\' else c.encode("unicode_escape").decode() if c != '"' else '\\"'
+        for c in _text(shown)
+    )
+    return f'"{body}{"..." if len(shown) < len(payload) else ""}"'
+
+
+def publishes(connection: Connection, data: Buffer, frames: Frames, rows: int) -> None:
+    """Logs what a client published."""
+    view = memoryview(data)
+    limit = connection.server.options.max_traced_msg_len
+    for row in frames[:rows].tolist():
+        subject = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]])
+        reply = bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]])
+        words = [_text(word) for word in (subject, reply) if word]
+        sizes = [str(size) for size in (row[HEADER_SIZE], row[PAYLOAD_SIZE])]
+        operation = "HPUB" if row[HEADER_SIZE] else "PUB"
+        words += sizes if row[HEADER_SIZE] else sizes[1:]
+        NATS.log(TRACE, "%s - <<- [%s %s]", connection, operation, " ".join(words))
+        payload = bytes(view[row[PAYLOAD] : row[PAYLOAD] + row[PAYLOAD_SIZE]])
+        NATS.log(TRACE, "%s - <<- MSG_PAYLOAD: [%s]", connection, quoted(payload, limit))
+
+
+def delivery(
+    connection: Connection, to: Subscription, subject: bytes, reply: bytes, size: int, header_size: int
+) -> None:
+    """Logs one message that a client is sent; `size` is that of the payload behind the headers."""
+    words = [_text(word) for word in (subject, to.sid, reply) if word]
+    words += [str(header_size), str(header_size + size)] if header_size else [str(size)]
+    NATS.log(TRACE, "%s - ->> [%s %s]", connection, "HMSG" if header_size else "MSG", " ".join(words))
+
+
+def deliveries(connection: Connection, to: Subscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
+    """Logs messages that a client is sent."""
+    view = memoryview(data)
+    for row in frames[begin:end].tolist():
+        subject = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]])
+        reply = bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]])
+        headers = row[HEADER_SIZE] if connection.headers else 0
+        delivery(connection, to, subject, reply, row[PAYLOAD_SIZE] - row[HEADER_SIZE], headers)
+
+
+def block(connection: Connection, to: Subscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
+    """Logs payloads of a block that a client is sent."""
+    for row in range(begin, end):
+        delivery(connection, to, subject, b"", int(payloads.sizes[row]), 0)

@@ -1,0 +1,200 @@
+"""The store that forgets everything when the server ends: blocks of messages as they came."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from broker.blocks import Records
+from broker.log import STREAMING
+from broker.stores.blocklist import BlockList, empty
+from broker.stores.interface import ChannelStore, Recovered, StorageError
+from broker.stores.limits import LimitsTable
+from broker.stores.options import StoreLimits
+from broker.stores.texts import limits_reached
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import ChannelLimits
+
+
+class MemoryMessages:
+    """The messages of a channel; see `MessageStore`.
+
+    A message counts with the size of its encoded form.
+    """
+
+    def __init__(self, name: bytes, limits: ChannelLimits, log: logging.Logger = STREAMING) -> None:
+        self.first = self.last = self.count = self.bytes = 0
+        self.limits = limits
+        self._name = name
+        self._log = log
+        self._list = BlockList()
+        self._told = False
+
+    def append(self, records: Records) -> None:
+        """Adds messages; see `MessageStore.append`."""
+        if not len(records.sizes):
+            return
+        if int(records.sequences[0]) != self.last + 1 and self.last:
+            raise StorageError(f"sequence {int(records.sequences[0])} does not follow {self.last}")
+        self.bytes += self._list.append(records)
+        self.count += len(records.sizes)
+        self.last = self._list.last
+        if not self.first or self.count == len(records.sizes):
+            self.first = self._list.first
+
+    def flush(self) -> None:
+        """Enforces the limits."""
+        limits = self.limits
+        if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
+            self._enforce()
+
+    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+        """Returns messages in order; see `MessageStore.read`."""
+        first = max(first, self.first)
+        if first > self.last or not first or count <= 0:
+            return empty()
+        return self._list.read(first, count, size)
+
+    def sequence_at(self, timestamp: int) -> int:
+        """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
+        if not self.count:
+            return self.last + 1 if self.last else 0
+        for begin, block in self._list.blocks():
+            if int(block.timestamps[-1]) >= timestamp:
+                found = begin + int(np.argmax(block.timestamps >= timestamp))
+                # The last message is found before others that have the same time (protocol section 13, note 1).
+                last = self._list.read(self.last, 1, 1)
+                return self.last if int(last.timestamps[0]) == timestamp else max(found, self.first)
+        return self.last + 1
+
+    def expire(self, now: int) -> int | None:
+        """Removes messages that are too old; see `MessageStore.expire`."""
+        age = self.limits.max_age_ns
+        if age <= 0:
+            return None
+        while self.count:
+            block, gone = self._list.block()
+            young = np.flatnonzero(block.timestamps[gone:] > now - age)
+            count = int(young[0]) if len(young) else len(block.sizes) - gone
+            if not count:
+                return int(block.timestamps[gone]) + age
+            self._remove(count, int(block.sizes[gone : gone + count].sum()))
+        return None
+
+    def _enforce(self) -> None:
+        """Removes the oldest messages while there are too many of them, or too many bytes; the newest one stays."""
+        limits = self.limits
+        if not self._told:
+            self._told = True
+            self._log.warning(*limits_reached(self._name, self.count, self.bytes, limits))
+        while self.count > 1:
+            surplus = self.count - limits.max_msgs if limits.max_msgs > 0 else 0
+            over = self.bytes - limits.max_bytes if limits.max_bytes > 0 else 0
+            if surplus <= 0 and over <= 0:
+                return
+            block, gone = self._list.block()
+            here = min(len(block.sizes) - gone, self.count - 1)
+            costs = block.sizes[gone : gone + here].cumsum(dtype=np.int64)
+            count = max(surplus, int(costs.searchsorted(over)) + 1 if over > 0 else 0)
+            count = min(count, here)
+            self._remove(count, int(costs[count - 1]))
+
+    def _remove(self, count: int, size: int) -> None:
+        self.count -= count
+        self.bytes -= size
+        self.first += count
+        self._list.drop_before(self.first)
+
+
+class MemorySubscriptions:
+    """The subscriptions of a channel: only their number and their ids matter."""
+
+    def __init__(self, limits: ChannelLimits) -> None:
+        self._limits = limits
+        self._ids: set[int] = set()
+        self._last_id = 0
+
+    def create(self, state: pb.SubState) -> None:
+        """Gives a new subscription its id; see `SubscriptionStore.create`."""
+        if 0 < self._limits.max_subs <= len(self._ids):
+            state.id = 0
+            raise StorageError("too many subscriptions per channel")
+        self._last_id += 1
+        state.id = self._last_id
+        self._ids.add(state.id)
+
+    def update(self, state: pb.SubState) -> None:
+        """Does nothing."""
+
+    def delete(self, subscription: int) -> None:
+        """Counts a subscription less."""
+        self._ids.discard(subscription)
+
+    def sent(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Does nothing."""
+
+    def acked(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Does nothing."""
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+
+class MemoryStore:
+    """All of a server's state, in memory; see `Store`.
+
+    Args:
+        limits: What it may hold.
+
+    Attributes:
+        kind: `MEMORY`.
+        limits: As given.
+        crc: None: the headers of records are not looked at.
+    """
+
+    kind = "MEMORY"
+
+    def __init__(self, limits: StoreLimits | None = None) -> None:
+        self.limits = limits or StoreLimits()
+        self.crc: Crc | None = None
+        self._table = LimitsTable(self.limits)
+        self._channels: dict[bytes, ChannelStore] = {}
+
+    def recover(self) -> Recovered | None:
+        """Returns None: there never is anything."""
+        return None
+
+    def init(self, server: pb.ServerInfo) -> None:
+        """Does nothing."""
+
+    def add_client(self, client: pb.ClientInfo) -> None:
+        """Does nothing."""
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Does nothing."""
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        """Adds a channel; see `Store.create_channel`."""
+        if name in self._channels:
+            raise StorageError("already exists")
+        if 0 < self.limits.max_channels <= len(self._channels):
+            raise StorageError("too many channels")
+        limits = self._table.of(name)
+        store = self._channels[name] = ChannelStore(MemoryMessages(name, limits), MemorySubscriptions(limits))
+        return store
+
+    def delete_channel(self, name: bytes) -> None:
+        """Removes a channel; see `Store.delete_channel`."""
+        if self._channels.pop(name, None) is None:
+            raise StorageError("not found")
+
+    def limits_of(self, name: bytes) -> ChannelLimits:
+        """Returns what a channel may hold."""
+        return self._table.of(name)
+
+    def close(self) -> None:
+        """Forgets everything."""
+        self._channels.clear()

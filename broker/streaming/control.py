@@ -1,0 +1,15 @@
+"""Messages among servers, which clients' subjects may see as well (protocol section 3)."""
+
+from __future__ import annotations
+
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+
+
+def is_control(payload: bytes) -> bool:
+    """Tells whether a payload, which is not what was expected, is a control message: these are dropped silently."""
+    try:
+        gogo.decode(protocol.CtrlMsg, payload)
+    except gogo.DecodeError:
+        return False
+    return True

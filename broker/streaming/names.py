@@ -1,0 +1,125 @@
+"""Names: of clients, channels and inboxes, and the subjects that a server listens on (protocol sections 4, 6 and 10)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast.report import quote
+
+_CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
+_DIGITS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_RANDOM_SIZE: Final = 12
+_COUNTER_SIZE: Final = 10
+_COUNTERS: Final = len(_DIGITS) ** _COUNTER_SIZE
+
+
+def text(name: bytes) -> str:
+    """Returns a name for a log line or JSON."""
+    return name.decode("utf-8", "replace")
+
+
+def quoted(name: bytes) -> str:
+    """Returns a name in quotes, as the original writes it (`%q`)."""
+    return quote(name.decode("utf-8", "surrogateescape"))
+
+
+def valid_client_id(name: bytes) -> bool:
+    """Tells whether a client may call itself so."""
+    return _CLIENT_ID.fullmatch(name) is not None
+
+
+def valid_channel(name: bytes) -> bool:
+    """Tells whether a channel may be called so (protocol section 10.2)."""
+    return not (
+        not name
+        or name[0] == ord(".")
+        or name[-1] == ord(".")
+        or b".." in name
+        or b"/" in name
+        or b"*" in name
+        or b">" in name
+    )
+
+
+def without_case(name: bytes) -> str:
+    """Returns what two channel names must not have in common (protocol section 10.3)."""
+    return name.decode("utf-8", "surrogateescape").lower()
+
+
+def durable_key(client_id: bytes, channel: bytes, durable: bytes) -> bytes:
+    """Returns what makes a plain durable unique. That different ones can share a key is so in the original as well."""
+    return b"-".join((client_id, channel, durable))
+
+
+class Nuids:
+    """Unique names of 22 digits and letters: a random part, and a counter that begins and steps at random."""
+
+    def __init__(self) -> None:
+        self._random = bytes(secrets.choice(_DIGITS) for _ in range(_RANDOM_SIZE))
+        self._counter = secrets.randbelow(_COUNTERS)
+        self._step = 33 + secrets.randbelow(300)
+
+    def new(self) -> bytes:
+        """Returns the next one."""
+        self._counter = rest = (self._counter + self._step) % _COUNTERS
+        digits = bytearray(_COUNTER_SIZE)
+        for i in range(_COUNTER_SIZE - 1, -1, -1):
+            rest, digit = divmod(rest, len(_DIGITS))
+            digits[i] = _DIGITS[digit]
+        return self._random + bytes(digits)
+
+    def inbox(self) -> bytes:
+        """Returns a new inbox."""
+        return b"_INBOX." + self.new()
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """What a server listens on; `publish` is the prefix, without the channel."""
+
+    discovery: bytes
+    publish: bytes
+    subscribe: bytes
+    unsubscribe: bytes
+    sub_close: bytes
+    close: bytes
+
+    @property
+    def pings(self) -> bytes:
+        """Where clients ask whether they are still registered. Never stored."""
+        return self.discovery + b".pings"
+
+    @classmethod
+    def of(cls, server: pb.ServerInfo) -> Subjects:
+        """Returns the subjects that are stored, whatever they are."""
+        return cls(
+            server.discovery, server.publish, server.subscribe, server.unsubscribe, server.sub_close, server.close
+        )
+
+
+def sub_close_subject(cluster_id: bytes) -> bytes:
+    """Returns where subscription closes go, for stores that are older than these."""
+    return b"_STAN.subclose." + cluster_id
+
+
+def partition_subject(cluster_id: bytes) -> bytes:
+    """Returns where servers tell each other which channels they have."""
+    return b"_STAN.part." + cluster_id
+
+
+def new_server(cluster_id: bytes, discover_prefix: bytes) -> pb.ServerInfo:
+    """Returns what a server stores about itself the first time."""
+    return pb.ServerInfo(
+        cluster_id=cluster_id,
+        discovery=discover_prefix + b"." + cluster_id,
+        publish=b"_STAN.pub." + cluster_id,
+        subscribe=b"_STAN.sub." + cluster_id,
+        unsubscribe=b"_STAN.unsub." + cluster_id,
+        close=b"_STAN.close." + cluster_id,
+        sub_close=sub_close_subject(cluster_id),
+        acks_subs=b"_STAN.ack." + cluster_id,
+    )

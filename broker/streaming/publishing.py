@@ -1,0 +1,308 @@
+"""Publishes: from the frames of one socket read to stored messages and acknowledgements (protocol section 11).
+
+What comes in is staged: appended to the stores, with the acknowledgements held back. A commit flushes each channel,
+delivers what was stored, and then sends the acknowledgements in the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker import log
+from broker.stores.interface import StorageError
+from broker.streaming import errors
+from broker.streaming.control import is_control
+from broker.streaming.errors import RefusedError, text_of
+from broker.streaming.hot.columns import Status, publish_table
+from broker.streaming.hot.fields import failed, publish_ack
+from broker.streaming.hot.kernels import encode_records, read_publishes
+from broker.streaming.names import text, valid_channel
+from broker.streaming.ports import Role
+from broker.streaming.requests import Request, requests
+from broker.wire.frames import PAYLOAD_SIZE, frame_table
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads, Records
+    from broker.streaming.channels import Channel, Channels
+    from broker.streaming.clients import Clients
+    from broker.streaming.context import Context
+    from broker.streaming.hot.columns import Publishes, Rows, Run
+    from broker.streaming.serving import Serving
+    from broker.streaming.timers import Timer
+    from broker.wire.frames import Frames
+    from stantools.format.envelope import Buffer
+
+#: Rows of the table that the kernels fill.
+_TABLE_ROWS: Final = 4096
+
+
+@dataclass(slots=True)
+class _Portion:
+    """The messages of one channel in a batch. `failure` tells why they are not stored after all."""
+
+    channel: Channel
+    rows: Rows
+    failure: bytes = b""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Publishes that were taken together: their acknowledgements, where these go, and what became of them."""
+
+    acks: Payloads
+    runs: list[Run]
+    portions: list[_Portion]
+
+
+#: Decides about a publish of somebody unknown: True if it waits for its client (partitioning), else it is refused.
+Postpone = Callable[[Request, protocol.PubMsg], bool]
+
+
+class Publishing:
+    """Stages publishes and commits them."""
+
+    def __init__(self, context: Context, clients: Clients, channels: Channels, serving: Serving) -> None:
+        self._bus = context.bus
+        self._clock = context.clock
+        self._driver = context.driver
+        self._timers = context.timers
+        self._statistics = context.statistics
+        self._crc = context.store.crc
+        self._batch_size = max(context.options.io_batch_size, 1)
+        self._sleep_time = context.options.io_sleep_time
+        self._clients = clients
+        self._channels = channels
+        self._serving = serving
+        self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
+        self._batches: list[_Batch] = []
+        self._staged = 0
+        self._touched: dict[Channel, None] = {}
+        self._sleep: Timer | None = None
+        self._committing = False
+        self.postpone: Postpone = lambda _request, _message: False
+        #: Called with a channel that has got messages, after they were flushed.
+        self.on_stored: Callable[[Channel], None] = lambda _channel: None
+
+    @property
+    def sleeping(self) -> bool:
+        """More messages are waited for before a commit (`io_sleep_time`)."""
+        return self._sleep is not None and self._sleep.pending
+
+    def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        """Handler of the publish subjects. Takes everything up to staging; commits whenever a batch is full."""
+        while begin < end:
+            room = max(self._batch_size - self._staged, 1)
+            stop = min(end, begin + room)
+            begin += self._stage(buffer, frames, begin, stop)
+            if self._staged >= self._batch_size:
+                self.commit()
+        if self._staged:
+            self._commit_soon()
+
+    def commit(self) -> None:
+        """Makes everything lasting that is staged, delivers it, and acknowledges it."""
+        if self._committing or not self._staged:
+            return
+        self._timers.cancel(self._sleep)
+        self._sleep = None
+        batches, self._batches = self._batches, []
+        touched, self._touched = self._touched, {}
+        self._staged = 0
+        self._committing = True
+        try:
+            for channel in touched:
+                self._commit_channel(channel, batches)
+            for batch in batches:
+                self._acknowledge(batch)
+        finally:
+            self._committing = False
+
+    def _commit_soon(self) -> None:
+        if not self._sleep_time:
+            self._driver.commit_soon()
+        elif not self.sleeping:
+            self._sleep = self._timers.after(self._sleep_time, self.commit)
+
+    def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
+        """Stages rows up to and with the first one that needs a closer look. Returns how many were dealt with."""
+        publishes = read_publishes(
+            buffer,
+            frames,
+            begin,
+            end,
+            self._clients.names,
+            self._clients.connections,
+            self._channels.names,
+            self._table,
+        )
+        taken = publishes.count
+        if taken:
+            self._statistics.in_msgs += taken
+            self._statistics.in_bytes += publishes.size
+            if log.STREAMING.isEnabledFor(log.TRACE):
+                self._trace(buffer, frames, begin, publishes)
+            portions = [self._append(buffer, group.channel, group.rows) for group in publishes.groups]
+            self._batches.append(_Batch(publishes.acks, publishes.runs, portions))
+            self._staged += taken
+        if publishes.status in (Status.GOOD, Status.FULL):
+            return taken
+        request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
+        # A row that only lacked its channel is read again, now that there is one.
+        return taken if self.examine(request, publishes.status) else taken + 1
+
+    def _append(self, buffer: Buffer, number: int, rows: Rows) -> _Portion:
+        channel = self._channels[number]
+        messages = channel.messages
+        portion = _Portion(channel, rows)
+        last = messages.last
+        channel.timestamp = timestamp = max(self._clock.wall(), channel.timestamp)
+        try:
+            records = encode_records(buffer, self._table, rows, channel.name, last + 1, timestamp, self._crc)
+            messages.append(records)
+        except (StorageError, ValueError) as error:
+            log.STREAMING.error(
+                "[Client:%s] Error processing message for subject %s: %s",
+                text(self._clients[int(self._table[rows[0]][0])].id),
+                text(channel.name),
+                error,
+            )
+            portion.failure = str(error).encode(errors="replace")
+            if messages.last < last:
+                self._take_back(self._batches, channel, portion.failure)
+        else:
+            channel.fresh.append(records)
+            self._touched[channel] = None
+        return portion
+
+    def _take_back(self, batches: list[_Batch], channel: Channel, failure: bytes) -> None:
+        """Everything that was staged for a channel is lost."""
+        channel.fresh.clear()
+        for batch in batches:
+            for portion in batch.portions:
+                if portion.channel is channel and not portion.failure:
+                    portion.failure = failure
+
+    def _commit_channel(self, channel: Channel, batches: list[_Batch]) -> None:
+        try:
+            channel.messages.flush()
+        except StorageError as error:
+            log.STREAMING.error("Unable to flush messages of channel %s: %s", text(channel.name), error)
+            self._take_back(batches, channel, str(error).encode(errors="replace"))
+            channel.visible = channel.messages.last
+            return
+        channel.visible = channel.messages.last
+        channel.last_activity = self._clock.monotonic()
+        self._serving.channel(channel)
+        channel.fresh.clear()
+        self.on_stored(channel)
+        try:
+            channel.store.flush()
+        except StorageError as error:
+            log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
+
+    def _acknowledge(self, batch: _Batch) -> None:
+        failures: dict[int, bytes] = {}
+        for portion in batch.portions:
+            if portion.failure:
+                failures.update(dict.fromkeys(portion.rows.tolist(), portion.failure))
+        for reply, begin, end in batch.runs:
+            if not failures:
+                self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
+                continue
+            for row in range(begin, end):
+                ack = batch.acks.payload(row)
+                self._bus.publish(Role.SEND, reply, failed(ack, failures[row]) if row in failures else ack)
+
+    def examine(self, request: Request, status: Status | None = None) -> bool:
+        """Deals with a publish that is not plainly good.
+
+        Args:
+            request: The publish.
+            status: Why it is not; None if it is not known, as nobody looked yet.
+
+        Returns:
+            True if nothing but its channel was missing, and is there now; only if it is said to be that.
+        """
+        try:
+            message = gogo.decode(protocol.PubMsg, request.payload)
+        except gogo.DecodeError as error:
+            if not is_control(request.payload):
+                log.STREAMING.error("Unable to unmarshal PubMsg: %s", error)
+                self._refuse(request, b"", errors.INVALID_PUBLISH)
+            return False
+        if not message.guid or not valid_channel(message.subject):
+            log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
+            return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+        if self._clients.publisher(message.client_id, message.conn_id) is None:
+            if self.postpone(request, message):
+                return False
+            log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
+            return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+        try:
+            self._channels.obtain(message.subject)
+        except (RefusedError, StorageError) as error:
+            log.STREAMING.error(
+                "[Client:%s] Error processing message for subject %s: %s",
+                text(message.client_id),
+                text(request.subject),
+                error,
+            )
+            return self._count_and_refuse(request, message, text_of(error))
+        if status is Status.UNKNOWN_CHANNEL:
+            return True
+        self._stage_alone(request, message)
+        return False
+
+    def refuse(self, request: Request, message: protocol.PubMsg) -> None:
+        """Refuses a publish that was postponed."""
+        self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+
+    def _stage_alone(self, request: Request, message: protocol.PubMsg) -> None:
+        """Stages a message that is fine, only oddly encoded, as its usual encoding."""
+        payload = message.SerializeToString()
+        frames = frame_table(1)
+        frames[0] = (0, 0, 0, len(request.reply), 0, len(request.reply), len(payload), -1)
+        done = self._stage(request.reply + payload, frames, 0, 1)
+        assert done == 1, "the usual encoding is plainly good"
+        # What was counted is the usual encoding, what came is another.
+        self._statistics.in_bytes += len(request.payload) - int(frames[0][PAYLOAD_SIZE])
+        if self._staged:
+            self._commit_soon()
+
+    def _count_and_refuse(self, request: Request, message: protocol.PubMsg, error: bytes) -> bool:
+        self._statistics.in_msgs += 1
+        self._statistics.in_bytes += len(request.payload)
+        self._refuse(request, message.guid, error)
+        return False
+
+    def _refuse(self, request: Request, guid: bytes, error: bytes) -> None:
+        self._bus.publish(Role.SEND, request.reply, publish_ack(guid, error))
+
+    def _trace(self, buffer: Buffer, frames: Frames, begin: int, publishes: Publishes) -> None:
+        for row, request in enumerate(requests(buffer, frames, begin, begin + publishes.count)):
+            log.STREAMING.log(
+                log.TRACE,
+                "[Client:%s] Received message from publisher subj=%s guid=%s",
+                text(self._clients[int(self._table[row][0])].id),
+                text(request.subject),
+                text(protocol.PubAck.FromString(publishes.acks.payload(row)).guid),
+            )
+
+
+def _one_line(message: protocol.PubMsg) -> str:
+    """Returns a message as text, without its data."""
+    shown = [
+        f'{name}:"{text(value)}"'
+        for name, value in (
+            ("clientID", message.client_id),
+            ("guid", message.guid),
+            ("subject", message.subject),
+            ("connID", message.conn_id),
+        )
+        if value
+    ]
+    return " ".join(shown)

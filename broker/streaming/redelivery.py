@@ -1,0 +1,241 @@
+"""Sends messages again that were not acknowledged in time (protocol section 16), or before all others (17, 18, 23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker import log
+from broker.streaming.delivery import Sender, store_acked, store_sent
+from broker.streaming.hot.fields import redelivered_block
+from broker.streaming.names import text
+from broker.streaming.subscriptions import Hold
+
+if TYPE_CHECKING:
+    from broker.blocks import Records
+    from broker.streaming.acknowledgements import Acknowledgements
+    from broker.streaming.context import Context
+    from broker.streaming.subscriptions import Subscription
+
+#: What is due a little later goes along (rule 1).
+_TOLERANCE: Final = 15_000_000
+#: How soon what a member of a group leaves behind is sent to others (section 18.8).
+LEFT_BEHIND: Final = 100_000_000
+#: Messages and bytes that are looked up at a time.
+_BLOCK: Final = 1024
+_READ_SIZE: Final = 1 << 20
+
+_Found = tuple["Records", list[int], list[int]]
+
+
+class Redelivery:
+    """The timers of subscriptions, and what happens when they fire."""
+
+    def __init__(self, context: Context, sender: Sender, acknowledgements: Acknowledgements) -> None:
+        self._clock = context.clock
+        self._timers = context.timers
+        self._sender = sender
+        self._acknowledgements = acknowledgements
+
+    def arm(self, subscription: Subscription) -> None:
+        """Starts a subscription's timer if it is not running."""
+        if subscription.timer is None:
+            subscription.timer = self._timers.after(subscription.ack_wait, partial(self._fire, subscription))
+
+    def arm_within(self, subscription: Subscription, delay: int) -> None:
+        """Lets a subscription's timer fire after a while at the latest."""
+        time = self._clock.monotonic() + delay
+        if subscription.timer is None or subscription.timer.time > time:
+            self._timers.cancel(subscription.timer)
+            subscription.timer = self._timers.at(time, partial(self._fire, subscription))
+
+    def stop(self, subscription: Subscription) -> None:
+        """Stops a subscription's timer."""
+        self._timers.cancel(subscription.timer)
+        subscription.timer = None
+
+    def release(self, subscription: Subscription) -> bool:
+        """Goes on with a subscription whose new messages are held back, a bounded amount.
+
+        Returns:
+            Whether all that is pending has been seen to, so that new messages may flow.
+        """
+        waiting = sorted(sequence for sequence in subscription.pending if sequence >= subscription.held_from)
+        turn = waiting[:_BLOCK]
+        now = self._clock.monotonic()
+        if turn:
+            subscription.held_from = turn[-1] + 1
+            if subscription.hold is Hold.RESUMED:
+                self._send_again(subscription, turn, now)
+                for sequence in turn:
+                    if sequence in subscription.pending:
+                        subscription.pending[sequence] = now + subscription.ack_wait
+            else:
+                self._send_overdue(subscription, turn, now)
+        if len(turn) < len(waiting):
+            return False
+        subscription.hold = Hold.NONE
+        subscription.settle()
+        self._rearm(subscription, now)
+        return True
+
+    def _fire(self, subscription: Subscription) -> None:
+        subscription.timer = None
+        client = subscription.client
+        if client is None or not subscription.pending:
+            return
+        now = self._clock.monotonic()
+        if subscription.group is None and client.failed_heartbeat:
+            log.STREAMING.debug(
+                "[Client:%s] Skipping redelivery to subid=%d due to missed client heartbeat",
+                subscription.client_name,
+                subscription.id,
+            )
+            self.arm(subscription)
+            return
+        horizon = now + _TOLERANCE
+        due = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items() if deadline <= horizon)
+        sequences = [sequence for _, sequence in due]
+        if subscription.group is None:
+            self._send_again(subscription, sequences, now)
+        else:
+            self._hand_out_again(subscription, sequences, now)
+        self._rearm(subscription, now)
+
+    def _rearm(self, subscription: Subscription, now: int) -> None:
+        """Lets the timer fire for the next deadline."""
+        self.stop(subscription)
+        if subscription.pending:
+            earliest = max(min(subscription.pending.values()), now + 1_000_000)
+            subscription.timer = self._timers.at(earliest, partial(self._fire, subscription))
+
+    def _send_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+        """Sends messages again to the subscription that has them pending, and moves their deadlines."""
+        for block, rows, found in self._look_up(subscription, sequences):
+            self._send_rows(subscription, block, rows, found)
+        for sequence in sequences:
+            if (deadline := subscription.pending.get(sequence)) is not None:
+                subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
+
+    def _send_overdue(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+        """After a start: gives messages their deadlines, and sends what is overdue (section 23.5)."""
+        # Their time is the wall's; from here on the monotonic one counts.
+        shift = now - self._clock.wall() + subscription.ack_wait
+        for block, rows, found in self._look_up(subscription, sequences):
+            overdue: tuple[list[int], list[int]] = ([], [])
+            for row, sequence in zip(rows, found, strict=True):
+                deadline = int(block.timestamps[row]) + shift
+                if deadline <= now + _TOLERANCE:
+                    deadline = _next_deadline(deadline, subscription.ack_wait, now)
+                    overdue[0].append(row)
+                    overdue[1].append(sequence)
+                # A clock that was put back must not put redelivery off for ever.
+                subscription.pending[sequence] = min(deadline, now + subscription.ack_wait)
+            if overdue[0]:
+                self._send_rows(subscription, block, *overdue)
+
+    def _hand_out_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
+        """Offers messages of a member to its group again, one by one (section 18, rules 4 to 6)."""
+        group = subscription.group
+        assert group is not None
+        for block, rows, found in self._look_up(subscription, sequences):
+            shares: dict[Subscription, tuple[list[int], list[int]]] = {}
+            for row, sequence in zip(rows, found, strict=True):
+                member = group.pick(force=True) if group.members else None
+                if member is None or not member.started:
+                    member = subscription
+                if member is subscription:
+                    deadline = subscription.pending[sequence]
+                    subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
+                else:
+                    del subscription.pending[sequence]
+                    member.pending[sequence] = now + member.ack_wait
+                    member.settle()
+                share = shares.setdefault(member, ([], []))
+                share[0].append(row)
+                share[1].append(sequence)
+            moved = False
+            for member, (share_rows, share_sequences) in shares.items():
+                if member is not subscription:
+                    moved = True
+                    store_sent(member, share_sequences)
+                    member.last_sent = max(member.last_sent, *share_sequences)
+                    self.arm(member)
+                self._send_rows(member, block, share_rows, share_sequences)
+                if member is not subscription:
+                    store_acked(subscription, share_sequences)
+            if moved:
+                self._acknowledgements.settle(subscription)
+        for sequence in sequences:
+            # What could not be read stays where it is.
+            deadline_left = subscription.pending.get(sequence)
+            if deadline_left is not None and deadline_left <= now + _TOLERANCE:
+                subscription.pending[sequence] = _next_deadline(deadline_left, subscription.ack_wait, now)
+
+    def _send_rows(self, subscription: Subscription, block: Records, rows: list[int], sequences: list[int]) -> None:
+        known = subscription.counts
+        counts = [known.get(sequence, 0) + 1 for sequence in sequences]
+        copies = redelivered_block(block, rows, counts)
+        if self._sender.send(subscription, copies, 0, len(copies), sequences, "Redelivering"):
+            known.update(zip(sequences, counts, strict=True))
+
+    def _look_up(self, subscription: Subscription, sequences: list[int]) -> Iterator[_Found]:
+        """Yields pending messages in the order given: blocks, with the rows of them that are meant and their sequences.
+
+        What the store does not have any more is acknowledged (rule 8). What cannot be read is left out.
+        """
+        messages = subscription.channel.messages
+        gone: list[int] = []
+        position = 0
+        while position < len(sequences):
+            first = sequences[position]
+            stop = position + 1
+            while stop < len(sequences) and stop - position < _BLOCK and sequences[stop] == sequences[stop - 1] + 1:
+                stop += 1
+            block = messages.read(first, stop - position, _READ_SIZE)
+            there: list[int] = block.sequences.tolist()
+            if not there:
+                if messages.first <= first <= messages.last:
+                    log.STREAMING.error(
+                        "[Client:%s] Error getting message for redelivery subid=%d, seq=%d, err=%s",
+                        subscription.client_name,
+                        subscription.id,
+                        first,
+                        "it cannot be read",
+                    )
+                else:
+                    gone.append(first)
+                position += 1
+                continue
+            rows: list[int] = []
+            found: list[int] = []
+            row = 0
+            while position < stop and sequences[position] <= there[-1]:
+                while there[row] < sequences[position]:
+                    row += 1
+                if there[row] == sequences[position]:
+                    rows.append(row)
+                    found.append(there[row])
+                else:
+                    gone.append(sequences[position])
+                position += 1
+            if found:
+                yield block, rows, found
+        if gone:
+            if log.STREAMING.isEnabledFor(log.TRACE):
+                for sequence in gone:
+                    log.STREAMING.log(
+                        log.TRACE,
+                        "[Client:%s] Redelivery for subid=%d, skipping seq=%d",
+                        text(subscription.state.client_id),
+                        subscription.id,
+                        sequence,
+                    )
+            self._acknowledgements.drop(subscription, gone)
+
+
+def _next_deadline(deadline: int, ack_wait: int, now: int) -> int:
+    """Returns the deadline after a redelivery: ackWait behind the last one, or behind now if that is past as well."""
+    following = deadline + ack_wait
+    return following if following > now else now + ack_wait

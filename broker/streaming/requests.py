@@ -1,0 +1,50 @@
+"""Requests that come in frames: one by one, unlike publishes and acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from broker.wire.frames import (
+    HEADER_SIZE,
+    PAYLOAD,
+    PAYLOAD_SIZE,
+    REPLY,
+    REPLY_SIZE,
+    SUBJECT,
+    SUBJECT_SIZE,
+    Frames,
+    Handler,
+)
+from stantools.format.envelope import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A message that came: where to, where an answer is wanted (maybe nowhere), and what it says, without headers."""
+
+    subject: bytes
+    reply: bytes
+    payload: bytes
+
+
+def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[Request]:
+    """Yields the messages of some rows, copied."""
+    view = memoryview(buffer)
+    for row in frames[begin:end].tolist():
+        start = row[PAYLOAD] + row[HEADER_SIZE]
+        yield Request(
+            bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]]),
+            bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]]),
+            bytes(view[start : row[PAYLOAD] + row[PAYLOAD_SIZE]]),
+        )
+
+
+def one_by_one(answer: Callable[[Request], None]) -> Handler:
+    """Returns a handler of frames that hands over one request at a time."""
+
+    def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        for request in list(requests(buffer, frames, begin, end)):
+            answer(request)
+
+    return handle

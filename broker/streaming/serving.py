@@ -1,0 +1,78 @@
+"""Who is served next: subscriptions and queue groups that may get messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.streaming.subscriptions import Hold, Subscription
+
+if TYPE_CHECKING:
+    from broker.streaming.channels import Channel
+    from broker.streaming.delivery import Delivery
+    from broker.streaming.ports import Driver
+    from broker.streaming.queues import QueueGroup
+    from broker.streaming.redelivery import Redelivery
+
+
+class Ready:
+    """Those that something has happened to since they were served last, each once, in that order."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._units: dict[Subscription | QueueGroup, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def add(self, subscription: Subscription) -> None:
+        """Lets a subscription be served soon, or the group that it is a member of."""
+        self._units[subscription.group or subscription] = None
+        self._driver.commit_soon()
+
+    def again(self, unit: Subscription | QueueGroup) -> None:
+        """Lets go on with one for which there is more to do."""
+        self._units[unit] = None
+        self._driver.commit_soon()
+
+    def take(self) -> list[Subscription | QueueGroup]:
+        """Returns all and forgets them."""
+        units = list(self._units)
+        self._units.clear()
+        return units
+
+
+class Serving:
+    """Serves: first what is to be sent again before anything else (holds), then new messages."""
+
+    def __init__(self, ready: Ready, delivery: Delivery, redelivery: Redelivery) -> None:
+        self._ready = ready
+        self._delivery = delivery
+        self._redelivery = redelivery
+
+    def run(self) -> None:
+        """Serves everybody who is ready, once, and a bounded amount each."""
+        for unit in self._ready.take():
+            self._serve(unit)
+
+    def channel(self, channel: Channel) -> None:
+        """Serves all subscriptions of a channel in the order of protocol section 14.9."""
+        for subscription in tuple(channel.plain.values()):
+            self._serve(subscription)
+        for group in tuple(channel.groups.values()):
+            if group.members:
+                self._serve(group)
+
+    def _serve(self, unit: Subscription | QueueGroup) -> None:
+        if isinstance(unit, Subscription):
+            more = not self._released(unit) or self._delivery.to_subscription(unit)
+        elif all([self._released(member) for member in tuple(unit.members)]):
+            more = self._delivery.to_group(unit)
+        else:
+            more = True
+        if more:
+            self._ready.again(unit)
+
+    def _released(self, subscription: Subscription) -> bool:
+        if subscription.hold is Hold.NONE or not subscription.started or not subscription.active:
+            return True
+        return self._redelivery.release(subscription)

@@ -1,0 +1,132 @@
+"""A subscription: what it was sent and has not acknowledged (protocol section 14)."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from broker.streaming.names import text
+from stantools.format.proto import store_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.streaming.channels import Channel
+    from broker.streaming.clients import Client
+    from broker.streaming.queues import QueueGroup
+    from broker.streaming.timers import Timer
+
+SECOND = 1_000_000_000
+
+
+class Hold(enum.Enum):
+    """Why new messages are held back (`newOnHold`)."""
+
+    #: They are not.
+    NONE = enum.auto()
+    #: A durable was resumed: all that is pending is sent again first (section 17).
+    RESUMED = enum.auto()
+    #: The server has started: what is pending gets its deadlines first (section 23.5).
+    RECOVERED = enum.auto()
+
+
+class Subscription:
+    """A plain subscription or a member of a queue group.
+
+    Attributes:
+        channel: What it is subscribed to.
+        state: What is stored of it.
+        client: Whose it is; None while it is offline.
+        group: The queue group that it is a member of.
+        pending: Sequences that were sent and not acknowledged, with the time (monotonic ns) of their redelivery.
+        last_sent: The highest sequence that was ever sent to it.
+        stalled: No new messages, as it has as many pending as it wants.
+        started: The client has been told of it.
+        hold: Why new messages are held back.
+        held_from: Where the pass over what is pending goes on, while they are.
+        timer: When pending messages are looked at.
+        counts: How often messages were redelivered; queue groups count for all their members.
+        listener: What the bus calls the subscription of the ack inbox.
+    """
+
+    __slots__ = (
+        "ack_wait",
+        "channel",
+        "client",
+        "counts",
+        "group",
+        "held_from",
+        "hold",
+        "last_sent",
+        "listener",
+        "max_in_flight",
+        "pending",
+        "stalled",
+        "started",
+        "state",
+        "timer",
+    )
+
+    def __init__(self, channel: Channel, state: pb.SubState, group: QueueGroup | None) -> None:
+        self.channel = channel
+        self.state = state
+        self.group = group
+        self.client: Client | None = None
+        self.pending: dict[int, int] = {}
+        self.last_sent: int = state.last_sent
+        self.stalled = False
+        self.started = False
+        self.hold = Hold.NONE
+        self.held_from = 0
+        self.timer: Timer | None = None
+        self.counts: dict[int, int] = {} if group is None else group.counts
+        self.listener: object = None
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Takes over what the stored state says about the client's wishes."""
+        self.max_in_flight = max(self.state.max_in_flight, 1)
+        self.ack_wait = max(self.state.ack_wait_in_secs, 1) * SECOND
+
+    @property
+    def id(self) -> int:
+        """Its number within the channel."""
+        return self.state.id
+
+    @property
+    def inbox(self) -> bytes:
+        """Where messages go."""
+        return self.state.inbox
+
+    @property
+    def active(self) -> bool:
+        """Its client is there (or was, the last time it was heard of)."""
+        return self.client is not None
+
+    @property
+    def ready(self) -> bool:
+        """It may get new messages, unless it is stalled."""
+        return self.started and self.client is not None and self.hold is Hold.NONE
+
+    @property
+    def client_name(self) -> str:
+        """Its client's id, for log lines."""
+        return text(self.state.client_id)
+
+    def room(self) -> int:
+        """Returns how many new messages it may get."""
+        return self.max_in_flight - len(self.pending)
+
+    def settle(self) -> bool:
+        """Stalls, or ends stalling, by what is pending. Returns True if stalling has ended (section 14.6)."""
+        stalled = len(self.pending) >= self.max_in_flight
+        ended = self.stalled and not stalled
+        self.stalled = stalled
+        return ended
+
+    def forget(self, sequences: list[int]) -> list[int]:
+        """Removes sequences from those that are pending. Returns the ones that were."""
+        pending = self.pending
+        done = [sequence for sequence in sequences if pending.pop(sequence, None) is not None]
+        if self.counts:
+            for sequence in done:
+                self.counts.pop(sequence, None)
+        return done

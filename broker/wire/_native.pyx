@@ -1,0 +1,650 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The work on many frames at once, compiled. What it does is documented in `broker.wire.plain`, its twin.
+
+A pointer moves only after the distance to its end was checked, and a size is used only after it was compared with what is
+left. Arguments are taken as plain buffers (one acquisition each): calls for a single frame are as frequent as long ones.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+import os
+
+from broker.wire.frames import Stop
+
+NAME = "native"
+
+cdef enum:
+    # Members of Stop.
+    END = 0
+    FULL = 1
+    PARTIAL = 2
+    OTHER = 3
+    MALFORMED = 4
+    LINE_TOO_LONG = 5
+    PAYLOAD_TOO_LARGE = 6
+
+    # Columns of a frame table.
+    SUBJECT = 0
+    SUBJECT_SIZE = 1
+    REPLY = 2
+    REPLY_SIZE = 3
+    HEADER_SIZE = 4
+    PAYLOAD = 5
+    PAYLOAD_SIZE = 6
+    ROUTE = 7
+    WIDTH = 8
+
+    LONGEST_LINE = 1 << 30
+    MOST_WORDS = 5  # subject, sid, reply, size of headers, size of all
+    MOST = 0x7FFFFFFF
+
+    SMALLEST_TABLE = 16
+
+cdef tuple STOPS = tuple(Stop)
+
+# Subjects come from outside: which of them collide is different in each process.
+cdef uint64_t SEED = int.from_bytes(os.urandom(8), "little")
+
+
+cdef struct Word:
+    Py_ssize_t start
+    Py_ssize_t size
+
+
+cdef struct Line:
+    # A control line; positions from where it begins. A reply of size 0 is none.
+    Py_ssize_t size  # with its end
+    Py_ssize_t numbers  # where the sizes begin
+    Word subject
+    Word sid
+    Word reply
+    Py_ssize_t header_size
+    Py_ssize_t total
+
+
+cdef struct Entry:
+    PyObject* key
+    uint64_t hash
+    int32_t route
+
+
+cdef inline uint64_t hash_of(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    cdef uint64_t h = SEED ^ <uint64_t>size, word = 0
+    while size >= 8:
+        memcpy(&word, p, 8)
+        h = (h ^ word) * 0x9E3779B97F4A7C15u
+        h ^= h >> 32
+        p += 8
+        size -= 8
+    if size:
+        word = 0
+        memcpy(&word, p, <size_t>size)
+        h = (h ^ word) * 0x9E3779B97F4A7C15u
+        h ^= h >> 32
+    h *= 0xD6E8FEB86659FD93u
+    return h ^ (h >> 32)
+
+
+cdef class RouteTable:
+    """See the twin. Open addressing; at most half of the places are taken."""
+
+    cdef Entry* entries
+    cdef Py_ssize_t places
+    cdef Py_ssize_t count
+
+    def __cinit__(self):
+        self.places = SMALLEST_TABLE
+        self.entries = <Entry*>PyMem_Calloc(self.places, sizeof(Entry))
+        if self.entries == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        self.release()
+        PyMem_Free(self.entries)
+
+    def __len__(self):
+        return self.count
+
+    cdef void release(self) noexcept:
+        cdef Py_ssize_t i
+        if self.entries == NULL or self.count == 0:
+            return
+        for i in range(self.places):
+            if self.entries[i].key != NULL:
+                Py_DECREF(<object>self.entries[i].key)
+                self.entries[i].key = NULL
+        self.count = 0
+
+    cdef inline Py_ssize_t place(self, const uint8_t* p, Py_ssize_t size, uint64_t hash) noexcept:
+        """Returns where a subject is, or the free place where it would be."""
+        cdef Py_ssize_t mask = self.places - 1, i = <Py_ssize_t>(hash & <uint64_t>mask)
+        cdef PyObject* key
+        while True:
+            key = self.entries[i].key
+            if key == NULL:
+                return i
+            if (
+                self.entries[i].hash == hash
+                and PyBytes_GET_SIZE(<object>key) == size
+                and memcmp(PyBytes_AS_STRING(<object>key), p, <size_t>size) == 0
+            ):
+                return i
+            i = (i + 1) & mask
+
+    cdef inline int32_t find(self, const uint8_t* p, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t i
+        if self.count == 0:
+            return -1
+        i = self.place(p, size, hash_of(p, size))
+        return self.entries[i].route if self.entries[i].key != NULL else -1
+
+    cdef int resize(self, Py_ssize_t places) except -1:
+        cdef Entry* old = self.entries
+        cdef Py_ssize_t i, k, before = self.places
+        cdef Entry* entries = <Entry*>PyMem_Calloc(places, sizeof(Entry))
+        if entries == NULL:
+            raise MemoryError
+        self.entries = entries
+        self.places = places
+        for i in range(before):
+            if old[i].key != NULL:
+                k = <Py_ssize_t>(old[i].hash & <uint64_t>(places - 1))
+                while entries[k].key != NULL:
+                    k = (k + 1) & (places - 1)
+                entries[k] = old[i]
+        PyMem_Free(old)
+        return 0
+
+    def add(self, bytes subject not None, int64_t route):
+        """See the twin."""
+        cdef uint64_t hash
+        cdef Py_ssize_t i
+        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(subject)
+        if not 0 <= route <= MOST:
+            raise ValueError(f"route {route} lies outside")
+        if 2 * (self.count + 1) > self.places:
+            self.resize(2 * self.places)
+        hash = hash_of(p, PyBytes_GET_SIZE(subject))
+        i = self.place(p, PyBytes_GET_SIZE(subject), hash)
+        if self.entries[i].key == NULL:
+            Py_INCREF(subject)
+            self.entries[i].key = <PyObject*>subject
+            self.entries[i].hash = hash
+            self.count += 1
+        self.entries[i].route = <int32_t>route
+
+    def discard(self, bytes subject not None):
+        """See the twin."""
+        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(subject)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(subject), mask = self.places - 1
+        cdef Py_ssize_t i = self.place(p, size, hash_of(p, size)), k = i, home
+        cdef PyObject* key = self.entries[i].key
+        if key == NULL:
+            return
+        # Whoever was pushed on by this one moves back, so that there is no gap on the way to it.
+        while True:
+            k = (k + 1) & mask
+            if self.entries[k].key == NULL:
+                break
+            home = <Py_ssize_t>(self.entries[k].hash & <uint64_t>mask)
+            if ((k - home) & mask) >= ((k - i) & mask):
+                self.entries[i] = self.entries[k]
+                i = k
+        self.entries[i].key = NULL
+        self.count -= 1
+        Py_DECREF(<object>key)
+
+    def get(self, bytes subject not None):
+        """See the twin."""
+        return self.find(<const uint8_t*>PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+
+    def clear(self):
+        """See the twin."""
+        self.release()
+        if self.places > 1024:
+            self.resize(SMALLEST_TABLE)
+
+
+cdef inline bint blank(uint8_t byte) noexcept nogil:
+    return byte == 32 or byte == 9
+
+
+cdef inline Py_ssize_t number(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """Returns a number of 1 to 9 digits, -1 if it is none."""
+    cdef Py_ssize_t value = 0, i
+    cdef uint8_t digit
+    if size < 1 or size > 9:
+        return -1
+    for i in range(size):
+        digit = <uint8_t>(p[i] - 48)
+        if digit > 9:
+            return -1
+        value = value * 10 + digit
+    return value
+
+
+cdef int read_line(
+    const uint8_t* p, Py_ssize_t left, const uint8_t* name, bint publish, Py_ssize_t limit, Line* line
+) noexcept nogil:
+    """Reads a control line of this operation or, with an H in front, its form with headers. END if it is all right."""
+    cdef Word words[MOST_WORDS]
+    cdef Py_ssize_t i = 0, begin, last, rest, header_size, total
+    cdef const uint8_t* found
+    cdef int count = 0, least, k
+    cdef bint headed = p[0] == 72 or p[0] == 104
+    cdef bint complete
+    if headed:
+        i = 1
+    for k in range(3):
+        if i == left:
+            return PARTIAL
+        if (p[i] & 0xDF) != name[k]:
+            return OTHER
+        i += 1
+    if i == left:
+        return PARTIAL
+    if not blank(p[i]):
+        return OTHER
+    begin = i
+    while i < left and blank(p[i]):
+        i += 1
+        if i - begin > limit:
+            return LINE_TOO_LONG
+    rest = min(left - i, limit + 2)
+    found = <const uint8_t*>memchr(p + i, 10, <size_t>rest) if rest else NULL
+    complete = found != NULL
+    last = found - p if complete else i + rest
+    line.size = last + 1
+    if last > i and p[last - 1] == 13:
+        last -= 1
+    if last - i > limit:
+        return LINE_TOO_LONG
+    if not complete:
+        return PARTIAL
+    least = 1 + headed + (1 if publish else 2)
+    while i < last:
+        begin = i
+        while i < last and not blank(p[i]):
+            if p[i] == 13:
+                return MALFORMED
+            i += 1
+        if count == least + 1:
+            return MALFORMED
+        words[count].start = begin
+        words[count].size = i - begin
+        count += 1
+        while i < last and blank(p[i]):
+            i += 1
+    if count != least and count != least + 1:
+        return MALFORMED
+    total = number(p + words[count - 1].start, words[count - 1].size)
+    if total < 0:
+        return MALFORMED
+    header_size = 0
+    line.numbers = words[count - 1].start
+    if headed:
+        line.numbers = words[count - 2].start
+        header_size = number(p + line.numbers, words[count - 2].size)
+        if header_size < 0 or header_size > total:
+            return MALFORMED
+    line.header_size = header_size
+    line.total = total
+    line.subject = words[0]
+    line.sid.start = line.sid.size = line.reply.start = line.reply.size = 0
+    if not publish:
+        line.sid = words[1]
+    if count > least:
+        line.reply = words[1 if publish else 2]
+    return END
+
+
+cdef inline bint read_same(const uint8_t* p, Py_ssize_t left, bint headed, Py_ssize_t most, Line* line) noexcept nogil:
+    """Reads the end of a line that begins as the one before did: sizes and CR LF, nothing else. False if it does not fit."""
+    cdef Py_ssize_t i = line.numbers, value = 0, header_size = 0
+    cdef uint8_t digit
+    cdef int digits = 0
+    if left > most:
+        left = most
+    while True:
+        digits = 0
+        value = 0
+        while i < left and digits < 10:
+            digit = <uint8_t>(p[i] - 48)
+            if digit > 9:
+                break
+            value = value * 10 + digit
+            digits += 1
+            i += 1
+        if digits == 0 or digits > 9:
+            return False
+        if not headed:
+            break
+        if i >= left or p[i] != 32:
+            return False
+        headed = False
+        header_size = value
+        i += 1
+    if left - i < 2 or p[i] != 13 or p[i + 1] != 10 or header_size > value:
+        return False
+    line.size = i + 2
+    line.header_size = header_size
+    line.total = value
+    return True
+
+
+cdef tuple parse(
+    buffer,
+    Py_ssize_t begin,
+    Py_ssize_t end,
+    frames,
+    RouteTable table,
+    Py_ssize_t limit,
+    Py_ssize_t max_payload,
+    bint publish,
+):
+    cdef Py_buffer source
+    cdef Py_buffer target
+    cdef const uint8_t* base
+    cdef const uint8_t* p
+    cdef const uint8_t* before = NULL  # the line before
+    cdef const uint8_t* name = <const uint8_t*>(b"PUB" if publish else b"MSG")
+    cdef int32_t* row
+    cdef Py_ssize_t at = begin, left, length, need = 0, rows = 0, capacity, first = 0
+    cdef int32_t route = -1, last_route = -1
+    cdef Py_ssize_t sid
+    cdef bint headed, same
+    cdef int stop = END
+    cdef Line line
+    cdef Word subject
+    cdef list spans = []
+    if limit < 0:
+        limit = 0
+    elif limit > LONGEST_LINE:
+        limit = LONGEST_LINE
+    line.numbers = 0
+    line.subject.size = 0
+    PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(frames, &target, PyBUF_WRITABLE)
+        try:
+            if not 0 <= begin <= end <= min(source.len, <Py_ssize_t>MOST):
+                raise ValueError(f"begin {begin} or end {end} lies outside")
+            if target.itemsize != sizeof(int32_t):
+                raise ValueError("the table is none of int32")
+            base = <const uint8_t*>source.buf
+            row = <int32_t*>target.buf
+            capacity = target.len // <Py_ssize_t>(WIDTH * sizeof(int32_t))
+            while at < end:
+                if rows == capacity:
+                    stop = FULL
+                    break
+                p = base + at
+                left = end - at
+                # Most lines differ from the one before in their sizes only.
+                same = (
+                    before != NULL
+                    and left > line.numbers
+                    and memcmp(p, before, <size_t>line.numbers) == 0
+                    and read_same(p, left, p[0] == 72 or p[0] == 104, limit, &line)
+                )
+                if not same:
+                    subject = line.subject
+                    stop = read_line(p, left, name, publish, limit, &line)
+                    if stop != END:
+                        break
+                if 0 <= max_payload < line.total:
+                    stop = PAYLOAD_TOO_LARGE
+                    break
+                length = line.size + line.total + 2
+                if length > left:
+                    stop = PARTIAL
+                    need = length
+                    break
+                if p[length - 2] != 13 or p[length - 1] != 10:
+                    stop = MALFORMED
+                    break
+                if not same:
+                    same = (
+                        before != NULL
+                        and subject.size == line.subject.size
+                        and memcmp(before + subject.start, p + line.subject.start, <size_t>subject.size) == 0
+                    )
+                    if not publish:
+                        route = <int32_t>number(p + line.sid.start, line.sid.size)
+                    elif not same:
+                        route = table.find(p + line.subject.start, line.subject.size)
+                    if rows == 0:
+                        last_route = route
+                    elif route != last_route or (route < 0 and not same):
+                        spans.append((last_route, first, rows))
+                        first = rows
+                        last_route = route
+                before = p
+                row[SUBJECT] = <int32_t>(at + line.subject.start)
+                row[SUBJECT_SIZE] = <int32_t>line.subject.size
+                row[REPLY] = <int32_t>(at + line.reply.start) if line.reply.size else 0
+                row[REPLY_SIZE] = <int32_t>line.reply.size
+                row[HEADER_SIZE] = <int32_t>line.header_size
+                row[PAYLOAD] = <int32_t>(at + line.size)
+                row[PAYLOAD_SIZE] = <int32_t>line.total
+                row[ROUTE] = route
+                row += WIDTH
+                rows += 1
+                at += length
+            if rows:
+                spans.append((last_route, first, rows))
+        finally:
+            PyBuffer_Release(&target)
+    finally:
+        PyBuffer_Release(&source)
+    return rows, at, STOPS[stop], spans, need
+
+
+def parse_publishes(
+    buffer,
+    Py_ssize_t begin,
+    Py_ssize_t end,
+    frames,
+    RouteTable table not None,
+    Py_ssize_t max_control_line,
+    Py_ssize_t max_payload,
+):
+    """See the twin."""
+    return parse(buffer, begin, end, frames, table, max_control_line, max_payload, True)
+
+
+def parse_messages(
+    buffer, Py_ssize_t begin, Py_ssize_t end, frames, Py_ssize_t max_control_line, Py_ssize_t max_payload
+):
+    """See the twin."""
+    return parse(buffer, begin, end, frames, None, max_control_line, max_payload, False)
+
+
+cdef inline int digits_of(uint64_t value) noexcept nogil:
+    cdef int count = 1
+    while value >= 10:
+        value //= 10
+        count += 1
+    return count
+
+
+cdef inline uint8_t* put(uint8_t* to, const void* source, Py_ssize_t size) noexcept nogil:
+    memcpy(to, source, <size_t>size)
+    return to + size
+
+
+cdef inline uint8_t* put_number(uint8_t* to, uint64_t value) noexcept nogil:
+    cdef int count = digits_of(value), i
+    for i in range(count - 1, -1, -1):
+        to[i] = <uint8_t>(48 + value % 10)
+        value //= 10
+    return to + count
+
+
+cdef inline uint8_t* put_end(uint8_t* to) noexcept nogil:
+    to[0] = 13
+    to[1] = 10
+    return to + 2
+
+
+cdef inline int check(int64_t start, int64_t size, int64_t most) except -1:
+    if not (0 <= start <= most and 0 <= size <= most - start):
+        raise ValueError(f"{size} bytes at {start} lie outside")
+    return 0
+
+
+def encode_messages(
+    buffer, frames, Py_ssize_t begin, Py_ssize_t end, bytes sid not None, bint headers, bytes subject=None
+):
+    """See the twin."""
+    cdef Py_buffer source
+    cdef Py_buffer table
+    cdef const uint8_t* base
+    cdef const int32_t* rows
+    cdef const int32_t* row
+    cdef const uint8_t* name = NULL
+    cdef const uint8_t* receiver = <const uint8_t*>PyBytes_AS_STRING(sid)
+    cdef uint8_t* to
+    cdef Py_ssize_t i, total = 0, name_size = 0, receiver_size = PyBytes_GET_SIZE(sid)
+    cdef int32_t header_size, size, body
+    cdef bint headed
+    cdef bytes result
+    if subject is not None:
+        name = <const uint8_t*>PyBytes_AS_STRING(subject)
+        name_size = PyBytes_GET_SIZE(subject)
+    PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(frames, &table, PyBUF_SIMPLE)
+        try:
+            if table.itemsize != sizeof(int32_t):
+                raise ValueError("the table is none of int32")
+            if not 0 <= begin <= end <= table.len // <Py_ssize_t>(WIDTH * sizeof(int32_t)):
+                raise ValueError(f"rows {begin} to {end} lie outside")
+            base = <const uint8_t*>source.buf
+            rows = <const int32_t*>table.buf
+            for i in range(begin, end):
+                row = rows + i * WIDTH
+                size = row[PAYLOAD_SIZE]
+                header_size = row[HEADER_SIZE]
+                check(row[SUBJECT], row[SUBJECT_SIZE], source.len)
+                check(row[REPLY], row[REPLY_SIZE], source.len)
+                check(row[PAYLOAD], size, source.len)
+                check(0, header_size, size)
+                total += 4 + receiver_size + 1 + 2 + 2
+                total += (row[SUBJECT_SIZE] if name == NULL else name_size) + 1
+                if row[REPLY_SIZE]:
+                    total += row[REPLY_SIZE] + 1
+                if header_size and headers:
+                    total += 1 + digits_of(<uint64_t>header_size) + 1
+                else:
+                    size -= header_size
+                total += digits_of(<uint64_t>size) + size
+            result = PyBytes_FromStringAndSize(NULL, total)
+            to = <uint8_t*>PyBytes_AS_STRING(result)
+            for i in range(begin, end):
+                row = rows + i * WIDTH
+                size = row[PAYLOAD_SIZE]
+                header_size = row[HEADER_SIZE]
+                body = row[PAYLOAD]
+                headed = header_size != 0 and headers
+                if headed:
+                    to[0] = 72
+                    to += 1
+                to = put(to, b"MSG ", 4)
+                if name == NULL:
+                    to = put(to, base + row[SUBJECT], row[SUBJECT_SIZE])
+                else:
+                    to = put(to, name, name_size)
+                to[0] = 32
+                to = put(to + 1, receiver, receiver_size)
+                to[0] = 32
+                to += 1
+                if row[REPLY_SIZE]:
+                    to = put(to, base + row[REPLY], row[REPLY_SIZE])
+                    to[0] = 32
+                    to += 1
+                if headed:
+                    to = put_number(to, <uint64_t>header_size)
+                    to[0] = 32
+                    to += 1
+                else:
+                    size -= header_size
+                    body += header_size
+                to = put_end(put_number(to, <uint64_t>size))
+                to = put_end(put(to, base + body, size))
+        finally:
+            PyBuffer_Release(&table)
+    finally:
+        PyBuffer_Release(&source)
+    return result
+
+
+cdef bytes encode(block, Py_ssize_t begin, Py_ssize_t end, bytes head):
+    cdef Py_buffer source
+    cdef Py_buffer starts_of
+    cdef Py_buffer sizes_of
+    cdef const uint8_t* base
+    cdef const int64_t* starts
+    cdef const uint32_t* sizes
+    cdef uint8_t* to
+    cdef const uint8_t* prefix = <const uint8_t*>PyBytes_AS_STRING(head)
+    cdef const uint8_t* line = NULL  # where the line before was written
+    cdef Py_ssize_t i, total = 0, prefix_size = PyBytes_GET_SIZE(head), line_size = 0
+    cdef int64_t last = -1
+    cdef int digits = 0
+    cdef bytes result
+    PyObject_GetBuffer(block.data, &source, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(block.starts, &starts_of, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(block.sizes, &sizes_of, PyBUF_SIMPLE)
+            try:
+                if starts_of.itemsize != sizeof(int64_t) or sizes_of.itemsize != sizeof(uint32_t):
+                    raise ValueError("starts are none of int64 or sizes none of uint32")
+                if not 0 <= begin <= end <= min(starts_of.len // 8, sizes_of.len // 4):
+                    raise ValueError(f"rows {begin} to {end} lie outside")
+                base = <const uint8_t*>source.buf
+                starts = <const int64_t*>starts_of.buf
+                sizes = <const uint32_t*>sizes_of.buf
+                for i in range(begin, end):
+                    check(starts[i], sizes[i], source.len)
+                    if sizes[i] != last:
+                        last = sizes[i]
+                        digits = digits_of(sizes[i])
+                    total += prefix_size + digits + 2 + <Py_ssize_t>sizes[i] + 2
+                result = PyBytes_FromStringAndSize(NULL, total)
+                to = <uint8_t*>PyBytes_AS_STRING(result)
+                last = -1
+                for i in range(begin, end):
+                    if sizes[i] == last:
+                        to = put(to, line, line_size)
+                        line = to - line_size
+                    else:
+                        last = sizes[i]
+                        line = to
+                        to = put_end(put_number(put(to, prefix, prefix_size), sizes[i]))
+                        line_size = to - line
+                    to = put_end(put(to, base + starts[i], sizes[i]))
+            finally:
+                PyBuffer_Release(&sizes_of)
+        finally:
+            PyBuffer_Release(&starts_of)
+    finally:
+        PyBuffer_Release(&source)
+    return result
+
+
+def encode_block(block, Py_ssize_t begin, Py_ssize_t end, bytes subject not None, bytes sid not None):
+    """See the twin."""
+    return encode(block, begin, end, b"MSG %b %b " % (subject, sid))
+
+
+def encode_publishes(block, Py_ssize_t begin, Py_ssize_t end, bytes subject not None):
+    """See the twin."""
+    return encode(block, begin, end, b"PUB %b " % subject)

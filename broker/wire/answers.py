@@ -1,0 +1,33 @@
+"""What a server sends: single frames. Many messages at once are for `broker.wire.kernels`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+OK: Final = b"+OK\r\n"
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+#: Header block of the message that a requester gets if nobody listens.
+NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
+
+
+def message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
+    """Returns one message for one subscription; the header block, if any, with its empty line."""
+    if reply:
+        reply += b" "
+    if header:
+        size = len(header) + len(payload)
+        return b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (subject, sid, reply, len(header), size, header, payload)
+    return b"MSG %b %b %b%d\r\n%b\r\n" % (subject, sid, reply, len(payload), payload)
+
+
+def error(text: str) -> bytes:
+    """Returns -ERR with a text."""
+    return f"-ERR '{text}'\r\n".encode()
+
+
+def info(fields: Mapping[str, object]) -> bytes:
+    """Returns INFO."""
+    return b"INFO " + json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b" \r\n"

@@ -1,0 +1,282 @@
+"""What clients say besides publishing: CONNECT, SUB, UNSUB, PING, PONG, INFO, +OK and -ERR. Sans-IO.
+
+What is refused, what is said about it and what is logged was observed at nats-server 2.9.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.wire.connecting import RefusedError, parse_object, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stantools.format.envelope import Buffer
+
+#: What goes into -ERR.
+UNKNOWN_OPERATION: Final = "Unknown Protocol Operation"
+LINE_TOO_LONG: Final = "maximum control line exceeded"
+PAYLOAD_TOO_LARGE: Final = "Maximum Payload Violation"
+
+#: Why a connection was closed, for logs and monitoring.
+CLOSED_VIOLATION: Final = "Protocol Violation"
+CLOSED_LINE: Final = "Maximum Control Line Exceeded"
+CLOSED_PAYLOAD: Final = "Maximum Message Payload Exceeded"
+CLOSED_PARSE: Final = "Parse Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """CONNECT. The options have checked types; names that nats-server does not know are left out."""
+
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sub:
+    """SUB. The subject is as it came: it may not be valid. The queue is empty if there is none."""
+
+    subject: bytes
+    queue: bytes
+    sid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsub:
+    """UNSUB: after `maximum` messages in all since it was subscribed, or at once for 0."""
+
+    sid: bytes
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """PING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """PONG."""
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """INFO. From a client it means nothing."""
+
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """+OK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Err:
+    """-ERR, with the text as it came, mostly in single quotes. From a client it ends the connection."""
+
+    text: str
+
+
+Event = Connect | Sub | Unsub | Ping | Pong | Info | Ok | Err
+
+
+@dataclass(frozen=True, slots=True)
+class NeedMore:
+    """The operation is not complete yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Bytes that end the connection.
+
+    Attributes:
+        answer: Text for -ERR; empty where nothing is said.
+        log: What is logged.
+        closed: Why the connection was closed.
+    """
+
+    answer: str
+    log: str
+    closed: str = CLOSED_VIOLATION
+
+
+NEED_MORE: Final = NeedMore()
+_PING: Final = Ping()
+_PONG: Final = Pong()
+_OK: Final = Ok()
+
+_BLANKS: Final = b" \t"
+#: Longest name of an operation.
+_LONGEST: Final = 7
+#: Most bytes of a line that a log shows.
+_SNIP: Final = 128
+_WORD: Final = re.compile(rb"[^ \t\r\n]+")
+_SIZE: Final = re.compile(rb"[0-9]{1,9}\Z")
+
+Parsed = tuple[Event | NeedMore | Malformed, int]
+
+
+def parse_operation(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
+    """Parses one operation of a client that is no publish.
+
+    What `kernels.parse_publishes` called MALFORMED or LINE_TOO_LONG may be given, too: it tells what to say about it.
+
+    Args:
+        buffer: Bytes from a client.
+        begin: Where the operation begins.
+        end: Where the bytes end.
+        max_control_line: Most bytes of a line behind its operation.
+
+    Returns:
+        What it is, and the offset behind it. For NeedMore and Malformed that is where it begins.
+    """
+    return _parse(buffer, begin, end, max_control_line, _CLIENT)
+
+
+def parse_answer(buffer: Buffer, begin: int, end: int, max_control_line: int) -> Parsed:
+    """Parses one operation of a server that is no message: Info, Ping, Pong, Ok or Err. See `parse_operation`.
+
+    The messages themselves are for `kernels.parse_messages`.
+    """
+    return _parse(buffer, begin, end, max_control_line, _SERVER)
+
+
+def payload_too_large(size: int, max_payload: int) -> Malformed:
+    """What is to be said about a publish that is too large."""
+    return Malformed(PAYLOAD_TOO_LARGE, f"maximum payload exceeded: {size} vs {max_payload}", CLOSED_PAYLOAD)
+
+
+def _parse(
+    buffer: Buffer, begin: int, end: int, limit: int, known: dict[bytes, Callable[[bytes], Event | Malformed]]
+) -> Parsed:
+    view = memoryview(buffer)
+    head = bytes(view[begin : min(end, begin + _LONGEST)]).upper()
+    name = next((name for name in known if head.startswith(name)), None)
+    if name is None:
+        if len(head) < _LONGEST and any(name.startswith(head) for name in known):
+            return NEED_MORE, begin
+        return _unknown(view, begin, end), begin
+    at = begin + len(name)
+    if name in _SPACED:
+        if at == end:
+            return NEED_MORE, begin
+        if view[at] not in _BLANKS:
+            return _unknown(view, begin, end), begin
+    blanks = at
+    while at < end and view[at] in _BLANKS:
+        at += 1
+        if at - blanks > limit:
+            return _too_long(name, b""), begin
+    rest = bytes(view[at : min(end, at + limit + 2)])
+    size = rest.find(b"\n")
+    behind = at + size + 1
+    words = rest if size < 0 else rest[:size]
+    words = words.removesuffix(b"\r")
+    if len(words) > limit:
+        return _too_long(name, words), begin
+    if size < 0:
+        return NEED_MORE, begin
+    event = known[name](words)
+    return event, begin if isinstance(event, Malformed) else behind
+
+
+def _unknown(view: memoryview, begin: int, end: int) -> Malformed:
+    line = bytes(view[begin : min(end, begin + _SNIP)]).partition(b"\n")[0]
+    return Malformed(UNKNOWN_OPERATION, f"Client parser ERROR: proto='{_quoted(line)}...'")
+
+
+def _too_long(name: bytes, words: bytes) -> Malformed:
+    log = f"{LINE_TOO_LONG}: {name.decode()} (snip: {_quoted(words[:_SNIP])})"
+    return Malformed(LINE_TOO_LONG, log, CLOSED_LINE)
+
+
+def _quoted(words: bytes) -> str:
+    """Returns bytes as the original shows them in logs: in double quotes, nothing unprintable."""
+    text = words.decode("utf-8", "replace").replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else _ESCAPES.get(c) or f"\\x{ord(c):02x}" for c in text) + '"'
+
+
+_ESCAPES: Final = {"\r": "\\r", "\n": "\\n", "\t": "\\t"}
+
+
+def _connect(words: bytes) -> Event | Malformed:
+    try:
+        return Connect(parse_options(words))
+    except RefusedError as problem:
+        return Malformed("", str(problem))
+
+
+def _info(words: bytes) -> Event | Malformed:
+    try:
+        return Info(parse_object(words))
+    except RefusedError as problem:
+        return Malformed("", str(problem))
+
+
+def _sub(words: bytes) -> Event | Malformed:
+    match _WORD.findall(words):
+        case [subject, sid]:
+            return Sub(subject, b"", sid)
+        case [subject, queue, sid]:
+            return Sub(subject, queue, sid)
+    return Malformed("", f"processSub Parse Error: {_quoted(words)}")
+
+
+def _unsub(words: bytes) -> Event | Malformed:
+    match _WORD.findall(words):
+        case [sid]:
+            return Unsub(sid, 0)
+        case [sid, maximum]:
+            # What is no number is not refused: it ends the subscription at once.
+            return Unsub(sid, int(maximum) if _SIZE.match(maximum) else 0)
+    return Malformed("", f"processUnsub Parse Error: {_quoted(words)}")
+
+
+def _publish(words: bytes) -> Event | Malformed:
+    """Tells what is wrong with a publish, or else with what follows its line."""
+    parts = _WORD.findall(words)
+    if b"\r" in words or len(parts) not in (2, 3):
+        return Malformed("", f"processPub Parse Error: {_quoted(words)}")
+    if not _SIZE.match(parts[-1]):
+        return Malformed("", f"processPub Bad or Missing Size: {_quoted(words)}")
+    return _PAYLOAD
+
+
+def _publish_headers(words: bytes) -> Event | Malformed:
+    parts = _WORD.findall(words)
+    if b"\r" in words or len(parts) not in (3, 4):
+        return Malformed("", f"processHeaderPub Parse Error: {_quoted(words)}")
+    if not _SIZE.match(parts[-2]):
+        return Malformed("", f"processHeaderPub Bad or Missing Header Size: {_quoted(words)}")
+    if not _SIZE.match(parts[-1]):
+        return Malformed("", f"processHeaderPub Bad or Missing Total Size: {_quoted(words)}")
+    if int(parts[-2]) > int(parts[-1]):
+        return Malformed("", f"processHeaderPub Header Size larger then TotalSize: {_quoted(words)}")
+    return _PAYLOAD
+
+
+_PAYLOAD: Final = Malformed(UNKNOWN_OPERATION, "Client parser ERROR: no CR LF behind a payload")
+
+#: Operations behind whose name a blank must follow.
+_SPACED: Final = (b"PUB", b"HPUB", b"SUB", b"UNSUB")
+
+_BOTH: Final[dict[bytes, Callable[[bytes], Event | Malformed]]] = {
+    b"PING": lambda words: _PING,
+    b"PONG": lambda words: _PONG,
+    b"+OK": lambda words: _OK,
+    b"-ERR": lambda words: Err(words.decode("utf-8", "replace")),
+    b"INFO": _info,
+}
+_CLIENT: Final = {
+    b"SUB": _sub,
+    b"UNSUB": _unsub,
+    b"CONNECT": _connect,
+    b"PUB": _publish,
+    b"HPUB": _publish_headers,
+    **_BOTH,
+}
+_SERVER: Final = _BOTH

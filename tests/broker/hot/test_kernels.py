@@ -1,0 +1,272 @@
+"""What the hot kernels do, by example; that both do the same on anything is in test_properties.py."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from broker.blocks import Payloads
+from broker.streaming.hot import columns, fields
+from broker.streaming.hot.columns import Publishes, Status, publish_table
+from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.format.kernels import encode_messages
+from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
+from stantools.format.proto.store_pb2 import MsgProto
+from tests.broker.hot.frames import lay_out
+
+#: The sample of protocol section 2.
+SAMPLE = bytes.fromhex("0a026d65 120167 1a03666f6f 2a0568656c6c6f 32076d652d636f6e6e")
+TIME = 1795219649260503021
+
+
+class Server:
+    """What the kernel is told."""
+
+    def __init__(self, kernel: ModuleType, rows: int = 16) -> None:
+        self.kernel = kernel
+        self.clients, self.connections, self.channels = kernel.Names(), kernel.Names(), kernel.Names()
+        self.clients.add(b"me", 1)
+        self.connections.add(b"me-conn", 2)
+        self.channels.add(b"foo", 3)
+        self.channels.add(b"bar", 4)
+        self.table = publish_table(rows)
+        self.buffer = b""
+
+    def read(self, *payloads: bytes, replies: list[bytes] | None = None, headers: bytes = b"") -> Publishes:
+        replies = replies or [b"acks"] * len(payloads)
+        self.buffer, frames = lay_out([(r, headers, p) for r, p in zip(replies, payloads, strict=True)])
+        result = self.kernel.read_publishes(
+            self.buffer, frames, 0, len(frames), self.clients, self.connections, self.channels, self.table
+        )
+        assert isinstance(result, Publishes)
+        return result
+
+    def text(self, row: int, column: int) -> bytes:
+        start, size = self.table[row, column : column + 2].tolist()
+        return self.buffer[start : start + size]
+
+
+def publish(**fields: bytes) -> bytes:
+    usual = {"client_id": b"me", "guid": b"g", "subject": b"foo", "data": b"hello", "conn_id": b"me-conn"}
+    return PubMsg(**(usual | fields)).SerializeToString()
+
+
+def test_sample_of_the_specification(kernel: ModuleType) -> None:
+    server = Server(kernel)
+    found = server.read(SAMPLE)
+    assert (found.count, found.status, found.size) == (1, Status.GOOD, len(SAMPLE))
+    assert server.table[0, columns.CLIENT] == 2
+    assert server.table[0, columns.CHANNEL] == 3
+    assert server.text(0, columns.GUID) == b"g"
+    assert server.text(0, columns.DATA) == b"hello"
+    assert server.text(0, columns.REPLY) == b""
+    assert found.runs == [(b"acks", 0, 1)]
+    assert found.acks.payload(0) == bytes.fromhex("0a0167")
+    assert [(channel, rows.tolist()) for channel, rows in found.groups] == [(3, [0])]
+
+
+def test_headers_are_skipped(kernel: ModuleType) -> None:
+    server = Server(kernel)
+    found = server.read(SAMPLE, headers=b"NATS/1.0\r\na: b\r\n\r\n")
+    assert (found.count, found.size) == (1, len(SAMPLE))
+    assert server.text(0, columns.DATA) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (publish(client_id=b"other"), Status.GOOD),
+        (publish(client_id=b""), Status.GOOD),
+        (publish(conn_id=b"wrong"), Status.UNKNOWN_CLIENT),
+        (publish(conn_id=b""), Status.GOOD),
+        (publish(conn_id=b"", client_id=b"other"), Status.UNKNOWN_CLIENT),
+        (publish(guid=b""), Status.NO_GUID),
+        (publish(subject=b"new"), Status.UNKNOWN_CHANNEL),
+        (publish(subject=b""), Status.UNKNOWN_CHANNEL),
+        (b"", Status.NO_GUID),
+        (publish()[:-1], Status.UNDECODABLE),
+        (publish() + b"\x00", Status.UNDECODABLE),
+        (publish() + b"\x7b\x7c", Status.UNDECODABLE),  # a group
+        (publish() + b"\x28\x05", Status.UNDECODABLE),  # data as a varint
+        (publish() + b"\x50\x05", Status.UNDECODABLE),  # sha256 as a varint
+        (publish() + b"\x52\x01x", Status.GOOD),
+        (publish() + b"\x38\x05\x79abcdefgh\x7dabcd\xa2\x06\x01x", Status.GOOD),  # unknown fields
+        (publish() + b"\x80\x80\x01\x00", Status.UNDECODABLE),  # field 2048
+        (publish() + b"\x12\x02g2\x1a\x03bar", Status.GOOD),  # the last of a repeated field
+    ],
+)
+def test_who_may_publish(kernel: ModuleType, message: bytes, status: Status) -> None:
+    server = Server(kernel)
+    found = server.read(SAMPLE, message, SAMPLE)
+    if status is Status.GOOD:
+        assert (found.count, found.status) == (3, Status.GOOD)
+    else:
+        assert (found.count, found.status) == (1, status)
+        assert [rows.tolist() for _, rows in found.groups] == [[0]]
+        assert len(found.acks) == 1
+
+
+def test_rows_by_channel_and_runs_of_replies(kernel: ModuleType) -> None:
+    server = Server(kernel)
+    names = [b"bar", b"foo", b"foo", b"bar", b"foo"]
+    replies = [b"x", b"x", b"", b"", b"x"]
+    found = server.read(*(publish(subject=name, guid=b"g%d" % i) for i, name in enumerate(names)), replies=replies)
+    assert [(channel, rows.tolist()) for channel, rows in found.groups] == [(4, [0, 3]), (3, [1, 2, 4])]
+    assert found.runs == [(b"x", 0, 2), (b"", 2, 4), (b"x", 4, 5)]
+    assert [PubAck.FromString(found.acks.payload(row)).guid for row in range(5)] == [b"g%d" % i for i in range(5)]
+
+
+def test_full_table_and_no_frames(kernel: ModuleType) -> None:
+    server = Server(kernel, rows=2)
+    found = server.read(SAMPLE, SAMPLE, SAMPLE)
+    assert (found.count, found.status) == (2, Status.FULL)
+    found = server.read()
+    assert (found.count, found.status, found.groups, found.runs, len(found.acks)) == (0, Status.GOOD, [], [], 0)
+    assert server.read(SAMPLE, SAMPLE).status is Status.GOOD
+
+
+def test_part_of_the_frames(kernel: ModuleType) -> None:
+    server = Server(kernel)
+    buffer, frames = lay_out([(b"%d" % i, b"", publish(guid=b"g%d" % i)) for i in range(4)])
+    found = kernel.read_publishes(
+        bytearray(buffer), frames, 1, 3, server.clients, server.connections, server.channels, server.table
+    )
+    assert found.runs == [(b"1", 0, 1), (b"2", 1, 2)]
+    for begin, end in ((-1, 2), (3, 2), (0, 5)):
+        with pytest.raises(ValueError, match="rows"):
+            kernel.read_publishes(
+                buffer, frames, begin, end, server.clients, server.connections, server.channels, server.table
+            )
+
+
+def test_frames_outside_of_the_buffer(kernel: ModuleType) -> None:
+    server = Server(kernel)
+    buffer, frames = lay_out([(b"r", b"", SAMPLE)])
+    for column, value in ((2, -1), (2, 1000), (3, -1), (3, 1000), (4, -1), (4, 1000), (5, -1), (5, 1000), (6, 1000)):
+        wrong = frames.copy()
+        wrong[0, column] = value
+        with pytest.raises(ValueError):
+            kernel.read_publishes(
+                buffer, wrong, 0, 1, server.clients, server.connections, server.channels, server.table
+            )
+        with pytest.raises(ValueError):
+            kernel.read_acks(buffer, wrong, 0, 1, b"foo")
+
+
+@pytest.mark.parametrize("crc", [Crc(), Crc(CASTAGNOLI)])
+def test_records_are_what_the_store_writes(kernel: ModuleType, crc: Crc) -> None:
+    server = Server(kernel)
+    messages = [publish(data=b"x" * size, reply=b"r" * (size % 3)) for size in (0, 1, 5, 127, 128, 300, 70000)]
+    found = server.read(*messages)
+    rows = found.groups[0].rows
+    records = kernel.encode_records(server.buffer, server.table, rows, b"foo", 125, TIME, crc)
+    decoded = [PubMsg.FromString(message) for message in messages]
+    encoded, sizes = encode_messages(
+        b"foo", range(125, 132), [TIME] * 7, [m.reply for m in decoded], [m.data for m in decoded], crc
+    )
+    assert bytes(records.data) == encoded
+    assert records.sizes.tolist() == sizes.tolist()
+    assert records.sequences.tolist() == list(range(125, 132))
+    assert records.timestamps.tolist() == [TIME] * 7
+    for row, message in enumerate(decoded):
+        stored = MsgProto.FromString(records.payload(row))
+        assert (stored.sequence, stored.subject, stored.data, stored.reply) == (
+            125 + row,
+            b"foo",
+            message.data,
+            message.reply,
+        )
+    some = kernel.encode_records(server.buffer, server.table, rows[[4, 1]].astype(np.int32), b"foo", 9, TIME, None)
+    assert [MsgProto.FromString(some.payload(row)).data for row in (0, 1)] == [b"x" * 128, b"x"]
+    assert bytes(some.data[4:8]) == bytes(4)  # no CRC
+
+
+def test_records_refuse_wrong_tables(kernel: ModuleType) -> None:
+    server = Server(kernel, rows=1)
+    server.read(SAMPLE)
+
+    def encode(rows: list[int], sequence: int = 1, column: int = 0, value: int = 0) -> None:
+        table = server.table.copy()
+        table[0, column] = value
+        kernel.encode_records(server.buffer, table, np.array(rows, np.int32), b"foo", sequence, TIME, None)
+
+    encode([0])
+    encode([])
+    for rows in ([1], [-1]):
+        with pytest.raises(ValueError):
+            encode(rows)
+    with pytest.raises(ValueError):
+        encode([0], sequence=(1 << 64) - 1)
+    for column, value in (
+        (columns.DATA, 1000),
+        (columns.DATA, -1),
+        (columns.DATA_SIZE, -1),
+        (columns.REPLY_SIZE, 1000),
+    ):
+        with pytest.raises(ValueError):
+            encode([0], column=column, value=value)
+
+
+def test_acks(kernel: ModuleType) -> None:
+    def read(*payloads: bytes, channel: bytes = b"foo") -> tuple[list[int], int]:
+        buffer, frames = lay_out([(b"", b"", payload) for payload in payloads])
+        sequences, end = kernel.read_acks(buffer, frames, 0, len(frames), channel)
+        return sequences, end
+
+    def ack(sequence: int, subject: bytes = b"foo") -> bytes:
+        return Ack(subject=subject, sequence=sequence).SerializeToString()
+
+    assert read(bytes.fromhex("0a03666f6f1001")) == ([1], 1)
+    assert read() == ([], 0)
+    numbers = [1, 127, 128, 1 << 32, (1 << 64) - 1, 0]
+    assert read(*map(ack, numbers)) == (numbers, 6)
+    for odd in (ack(2, b"bar"), ack(2, b"fo"), b"", b"\xff", ack(2)[:-1], ack(2) + b"\x12\x00", b"\x08\x01"):
+        assert read(ack(1), odd, ack(3)) == ([1], 1)
+    assert read(b"\x10\x05\x0a\x03foo\x7a\x01x") == ([5], 1)
+    assert read(b"\x10\x05", channel=b"") == ([5], 1)
+
+
+def test_publishes(kernel: ModuleType) -> None:
+    pieces = [b"", b"a", b"b" * 10, b"c" * 1234]
+    sizes = np.array([len(piece) for piece in pieces], np.uint32)
+    block = Payloads(b"".join(pieces), np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
+    frames = [b"PUB s.t %d\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+    assert kernel.encode_publishes(block, 0, 4, b"s.t") == b"".join(frames)
+    assert kernel.encode_publishes(block, 1, 3, b"s.t") == b"".join(frames[1:3])
+    assert kernel.encode_publishes(block, 2, 2, b"s.t") == b""
+    with pytest.raises(ValueError):
+        kernel.encode_publishes(block, 0, 5, b"s.t")
+    block.starts[1] = 5000
+    with pytest.raises(ValueError):
+        kernel.encode_publishes(block, 0, 4, b"s.t")
+
+
+def test_names(kernel: ModuleType) -> None:
+    names = kernel.Names()
+    assert names.get(b"") == -1
+    names.add(b"", 5)
+    names.add(b"a", 6)
+    names.add(b"a", 7)
+    assert (len(names), names.get(b""), names.get(b"a"), names.get(b"b")) == (2, 5, 7, -1)
+    names.discard(b"b")
+    names.discard(b"")
+    assert (len(names), names.get(b"")) == (1, -1)
+    for number in (-1, 1 << 31):
+        with pytest.raises(ValueError):
+            names.add(b"x", number)
+
+
+def test_fields() -> None:
+    message = MsgProto(sequence=1, subject=b"foo", timestamp=5).SerializeToString()
+    again = MsgProto.FromString(fields.redelivered(message, 300))
+    assert (again.redelivered, again.redelivery_count, again.sequence) == (True, 300, 1)
+    assert MsgProto.FromString(fields.redelivered(message, 0)).redelivery_count == 0
+    block = Payloads(message + message, np.array([0, len(message)]), np.array([len(message)] * 2, np.uint32))
+    both = fields.redelivered_block(block, [1, 0], [1, 2])
+    assert [MsgProto.FromString(both.payload(row)).redelivery_count for row in (0, 1)] == [1, 2]
+    assert fields.publish_ack(b"g") == bytes.fromhex("0a0167")
+    assert fields.publish_ack(b"") == b""
+    failure = PubAck.FromString(fields.failed(fields.publish_ack(b"g"), b"no"))
+    assert (failure.guid, failure.error) == (b"g", b"no")

@@ -1,0 +1,55 @@
+"""Blocks of messages for the tests of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from broker.blocks import Records
+from broker.stores.interface import MessageStore
+from stantools.format import gogo, kernels
+from stantools.format.crc import Crc
+from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+
+START = 1_700_000_000_000_000_000
+SECOND = 1_000_000_000
+IEEE = Crc()
+
+
+def block(
+    channel: bytes,
+    first: int,
+    payloads: Sequence[bytes],
+    *,
+    times: Sequence[int] | None = None,
+    replies: Sequence[bytes] | None = None,
+    crc: Crc = IEEE,
+) -> Records:
+    """Messages with headers, as the streaming rules hand them over; one a second unless told otherwise."""
+    sequences = np.arange(first, first + len(payloads), dtype=np.uint64)
+    if times is None:
+        times = [START + sequence * SECOND for sequence in range(first, first + len(payloads))]
+    timestamps = np.array(times, np.int64)
+    data, sizes = kernels.encode_messages(channel, sequences, timestamps, replies, payloads, crc)
+    ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
+    return Records(data, ends - sizes, sizes, sequences, timestamps)
+
+
+def message(records: Records, row: int) -> pb.MsgProto:
+    return gogo.decode(pb.MsgProto, records.payload(row))
+
+
+def everything(store: MessageStore, *, first: int = 1, count: int = 1 << 30, size: int = 1 << 20) -> list[pb.MsgProto]:
+    """Reads until nothing comes."""
+    found: list[pb.MsgProto] = []
+    while True:
+        records = store.read(first, count, size)
+        if not len(records):
+            return found
+        messages = [message(records, row) for row in range(len(records))]
+        assert [each.sequence for each in messages] == records.sequences.tolist()
+        assert [each.timestamp for each in messages] == records.timestamps.tolist()
+        found += messages
+        first = messages[-1].sequence + 1
