@@ -106,7 +106,9 @@ STREAMING_FLAGS: Final = (
     Flag("cluster_id", ("cid", "cluster_id"), _S, "test-cluster", "Cluster id that clients connect to"),
     Flag("store", ("st", "store"), _S, "MEMORY", "Store type: MEMORY, FILE or SQL", remark="SQL: not available yet"),
     Flag("dir", ("dir",), _S, "", "Directory of the file store"),
-    Flag("nats_server", ("ns", "nats_server"), _S, "", "URL(s) of an external NATS server, instead of the embedded one"),
+    Flag(
+        "nats_server", ("ns", "nats_server"), _S, "", "URL(s) of an external NATS server, instead of the embedded one"
+    ),
     Flag("stan_config", ("sc", "stan_config"), _S, "", "Streaming configuration file"),
     Flag("hb_interval", ("hbi", "hb_interval"), _D, "30s", "Time between two heartbeats to a client"),
     Flag("hb_timeout", ("hbt", "hb_timeout"), _D, "10s", "How long the answer to a heartbeat may take"),
@@ -137,7 +139,9 @@ LIMIT_FLAGS: Final = (
 )
 
 FILE_FLAGS: Final = (
-    Flag("file.compact_enabled", ("file_compact_enabled",), _B, "true", "Compact the logs of clients and subscriptions"),
+    Flag(
+        "file.compact_enabled", ("file_compact_enabled",), _B, "true", "Compact the logs of clients and subscriptions"
+    ),
     Flag("file.compact_frag", ("file_compact_frag",), _I, "50", "Percent of dead records for a compaction"),
     Flag("file.compact_interval", ("file_compact_interval",), _I, "300", "Seconds between two compactions of a file"),
     Flag("file.compact_min_size", ("file_compact_min_size",), _Z, "1MB", "Size of a file for a compaction"),

@@ -15,16 +15,13 @@ from stantools.errors import StantoolsError
 
 Setting = bool | int | str
 
-_BOOLS: Final = {word: value for value, words in ((True, "1 t T TRUE true True"), (False, "0 f F FALSE false False"))
-                 for word in words.split()}
-_INTEGER: Final = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
+_TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+_FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+#: An underscore may stand between two digits, or behind the base.
+_INTEGER: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)")
 _MAX_DIGITS: Final = 80
 _BY_NAME: Final = {
-    name: flag
-    for section in FLAGS
-    for flag in section.entries
-    if isinstance(flag, Flag)
-    for name in flag.names
+    name: flag for section in FLAGS for flag in section.entries if isinstance(flag, Flag) for name in flag.names
 }
 #: Options that stand for several others.
 _TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
@@ -126,9 +123,9 @@ def _set(found: CommandLine, flag: Flag, name: str, value: Setting) -> None:
 
 
 def _bool(name: str, value: str) -> bool:
-    if value not in _BOOLS:
+    if value not in _TRUE and value not in _FALSE:
         raise FlagError(f"invalid boolean value {quoted(value)} for -{name}: parse error")
-    return _BOOLS[value]
+    return value in _TRUE
 
 
 def _value(flag: Flag, name: str, value: str) -> Setting:
@@ -143,14 +140,15 @@ def _value(flag: Flag, name: str, value: str) -> Setting:
 
 
 def _integer(name: str, value: str) -> int:
-    # An underscore may stand between two digits, or behind the base.
-    plain = re.sub(r"(?<=[0-9a-fA-FxXbBoO])_(?=[0-9a-fA-F])", "", value) if value[1:2] in tuple("xXbBoO") or value[:1] == "0" else value
-    if not _INTEGER.fullmatch(plain):
+    if not _INTEGER.fullmatch(value):
         raise FlagError(f"invalid value {quoted(value)} for flag -{name}: parse error")
-    sign = -1 if plain.startswith("-") else 1
-    digits = plain.lstrip("+-")
-    base = {"x": 16, "b": 2, "o": 8}.get(digits[1:2].lower(), 8 if digits.startswith("0") else 10)
-    number = sign * int(digits[2:] if digits[1:2].isalpha() else digits, base) if len(digits) <= _MAX_DIGITS else 1 << 64
+    digits = value.lstrip("+-").replace("_", "")
+    if len(digits) > _MAX_DIGITS:
+        raise FlagError(f"invalid value {quoted(value)} for flag -{name}: value out of range")
+    base = {"x": 16, "b": 2, "o": 8}.get(digits[1:2].lower())
+    number = int(digits[2:], base) if base else int(digits, 8 if digits.startswith("0") else 10)
+    if value.startswith("-"):
+        number = -number
     if not -(1 << 63) <= number < 1 << 63:
         raise FlagError(f"invalid value {quoted(value)} for flag -{name}: value out of range")
     return number

@@ -132,7 +132,8 @@ class BrokerOptions:
         pid_file: Where to write the process id; empty without.
         ports_file_dir: Where to write the file of ports; empty without.
         config_file: File that configures NATS, as given; empty without.
-        warnings: Lines for the log at level WRN, when the server starts (without `STREAM: `).
+        warnings: Lines of the streaming logger at level WRN when the server starts.
+        nats_warnings: The same of the NATS logger; none with an external server.
         failure: Why the server cannot start: a line `Failed to start: <failure>` of the streaming logger at the level
             FTL instead of the start of the store, and exit code 1. Empty if nothing is wrong.
     """
@@ -152,6 +153,7 @@ class BrokerOptions:
     ports_file_dir: str = ""
     config_file: str = ""
     warnings: tuple[str, ...] = ()
+    nats_warnings: tuple[str, ...] = ()
     failure: str = ""
 
 

@@ -156,12 +156,12 @@ class Metrics:
 
 
 class _Groups:
-    """Gathers subscriptions by what makes progress together: a durable, a queue group, what a client has otherwise."""
+    """Gathers subscriptions under their labels: a queue group, a durable, what else a client has on a channel."""
 
     def __init__(self) -> None:
         self._members = Family("stan_subscription_members", _GAUGE, "Subscriptions that are online.")
         self._pending = Family("stan_subscription_pending_messages", _GAUGE, "Messages sent and not acknowledged.")
-        self._lag = Family("stan_subscription_lag_messages", _GAUGE, "Messages not sent yet, the furthest member's.")
+        self._lag = Family("stan_subscription_lag_messages", _GAUGE, "Messages not sent yet.")
         self._stalled = Family("stan_subscription_stalled", _GAUGE, "Subscriptions that wait for acks.")
 
     def add(self, name: str, channel: Document) -> None:
@@ -169,10 +169,12 @@ class _Groups:
         for each in channel.get("subscriptions", ()):
             queue, durable = str(each.get("queue_name", "")), str(each.get("durable_name", ""))
             client = "" if queue else str(each.get("client_id", ""))
-            numbers = groups.setdefault((client, durable, queue), [0, 0, 0, 0])
+            sent = int(each.get("last_sent", 0))
+            numbers = groups.setdefault((client, durable, queue), [0, 0, sent, 0])
             numbers[0] += not each.get("is_offline", False)
             numbers[1] += int(each.get("pending_count", 0))
-            numbers[2] = max(numbers[2], int(each.get("last_sent", 0)))
+            # A group is where its furthest member is; others each have to get everything.
+            numbers[2] = max(numbers[2], sent) if queue else min(numbers[2], sent)
             numbers[3] += bool(each.get("is_stalled", False))
         gone = max(int(channel.get("first_seq", 0)) - 1, 0)
         for (client, durable, queue), (members, pending, sent, stalled) in groups.items():

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class MonitoringOptions:
-    """Options of the monitoring server.
+class PageOptions:
+    """What the monitoring server serves; where is up to `MonitoringServer.start`.
 
     Attributes:
-        base_path: In front of the paths of the NATS server; those of the streaming server do not have it.
+        base_path: In front of the paths of the NATS server; empty or `/` for nothing. Those of the streaming server
+            do not have it.
         metrics: Serve `/metrics`.
-        page: Serve the page `/streaming/ui`.
+        live: Serve the live page `/streaming/ui`.
     """
 
     base_path: str = ""
     metrics: bool = True
-    page: bool = True
+    live: bool = True

@@ -22,7 +22,7 @@ from broker import log
 from broker.monitoring.gojson import written
 from broker.monitoring.metrics import Metrics
 from broker.monitoring.natspages import NatsPages
-from broker.monitoring.options import MonitoringOptions
+from broker.monitoring.options import PageOptions
 from broker.monitoring.query import Query
 from broker.monitoring.replies import Answer, Reply, document, not_found, problem
 from broker.monitoring.sources import NatsViews, StreamingViews
@@ -67,12 +67,12 @@ class MonitoringServer:
         self,
         nats: object | None,
         streaming: object | None,
-        options: MonitoringOptions | None = None,
+        options: PageOptions | None = None,
         *,
         nats_views: NatsViews | ModuleType | None = None,
         streaming_views: StreamingViews | ModuleType | None = None,
     ) -> None:
-        options = options or MonitoringOptions()
+        options = options or PageOptions()
         self.host = ""
         self.port = 0
         self._pages: dict[str, Page] = {}
@@ -86,8 +86,8 @@ class MonitoringServer:
             self._nats = NatsPages(nats, views_of_nats, options.base_path)
             self._pages |= self._nats.paths
         if streaming is not None:
-            self._pages |= StreamingPages(streaming, views_of_streaming, live=options.page).paths
-            if options.page:
+            self._pages |= StreamingPages(streaming, views_of_streaming, live=options.live).paths
+            if options.live:
                 self._pages |= LivePage().paths
         if options.metrics:
             self._metrics = Metrics(nats, views_of_nats, streaming, views_of_streaming)
@@ -130,7 +130,7 @@ class MonitoringServer:
             self._nats.listening = {
                 "http_host": host,
                 "http_port": 0 if tls else self.port,
-                "http_base_path": self._options.base_path,
+                "http_base_path": self._options.base_path.rstrip("/"),
                 "https_port": self.port if tls else 0,
             }
         log.NATS.info("Starting %s monitor on %s", "https" if tls else "http", _joined(host or "0.0.0.0", self.port))

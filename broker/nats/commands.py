@@ -288,9 +288,7 @@ class Commands:
                 text = subject.decode("utf-8", "replace")
                 sid = subscription.sid.decode("utf-8", "replace")
                 connection.send_error(f'Permissions Violation for Subscription to "{text}" (sid "{sid}")')
-                NATS.info(
-                    '%s - Removed sub "%s" (sid "%s") for %s - not authorized', connection, text, sid, self.who()
-                )
+                NATS.info('%s - Removed sub "%s" (sid "%s") for %s - not authorized', connection, text, sid, self.who())
             else:
                 subscription.narrowed = permit is not None and permit.narrows(subject)
 

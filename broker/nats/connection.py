@@ -64,6 +64,9 @@ class Connection(Client, asyncio.BufferedProtocol):
         ping_at: When the next one is due, monotonic ns.
         active: It sent something since it was looked at last.
         tls: The TLS connection, if it is one.
+        handshaking: The TLS handshake is under way.
+        tls_version: Version of TLS, `1.3`; empty without.
+        tls_cipher: Its cipher suite.
     """
 
     server: NatsServer = field(kw_only=True)
@@ -77,6 +80,9 @@ class Connection(Client, asyncio.BufferedProtocol):
     ping_at: int = 0
     active: bool = False
     tls: ssl.SSLObject | None = None
+    handshaking: bool = False
+    tls_version: str = ""
+    tls_cipher: str = ""
     _transport: asyncio.Transport = field(init=False)
     _connected: bool = False
     _left: bytes | bytearray = b""
@@ -120,6 +126,10 @@ class Connection(Client, asyncio.BufferedProtocol):
         self._transport = transport
         transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
         self.tls = transport.get_extra_info("ssl_object")
+        cipher = self.tls.cipher() if self.tls is not None else None
+        if self.tls is not None and cipher is not None:
+            self.tls_version = (self.tls.version() or "").removeprefix("TLSv")
+            self.tls_cipher = cipher[0]
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -132,13 +142,11 @@ class Connection(Client, asyncio.BufferedProtocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Cleans up after a connection that ended."""
-        if not self.closed:
-            self.closed = True
-            reason = Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR
-            self._ended(reason)
-        self._out.clear()
-        self._left, self._large = b"", None
+        self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self._release_stalled()
+        # Monitoring keeps closed connections for a while: they are to be small.
+        self._out, self._left, self._large, self.tls = [], b"", None, None
+        self._replies.clear()
 
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
         """Ends the connection.
@@ -153,24 +161,27 @@ class Connection(Client, asyncio.BufferedProtocol):
         if error:
             self.send_error(error)
         self.flush()
-        if self.closed:
+        # The client may have been too slow for that.
+        if not self._end(reason):
             return
-        self.closed = True
         if abort:
             self._transport.abort()
         else:
             self._transport.close()
             if self._transport.get_write_buffer_size():
                 asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
-        self._ended(reason)
 
-    def _ended(self, reason: Reason) -> None:
+    def _end(self, reason: Reason) -> bool:
+        if self.closed:
+            return False
+        self.closed = True
         self.reason, self.stop = reason, time.time_ns()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         self.commands.ended()
         self.server.ended(self)
         NATS.debug("%s - Client connection closed: %s", self, reason)
+        return True
 
     # Input
 
@@ -375,9 +386,7 @@ class Connection(Client, asyncio.BufferedProtocol):
 
     # Messages
 
-    def take(
-        self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
+    def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
         """Sends messages of a table."""
         if self.permit is not None and self.permit.responses is not None:
             self._remember_replies(buffer, frames, begin, end)
@@ -403,6 +412,10 @@ class Connection(Client, asyncio.BufferedProtocol):
         self.send(answers.message(subject, subscription.sid, payload, reply, header))
         if self.server.tracing:
             tracing.delivery(self, subscription, subject, reply, len(payload), len(header))
+
+    def recheck(self) -> None:
+        """Asks again whether the client may stay, and may have what it has."""
+        self.commands.recheck()
 
     def nobody_there(self, reply: bytes) -> None:
         """Tells the client that nobody got its request."""

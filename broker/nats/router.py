@@ -92,8 +92,9 @@ class Router:
             table = self._tables[id(permit)] = SubjectTable(permit)
         return table
 
-    def drop_tables(self) -> None:
-        """Forgets the tables of all permissions: there are new ones."""
+    def forget_permissions(self) -> None:
+        """Forgets what was derived from permissions: there are new ones."""
+        self._forget_all()
         self._tables.clear()
 
     # Interest
@@ -197,10 +198,8 @@ class Router:
         counters = origin.counters
         routes = self._routes
         for number, begin, end in spans:
-            if end - begin == 1:
-                size = int(frames[begin, PAYLOAD_SIZE])
-            else:
-                size = int(frames[begin:end, PAYLOAD_SIZE].sum())
+            single = end - begin == 1
+            size = int(frames[begin, PAYLOAD_SIZE] if single else frames[begin:end, PAYLOAD_SIZE].sum())
             counters.in_msgs += end - begin
             counters.in_bytes += size
             self.counters.in_msgs += end - begin
@@ -353,10 +352,7 @@ class Router:
             for row in range(begin, end):
                 count = self.publish_one(origin, subject, b"", block.payload(row), 0, keep=True)
             return count
-        if end - begin == 1:
-            size = int(block.sizes[begin])
-        else:
-            size = int(block.sizes[begin:end].sum())
+        size = int(block.sizes[begin] if end - begin == 1 else block.sizes[begin:end].sum())
         count = 0
         for to in route.plain:
             if not to.closed and (to.client is not origin or origin.echo):

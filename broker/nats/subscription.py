@@ -96,13 +96,14 @@ class Client(ABC):
         """Bytes that wait to be sent to it."""
         return 0
 
-    def stalls(self, origin: Client) -> None:
+    def stalls(self, origin: Client) -> None:  # noqa: B027
         """Is told who sent it something, so that it can slow it down."""
 
+    def recheck(self) -> None:  # noqa: B027
+        """Is told that permissions have changed."""
+
     @abstractmethod
-    def take(
-        self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
+    def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
         """Takes rows of a table; `size` is the sum of their payloads. Buffer and table are good for this call only."""
 
     @abstractmethod

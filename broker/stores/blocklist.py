@@ -113,6 +113,14 @@ class BlockList:
             del self._blocks[:head], self._firsts[:head]
             self._head = 0
 
+    def shrink(self, size: int) -> None:
+        """Forgets whole blocks at the front until no more than so many bytes are left, or only the last block is."""
+        place, left = self._head, self.size
+        while left > size and place + 1 < len(self._blocks):
+            left -= int(self._blocks[place].sizes.sum())
+            place += 1
+        self.drop_before(self._firsts[place])
+
     def drop_after(self, sequence: int) -> None:
         """Forgets messages at the end, so that the given one is the last."""
         if sequence >= self.last:

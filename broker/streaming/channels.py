@@ -88,7 +88,10 @@ class Channel:
         return chain(
             self.plain.values(),
             (durable for durable in self.durables.values() if not durable.active),
-            *(group.members if group.shadow is None else [*group.members, group.shadow] for group in self.groups.values()),
+            *(
+                group.members if group.shadow is None else [*group.members, group.shadow]
+                for group in self.groups.values()
+            ),
         )
 
     def find(self, inbox: bytes) -> Subscription | None:

@@ -1,4 +1,4 @@
-"""Names: of clients, channels and inboxes, and the subjects that a server listens on (protocol sections 4, 6 and 10)."""
+"""Names of clients, channels and inboxes, and a server's subjects (protocol sections 4, 6 and 10)."""
 
 from __future__ import annotations
 

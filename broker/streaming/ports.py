@@ -71,8 +71,9 @@ class Bus(Protocol):
         """Unsubscribes; the handler is not called any more."""
 
     def barrier(self, done: Callable[[], None]) -> None:
-        """Calls `done` when everything that reached NATS before has been handed to the handlers, and every `listen`
-        and `publish` before has reached NATS. May call it at once.
+        """Calls `done` when everything that reached NATS before has been handed to the handlers.
+
+        Every `listen` and `publish` before has reached NATS as well then. May call it at once.
         """
 
 
@@ -90,7 +91,10 @@ class Driver(Protocol):
     """Who calls the rules."""
 
     def commit_soon(self) -> None:
-        """Asks for a call of `StreamingServer.commit` when the input that is there now has been handed over."""
+        """Asks for a call of `StreamingServer.commit` when the input that is there now has been handed over.
+
+        What is asked for from within `commit` is another call, after new input had its turn.
+        """
 
     def wake_at(self, time: int) -> None:
         """Asks for a call of `StreamingServer.run_timers` at that time (monotonic ns); replaces an earlier wish."""

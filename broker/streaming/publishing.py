@@ -26,7 +26,7 @@ from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads, Records
+    from broker.blocks import Payloads
     from broker.streaming.channels import Channel, Channels
     from broker.streaming.clients import Clients
     from broker.streaming.context import Context

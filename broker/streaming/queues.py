@@ -15,19 +15,17 @@ class QueueGroup:
     Attributes:
         channel: What it is subscribed to.
         name: Its name; of a durable group `<durable>:<group>`.
-        durable: It is kept without members.
         members: Who gets messages; the order changes by rule 3.
         last_sent: The highest sequence that was sent to any member.
         counts: How often messages were redelivered.
         shadow: While a durable group has no members: the record of its last one, with what was pending.
     """
 
-    __slots__ = ("channel", "counts", "durable", "last_sent", "members", "name", "shadow")
+    __slots__ = ("channel", "counts", "last_sent", "members", "name", "shadow")
 
-    def __init__(self, channel: Channel, name: bytes, *, durable: bool) -> None:
+    def __init__(self, channel: Channel, name: bytes) -> None:
         self.channel = channel
         self.name = name
-        self.durable = durable
         self.members: list[Subscription] = []
         self.last_sent = 0
         self.counts: dict[int, int] = {}

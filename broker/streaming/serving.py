@@ -64,15 +64,14 @@ class Serving:
 
     def _serve(self, unit: Subscription | QueueGroup) -> None:
         if isinstance(unit, Subscription):
-            more = not self._released(unit) or self._delivery.to_subscription(unit)
-        elif all([self._released(member) for member in tuple(unit.members)]):
-            more = self._delivery.to_group(unit)
+            more = not self._release(unit) or self._delivery.to_subscription(unit)
         else:
-            more = True
+            held = [member for member in unit.members if not self._release(member)]
+            more = bool(held) or self._delivery.to_group(unit)
         if more:
             self._ready.again(unit)
 
-    def _released(self, subscription: Subscription) -> bool:
+    def _release(self, subscription: Subscription) -> bool:
         if subscription.hold is Hold.NONE or not subscription.started or not subscription.active:
             return True
         return self._redelivery.release(subscription)

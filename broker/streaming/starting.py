@@ -26,10 +26,7 @@ def last_sent(request: pb.SubscriptionRequest, messages: MessageStore, now: int)
         return behind, f"from time time='{_time(now - request.start_time_delta)}' seq={behind + 1}"
     if position == pb.SEQUENCE_START:
         asked = request.start_sequence
-        if asked > last:
-            behind = last
-        else:
-            behind = max(max(asked, first) - 1, 0)
+        behind = last if asked > last else max(max(asked, first) - 1, 0)
         return behind, f"from sequence, asked_seq={asked} actual_seq={behind + 1}"
     if position == pb.FIRST:
         behind = max(first - 1, 0)

@@ -35,6 +35,7 @@ class Subscription:
         channel: What it is subscribed to.
         state: What is stored of it.
         client: Whose it is; None while it is offline.
+        last_client_id: Whose it is or was.
         group: The queue group that it is a member of.
         pending: Sequences that were sent and not acknowledged, with the time (monotonic ns) of their redelivery.
         last_sent: The highest sequence that was ever sent to it.
@@ -55,6 +56,7 @@ class Subscription:
         "group",
         "held_from",
         "hold",
+        "last_client_id",
         "last_sent",
         "listener",
         "max_in_flight",
@@ -70,6 +72,7 @@ class Subscription:
         self.state = state
         self.group = group
         self.client: Client | None = None
+        self.last_client_id: bytes = state.client_id
         self.pending: dict[int, int] = {}
         self.last_sent: int = state.last_sent
         self.stalled = False
@@ -130,3 +133,19 @@ class Subscription:
             for sequence in done:
                 self.counts.pop(sequence, None)
         return done
+
+
+def told(what: str, subscription: Subscription, where: str = "") -> str:
+    """Returns what the log tells about a subscription (section 20.5)."""
+    state = subscription.state
+    kind = ("durable " if state.is_durable else "") + ("queue " if state.q_group else "")
+    name = ""
+    if state.q_group:
+        name = f" queue={text(state.q_group)},"
+    elif state.durable_name:
+        name = f" durable={text(state.durable_name)},"
+    return (
+        f"[Client:{text(subscription.last_client_id)}] {what} {kind}subscription, "
+        f"subject={text(subscription.channel.name)}, inbox={text(state.inbox)},{name} subid={subscription.id}"
+        + (f", sending {where}" if where else "")
+    )

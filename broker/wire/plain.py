@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Span, Stop
+from broker.wire.frames import Span, Stop
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 NAME: Final = "plain"
 
 _BLANKS: Final = b" \t"
-_LF: Final = ord("\n")
 _CR: Final = ord("\r")
+_CRLF: Final = memoryview(b"\r\n")
 #: The table counts in int32.
 _MOST: Final = (1 << 31) - 1
 _LONGEST_LINE: Final = 1 << 30
+#: So many rows are worth a copy of the buffer.
+_MANY: Final = 64
 
 _WORD: Final = rb"[ \t]++([^ \t\r\n]++)"
 _SIZE: Final = rb"[ \t]++([0-9]{1,9}+)"
@@ -44,6 +46,7 @@ _SID: Final = re.compile(rb"[0-9]{1,9}\Z")
 #: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
 #: frame at that offset has in all (0 where it cannot be told yet).
 Parsed = tuple[int, int, Stop, list[Span], int]
+#: In the order of the columns of a frame table.
 _Row = tuple[int, int, int, int, int, int, int, int]
 
 
@@ -142,7 +145,7 @@ def _parse(
             stop = Stop.FULL
             break
         if last_length and last_length <= end - at and view[at : at + len(last_line)] == last_line:
-            if view[at + last_length - 2 : at + last_length] != b"\r\n":
+            if view[at + last_length - 2 : at + last_length] != _CRLF:
                 stop = Stop.MALFORMED
                 break
             moved = at - before
@@ -170,7 +173,7 @@ def _parse(
             stop = Stop.PAYLOAD_TOO_LARGE
         elif length > end - at:
             stop, need = Stop.PARTIAL, length
-        elif view[at + length - 2 : at + length] != b"\r\n":
+        elif view[at + length - 2 : at + length] != _CRLF:
             stop = Stop.MALFORMED
         if stop is not Stop.END:
             break
@@ -239,21 +242,25 @@ def encode_messages(
         raise ValueError(f"rows {begin} to {end} lie outside")
     view = memoryview(buffer).cast("B")
     most = len(view)
+    # Parts of bytes are cheaper than parts of a view.
+    data: bytes | memoryview = bytes(view) if end - begin > _MANY else view
     parts: list[bytes | memoryview] = []
-    for row in frames[begin:end].tolist():
-        body, size, header_size = row[PAYLOAD], row[PAYLOAD_SIZE], row[HEADER_SIZE]
-        _check(row[SUBJECT], row[SUBJECT_SIZE], most)
-        _check(row[REPLY], row[REPLY_SIZE], most)
-        _check(body, size, most)
-        _check(0, header_size, size)
-        name = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]]) if subject is None else subject
-        reply = bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]]) + b" " if row[REPLY_SIZE] else b""
+    for start, length, reply, reply_size, header_size, body, size, _ in frames[begin:end].tolist():
+        if (
+            not (start >= 0 <= length and reply >= 0 <= reply_size and body >= 0 <= header_size <= size)
+            or start + length > most
+            or reply + reply_size > most
+            or body + size > most
+        ):
+            raise ValueError(f"{size} bytes at {body}, or what belongs to them, lie outside")
+        name = bytes(data[start : start + length]) if subject is None else subject
+        answer = bytes(data[reply : reply + reply_size]) + b" " if reply_size else b""
         if header_size and headers:
-            parts.append(b"HMSG %b %b %b%d %d\r\n" % (name, sid, reply, header_size, size))
+            parts.append(b"HMSG %b %b %b%d %d\r\n" % (name, sid, answer, header_size, size))
         else:
-            parts.append(b"MSG %b %b %b%d\r\n" % (name, sid, reply, size - header_size))
+            parts.append(b"MSG %b %b %b%d\r\n" % (name, sid, answer, size - header_size))
             body, size = body + header_size, size - header_size
-        parts.append(view[body : body + size])
+        parts.append(data[body : body + size])
         parts.append(b"\r\n")
     return b"".join(parts)
 
@@ -281,7 +288,8 @@ def _encode(block: Payloads, begin: int, end: int, head: bytes) -> bytes:
     most = len(view)
     parts: list[bytes | memoryview] = []
     for start, size in zip(block.starts[begin:end].tolist(), block.sizes[begin:end].tolist(), strict=True):
-        _check(start, size, most)
+        if start < 0 or start + size > most:
+            raise ValueError(f"{size} bytes at {start} lie outside")
         parts.append(b"%b%d\r\n" % (head, size))
         parts.append(view[start : start + size])
         parts.append(b"\r\n")
@@ -291,8 +299,3 @@ def _encode(block: Payloads, begin: int, end: int, head: bytes) -> bytes:
 def encode_publishes(block: Payloads, begin: int, end: int, subject: bytes) -> bytes:
     """Returns PUB frames for some payloads of a block; as `encode_block`, for the other direction."""
     return _encode(block, begin, end, b"PUB %b " % subject)
-
-
-def _check(start: int, size: int, most: int) -> None:
-    if not (0 <= start <= most and 0 <= size <= most - start):
-        raise ValueError(f"{size} bytes at {start} lie outside")

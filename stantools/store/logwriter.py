@@ -79,10 +79,19 @@ class _Log:
     Attributes:
         path: The file.
         size: Bytes of all records, without the version header: what the server tracks.
+        compacted: When it was compacted last, in seconds of the clock that compactions go by.
     """
 
     def __init__(
-        self, path: Path, root: Path, crc: Crc, rules: CompactionRules | None, *, sync: bool, buffer_size: int
+        self,
+        path: Path,
+        root: Path,
+        crc: Crc,
+        rules: CompactionRules | None,
+        *,
+        sync: bool,
+        buffer_size: int,
+        compacted: float = float("-inf"),
     ) -> None:
         self.path = path
         self._root = root
@@ -92,7 +101,7 @@ class _Log:
         self._buffer_size = buffer_size
         self._buffer: list[bytes] = []
         self._buffered = 0
-        self._compacted = float("-inf")
+        self.compacted = compacted
         with writing(path, "nothing was changed"):
             self._descriptor = os.open(path, _FLAGS, 0o666)
             try:
@@ -152,6 +161,11 @@ class _Log:
         finally:
             os.close(self._descriptor)
 
+    def abandon(self) -> None:
+        """Closes without writing what is gathered."""
+        self._forget()
+        os.close(self._descriptor)
+
     def _add(self, records: bytes) -> None:
         """Takes whole records; they are written when the buffer is full."""
         self._buffer.append(records)
@@ -188,7 +202,7 @@ class _Log:
             rules.enabled
             and (rules.min_size == 0 or self.size >= rules.min_size)
             and fragmentation >= rules.fragmentation
-            and now - self._compacted >= rules.interval
+            and now - self.compacted >= rules.interval
         )
 
     def _replace(self, prefix: str, records: Iterable[bytes], now: float | None) -> None:
@@ -213,7 +227,7 @@ class _Log:
         self._descriptor = descriptor
         self._buffer, self._buffered = [], 0
         self.size = size
-        self._compacted = time.monotonic() if now is None else now
+        self.compacted = time.monotonic() if now is None else now
         with writing(self.path, "the new file is complete but its name may not be durable"):
             fsync_directory(self.path.parent)
             if self._root != self.path.parent:
@@ -294,6 +308,7 @@ class SubsLog(_Log):
         buffer_size: Bytes that are gathered before they are written.
         records: Live records in the file, as counted when it was read (`sublog.SubsState`).
         dead: Dead records in the file.
+        compacted: When it was compacted last, for a file that is opened again.
 
     Attributes:
         records: New, Update and Msg records since the last compaction.
@@ -314,8 +329,10 @@ class SubsLog(_Log):
         buffer_size: int = 2 * 1024 * 1024,
         records: int = 0,
         dead: int = 0,
+        compacted: float = float("-inf"),
     ) -> None:
-        super().__init__(directory / SUBS_FILE, root, crc, rules, sync=sync, buffer_size=buffer_size)
+        path = directory / SUBS_FILE
+        super().__init__(path, root, crc, rules, sync=sync, buffer_size=buffer_size, compacted=compacted)
         self.records = records
         self.dead = dead
 

@@ -71,6 +71,7 @@ class Retention:
         limits: What the channel may hold.
         slices: Slices that were there before, by number, without the one that the writer goes on with.
         archive: Rename the files of removed slices to `.bak`.
+        consume: Empty the writer's list of finished slices, so that it does not grow for ever.
 
     Attributes:
         limits: As given; may be changed.
@@ -86,9 +87,11 @@ class Retention:
         slices: Iterable[SliceState] = (),
         *,
         archive: bool = False,
+        consume: bool = False,
     ) -> None:
         self.limits = limits
         self._writer = writer
+        self._consume = consume
         self._archive = archive
         self.slices = deque(slices)
         self._seen = len(writer.finished)
@@ -99,7 +102,7 @@ class Retention:
             self._count_before(self.slices[-1], -1)
         self._rows: _Rows | None = None
         self.first_sequence = self.first_timestamp = 0
-        self._catch_up()
+        self.catch_up()
         self._settle()
 
     @property
@@ -111,6 +114,11 @@ class Retention:
     def bytes(self) -> int:
         """Bytes that are left, in the server's accounting."""
         return self._before[1] + self.slices[-1].bytes - self._row_bytes if self.slices else 0
+
+    @property
+    def removed(self) -> int:
+        """Messages at the front of the oldest slice that are removed already."""
+        return self._row
 
     def enforce(self, now_ns: int) -> Removal:
         """Removes what the limits do not allow; to be called after messages were stored, and from time to time.
@@ -125,7 +133,7 @@ class Retention:
             StoreUnreadableError: An index cannot be read.
         """
         removal = Removal()
-        self._catch_up()
+        self.catch_up()
         try:
             self._drop_files(removal)
             while self.slices and self._row < self.slices[0].count:
@@ -143,7 +151,7 @@ class Retention:
         self._before[0] += sign * state.count
         self._before[1] += sign * state.bytes
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Learns of the slices that the writer has begun since the last time."""
         known = self.slices[-1].number if self.slices else None
         new = [*self._writer.finished[self._seen :], *([self._writer.current] if self._writer.current else [])]
@@ -152,6 +160,8 @@ class Retention:
                 if self.slices:
                     self._count_before(self.slices[-1], 1)
                 self.slices.append(each)
+        if self._consume:
+            self._writer.finished.clear()
         self._seen = len(self._writer.finished)
 
     def _next(self, now_ns: int) -> tuple[int, int]:

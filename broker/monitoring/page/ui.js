@@ -46,15 +46,16 @@ function unsent(channel, subscription) {
   return Math.max(channel.last_seq - Math.max(subscription.last_sent, channel.first_seq - 1), 0);
 }
 
-// What makes progress together: the members of a queue group, a durable, what a client has otherwise.
+// How far the subscription is behind that is furthest behind. A queue group is where its furthest member is.
 function lag(channel) {
-  const sent = new Map();
+  const groups = new Map();
+  let most = 0;
   for (const each of channel.subscriptions || []) {
-    const who = each.queue_name ? ["", "", each.queue_name] : [each.client_id, each.durable_name || "", ""];
-    const key = JSON.stringify(who);
-    sent.set(key, Math.min(sent.get(key) ?? Infinity, unsent(channel, each)));
+    const behind = unsent(channel, each);
+    if (each.queue_name) groups.set(each.queue_name, Math.min(groups.get(each.queue_name) ?? Infinity, behind));
+    else most = Math.max(most, behind);
   }
-  return Math.max(0, ...sent.values());
+  return Math.max(most, ...groups.values());
 }
 
 function pending(channel) {

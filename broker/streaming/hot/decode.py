@@ -14,6 +14,7 @@ Span = tuple[int, int]
 Row = tuple[int, int, int, int, int, int, int, int]
 
 _CONN_ID, _SHA256 = 6, 10
+_LAST_USUAL_TAG: Final = _CONN_ID << 3 | 2
 _ACK_SUBJECT, _ACK_SEQUENCE = 1, 2
 _MAX_TAG_BYTES, _MAX_LENGTH_BYTES, _MAX_VARINT_BYTES = 2, 5, 10
 _MAX_UINT64: Final = (1 << 64) - 1
@@ -49,7 +50,7 @@ class Pattern:
         self._middle_end = data[0] - (1 if data[1] < 0x80 else 2)
         self._middle = payload[self._guid_end : self._middle_end]
         self._tail = payload[sum(data) :]
-        if not (self._middle.endswith(b"\x2a") and sum(reply) <= self._middle_end and data[1] < 1 << 14):
+        if not (data[1] and self._middle.endswith(b"\x2a") and sum(reply) <= self._middle_end and data[1] < 1 << 14):
             self._middle = b""  # not in this order
 
     def row(self, base: int, data: Span) -> Row:
@@ -129,19 +130,37 @@ def _field(payload: bytes, position: int) -> tuple[int, int, int, int, int]:
 
 def publish_fields(payload: bytes) -> list[Span] | None:
     """Returns where the fields 1 to 6 of a PubMsg are; None if the general decoder should look."""
-    spans = [_NOTHING] * 6
+    spans = [_NOTHING] * _CONN_ID
     position = 0
+    length = len(payload)
     try:
-        while position < len(payload):
-            number, wire, size, start, position = _field(payload, position)
-            if number <= _CONN_ID or number == _SHA256:
-                if wire != 2:
+        while position < length:
+            tag = payload[position]
+            if tag <= _LAST_USUAL_TAG and tag & 7 == 2 and position + 1 < length and payload[position + 1] < 0x80:
+                number, size, start = tag >> 3, payload[position + 1], position + 2
+                position = start + size
+                if position > length or number == 0:
                     return None
-                if number <= _CONN_ID:
-                    spans[number - 1] = (start, size) if size else _NOTHING
+            else:
+                number, wire, size, start, position = _field(payload, position)
+                if (number <= _CONN_ID or number == _SHA256) and wire != 2:
+                    return None
+            if number <= _CONN_ID:
+                spans[number - 1] = (start, size) if size else _NOTHING
     except _StrangeError:
         return None
     return spans
+
+
+def whole_varint(text: bytes) -> int | None:
+    """Returns a number that takes all of the bytes, at most nine; None if it does not, or is longer."""
+    value = shift = 0
+    for byte in text:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value if shift == 7 * len(text) <= 63 else None
+    return None
 
 
 def ack_sequence(payload: bytes, channel: bytes) -> int | None:

@@ -7,6 +7,7 @@ everything that is to be refused.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,8 +15,7 @@ import numpy as np
 from broker.blocks import Payloads, Records
 from broker.streaming.hot import columns
 from broker.streaming.hot.columns import Group, Publishes, Run, Status
-from broker.streaming.hot.decode import Pattern, Row, Span, ack_sequence, publish_fields
-from broker.wire import frames as frame_columns
+from broker.streaming.hot.decode import Pattern, Row, Span, ack_sequence, publish_fields, whole_varint
 from stantools.format.crc import Crc
 from stantools.format.fieldscan import encode_varint
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
@@ -91,9 +91,9 @@ def read_publishes(
     runs: list[tuple[bytes, int]] = []
     acks: list[bytes] = []
     size = 0
-    pattern: Pattern | None = None
+    patterns: dict[bytes, Pattern] = {}  # by NATS subject, which usually names publisher and channel
     last_reply: bytes | None = None
-    for number, (_, _, reply, reply_size, header_size, start, stop, _) in enumerate(frames[begin:end].tolist()):
+    for number, (at, length, reply, reply_size, header_size, start, stop, _) in enumerate(frames[begin:end].tolist()):
         if number == capacity:
             status = Status.FULL
             break
@@ -102,6 +102,8 @@ def read_publishes(
         stop += start
         start += header_size
         payload = bytes(view[start:stop])
+        nats_subject = bytes(view[at : at + length])
+        pattern = patterns.get(nats_subject)
         row = pattern.read(payload, start) if pattern else None
         if row is None:
             spans = publish_fields(payload)
@@ -123,6 +125,7 @@ def read_publishes(
                 status = Status.UNKNOWN_CHANNEL
                 break
             pattern = Pattern(payload, client, channel, guid, answer, data)
+            patterns[nats_subject] = pattern
             row = pattern.row(start, data)
         rows.append(row)
         try:
@@ -174,7 +177,8 @@ def encode_records(
     count = len(rows)
     if not 0 <= first_sequence <= _MAX_UINT64 - count or not -(1 << 63) <= timestamp < 1 << 63:
         raise ValueError(f"sequence {first_sequence} or timestamp {timestamp} is out of range")
-    if count and not (int(rows.min()) >= 0 and int(rows.max()) < len(table)):
+    chosen = rows.tolist()
+    if count and not (min(chosen) >= 0 and max(chosen) < len(table)):
         raise ValueError("a row lies outside of the table")
     subject = b"\x12" + encode_varint(len(name)) + name if name else b""
     tail = b"\x28" + encode_varint(timestamp & _MAX_UINT64) if timestamp else b""
@@ -182,8 +186,10 @@ def encode_records(
     sequence = first_sequence
     high = b""  # the sequence without its lowest seven bits
     pieces: list[bytes] = []
+    starts: list[int] = []
     sizes: list[int] = []
-    for _, _, _, _, reply, reply_size, data, data_size in table[rows].tolist():
+    start = RECORD_HEADER_SIZE
+    for _, _, _, _, reply, reply_size, data, data_size in table[chosen].tolist():
         if sequence < 128:
             head = b"\x08%c" % sequence if sequence else b""
         else:
@@ -193,21 +199,26 @@ def encode_records(
         if not (0 <= data_size <= limit - data and data >= 0):
             _check_span(data, data_size, limit)
         body = bytes(view[data : data + data_size])
-        if data_size:
-            size = b"\x22%c" % data_size if data_size < 128 else b"\x22" + encode_varint(data_size)
-        else:
-            size = b""
+        middle = subject
         if reply_size:
             _check_span(reply, reply_size, limit)
-            size = b"\x1a%b%b%b" % (encode_varint(reply_size), view[reply : reply + reply_size], size)
-        payload = b"%b%b%b%b%b" % (head, subject, size, body, tail)
-        sizes.append(len(payload))
-        pieces += (RECORD_HEADER.pack(len(payload), function(payload)), payload)
+            middle += b"\x1a%b%b" % (encode_varint(reply_size), bytes(view[reply : reply + reply_size]))
+        if data_size:
+            middle += b"\x22%c" % data_size if data_size < 0x80 else b"\x22" + encode_varint(data_size)
+        payload = b"%b%b%b%b" % (head, middle, body, tail)
+        length = len(payload)
+        starts.append(start)
+        sizes.append(length)
+        start += length + RECORD_HEADER_SIZE
+        pieces += (RECORD_HEADER.pack(length, function(payload)), payload)
         sequence += 1
-    lengths = np.array(sizes, np.uint32)
-    ends = np.cumsum(lengths + np.uint32(RECORD_HEADER_SIZE), dtype=np.int64)
-    sequences = np.arange(count, dtype=np.uint64) + np.uint64(first_sequence)
-    return Records(b"".join(pieces), ends - lengths, lengths, sequences, np.full(count, timestamp, np.int64))
+    return Records(
+        b"".join(pieces),
+        np.array(starts, np.int64),
+        np.array(sizes, np.uint32),
+        np.arange(first_sequence, sequence, dtype=np.uint64),
+        np.full(count, timestamp, np.int64),
+    )
 
 
 def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: bytes) -> tuple[list[int], int]:
@@ -235,12 +246,8 @@ def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: byt
     for _, _, reply, reply_size, header_size, start, stop, _ in frames[begin:end].tolist():
         _check_frame(reply, reply_size, header_size, start, stop, limit)
         payload = bytes(view[start + header_size : start + stop])
-        sequence: int | None
-        if payload.startswith(usual) and len(payload) - length == 1 and payload[-1] < 0x80:
-            sequence = payload[-1]
-        elif payload.startswith(usual) and len(payload) - length == 2 and payload[-2] >= 0x80 > payload[-1]:
-            sequence = payload[-2] & 0x7F | payload[-1] << 7
-        else:
+        sequence = whole_varint(payload[length:]) if payload.startswith(usual) else None
+        if sequence is None:
             sequence = ack_sequence(payload, channel)
         if sequence is None:
             break
@@ -248,25 +255,10 @@ def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: byt
     return sequences, begin + len(sequences)
 
 
-def encode_publishes(block: Payloads, begin: int, end: int, subject: bytes) -> bytes:
-    """Returns PUB frames: rows `begin` to `end` of a block, as they are published to one subject.
-
-    Raises:
-        ValueError: A row, or what it points to, lies outside.
-    """
-    view = memoryview(block.data).cast("B")
-    _check_rows(begin, end, len(block))
-    head = b"PUB %b " % subject
-    parts: list[Buffer] = []
-    for start, size in zip(block.starts[begin:end].tolist(), block.sizes[begin:end].tolist(), strict=True):
-        _check_span(start, size, len(view))
-        parts += (head, b"%d\r\n" % size, view[start : start + size], b"\r\n")
-    return b"".join(parts)
-
-
 def _payloads(pieces: list[bytes]) -> Payloads:
-    sizes = np.array([len(piece) for piece in pieces], np.uint32)
-    return Payloads(b"".join(pieces), np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
+    sizes = [len(piece) for piece in pieces]
+    starts = [0, *accumulate(sizes)][: len(sizes)]
+    return Payloads(b"".join(pieces), np.array(starts, np.int64), np.array(sizes, np.uint32))
 
 
 def _bytes(payload: bytes, span: Span) -> bytes:

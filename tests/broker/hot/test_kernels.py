@@ -228,21 +228,6 @@ def test_acks(kernel: ModuleType) -> None:
     assert read(b"\x10\x05", channel=b"") == ([5], 1)
 
 
-def test_publishes(kernel: ModuleType) -> None:
-    pieces = [b"", b"a", b"b" * 10, b"c" * 1234]
-    sizes = np.array([len(piece) for piece in pieces], np.uint32)
-    block = Payloads(b"".join(pieces), np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
-    frames = [b"PUB s.t %d\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
-    assert kernel.encode_publishes(block, 0, 4, b"s.t") == b"".join(frames)
-    assert kernel.encode_publishes(block, 1, 3, b"s.t") == b"".join(frames[1:3])
-    assert kernel.encode_publishes(block, 2, 2, b"s.t") == b""
-    with pytest.raises(ValueError):
-        kernel.encode_publishes(block, 0, 5, b"s.t")
-    block.starts[1] = 5000
-    with pytest.raises(ValueError):
-        kernel.encode_publishes(block, 0, 4, b"s.t")
-
-
 def test_names(kernel: ModuleType) -> None:
     names = kernel.Names()
     assert names.get(b"") == -1

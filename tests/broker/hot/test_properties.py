@@ -129,6 +129,34 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
         assert found.status is Status.GOOD
 
 
+@st.composite
+def alike(draw: st.DrawFn) -> list[bytes]:
+    """Messages of one publisher, which the plain kernel reads by their likeness; some are changed in one byte."""
+    order = draw(
+        st.permutations([field(1, b"a"), None, field(3, draw(name)), field(4, draw(name)), b"", field(6, b"a")])
+    )
+    found = []
+    for number in range(draw(st.integers(2, 6))):
+        parts = []
+        for part in order:
+            if part is None:
+                part = field(2, b"g%d" % number)
+            elif not part:
+                part = field(5, draw(data))
+            parts.append(part)
+        payload = bytearray(b"".join(parts))
+        if draw(st.booleans()) and draw(st.booleans()):
+            payload[draw(st.integers(0, len(payload) - 1))] = draw(st.sampled_from([0, 1, 5, 0x22, 0x2A, 0x80, 0xFF]))
+        found.append(bytes(payload))
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(alike())
+def test_messages_that_look_alike(payloads: list[bytes]) -> None:
+    test_publishes.hypothesis.inner_test([(b"r", b"", payload) for payload in payloads], NAMES, 16)  # type: ignore[attr-defined]
+
+
 @settings(max_examples=150, deadline=None)
 @given(usual)
 def test_what_libraries_send_is_taken(payload: bytes) -> None:

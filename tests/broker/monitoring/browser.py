@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.monitoring.options import MonitoringOptions
+from broker.monitoring.options import PageOptions
 from tests.broker.monitoring.standins import Nats, Streaming, monitoring
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -52,7 +52,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 class Monitored:
     """A monitoring server on a thread of its own, for tests that block. A context manager."""
 
-    def __init__(self, streaming: Streaming, options: MonitoringOptions | None = None) -> None:
+    def __init__(self, streaming: Streaming, options: PageOptions | None = None) -> None:
         self._streaming = streaming
         self._options = options
         self._ready = threading.Event()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.monitoring.options import MonitoringOptions
+from broker.monitoring.options import PageOptions
 from broker.monitoring.server import MonitoringServer
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
@@ -218,7 +218,7 @@ class Nats:
 async def monitoring(
     streaming: Streaming | None = None,
     nats: Nats | None = None,
-    options: MonitoringOptions | None = None,
+    options: PageOptions | None = None,
     tls: Any = None,
 ) -> AsyncIterator[MonitoringServer]:
     """A monitoring server on a free port, for servers that are not there."""

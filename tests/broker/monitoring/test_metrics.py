@@ -78,6 +78,17 @@ def test_messages_that_are_gone_are_no_lag() -> None:
     assert value(found, "stan_subscription_lag_messages", durable="other", **labels) == 0
 
 
+def test_plain_subscriptions_of_a_client_each_have_to_get_everything() -> None:
+    streaming = Streaming()
+    channel = streaming.documents["channelsz"]["channels"][1]
+    plain = {name: each for name, each in SUBSCRIPTION.items() if name != "durable_name"}
+    channel["subscriptions"] = [plain | {"last_sent": 7}, plain | {"last_sent": 5}, plain | {"last_sent": 6}]
+    _, found = scrape(streaming)
+    labels = {"channel": "orders.eu", "client_id": "app-1", "durable": "", "queue": ""}
+    assert value(found, "stan_subscription_lag_messages", **labels) == 2
+    assert value(found, "stan_subscription_members", **labels) == 3
+
+
 def test_members_of_a_group_are_one() -> None:
     streaming = Streaming()
     channel = streaming.documents["channelsz"]["channels"][1]

@@ -71,6 +71,8 @@ def test_channels_clients_rates_and_lag_live(browser: Any) -> None:
         assert cells(browser, "orders.eu")[8] == "64"
         assert "up 2s" in text(browser, "#about")
         assert complaints(browser) == []
+        asked = browser.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
+        assert all(each.startswith(f"http://127.0.0.1:{monitored.port}/") for each in asked), asked
 
 
 def test_subscriptions_of_a_channel_are_shown_on_a_click(browser: Any) -> None:

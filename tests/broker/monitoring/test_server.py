@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.monitoring.options import MonitoringOptions
+from broker.monitoring.options import PageOptions
 from broker.monitoring.server import MonitoringError, MonitoringServer
 from broker.nats.options import TLSOptions
 from tests.broker.monitoring.standins import Got, Nats, Streaming, get, monitoring
@@ -23,7 +23,7 @@ def ask(
     target: str,
     streaming: Streaming | None = None,
     nats: Nats | None = None,
-    options: MonitoringOptions | None = None,
+    options: PageOptions | None = None,
     method: str = "GET",
     body: bytes = b"",
 ) -> Got:
@@ -189,7 +189,7 @@ def test_endpoints_of_nats() -> None:
 
 def test_base_path_is_for_nats_only() -> None:
     async def asking() -> None:
-        async with monitoring(options=MonitoringOptions(base_path="/nats/")) as server:
+        async with monitoring(options=PageOptions(base_path="/nats/")) as server:
             for target, status in (
                 ("/nats/varz", 200),
                 ("/nats", 200),
@@ -207,9 +207,7 @@ def test_base_path_is_for_nats_only() -> None:
 
 def test_parts_can_be_left_out() -> None:
     async def asking() -> None:
-        server = MonitoringServer(
-            None, object(), MonitoringOptions(metrics=False, page=False), streaming_views=Streaming()
-        )
+        server = MonitoringServer(None, object(), PageOptions(metrics=False, live=False), streaming_views=Streaming())
         await server.start("127.0.0.1", -1)
         for target in ("/varz", "/metrics", "/streaming/ui"):
             assert (await get(server.port, target)).status == 404

@@ -1,0 +1,115 @@
+"""The bus to the NATS server in this process."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from broker.nats.internal import InternalClient
+from broker.nats.subscription import Subscription
+from broker.streaming.ports import Answer, Outcome, Role
+from broker.wire.subjects import valid_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.blocks import Payloads
+    from broker.nats.auth import Credentials
+    from broker.nats.server import NatsServer
+    from broker.wire.frames import Handler
+
+#: In the order in which they connect (protocol section 1.3).
+ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)
+
+_SECOND: Final = 1_000_000_000
+
+# Inboxes come from clients, and the same ones again and again.
+is_subject: Final = lru_cache(maxsize=8192)(valid_subject)
+
+
+def client_name(cluster_id: bytes, role: Role) -> str:
+    """Returns what the streaming server's connections are called."""
+    return f"_NSS-{cluster_id.decode(errors='replace')}-{role.value}"
+
+
+class EmbeddedBus:
+    """A `broker.streaming.ports.Bus` on clients that live in the server.
+
+    Args:
+        server: The server; it need not listen yet.
+        cluster_id: Names the connections.
+        partitions: Open the connection for partitioning, too.
+        credentials: Who the connections are, where the server asks.
+
+    Raises:
+        AuthorizationError: The server refuses them.
+    """
+
+    def __init__(
+        self,
+        server: NatsServer,
+        cluster_id: bytes,
+        *,
+        partitions: bool = False,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._server = server
+        self._clients: dict[Role, InternalClient] = {}
+        for role in (*ROLES, Role.PARTITIONS) if partitions else ROLES:
+            self._clients[role] = server.internal_client(client_name(cluster_id, role), credentials)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a message may have."""
+        return self._server.options.max_payload
+
+    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+        """Publishes one message. An inbox that is no subject is as good as one where nobody listens."""
+        if is_subject(subject):
+            self._clients[role].publish(subject, payload, reply)
+        return True
+
+    def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
+        """Publishes rows of a block, one message each."""
+        if is_subject(subject):
+            self._clients[role].publish_block(subject, block, begin, end)
+        return True
+
+    def request(
+        self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
+    ) -> None:
+        """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
+
+        def answered(found: bytes | None, no_responders: bool) -> None:
+            if found is not None:
+                answer(Answer(Outcome.REPLY, found))
+            else:
+                answer(Answer(Outcome.NO_RESPONDERS if no_responders else Outcome.TIMEOUT))
+
+        if not is_subject(subject):
+            subject = b""  # nobody can be there
+        self._clients[role].request(subject, payload, timeout / _SECOND, answered)
+
+    def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
+        """Subscribes.
+
+        Raises:
+            ValueError: The subject is not valid.
+            PermissionError: The server does not allow it.
+        """
+        return self._clients[role].subscribe(subject, handler)
+
+    def unlisten(self, subscription: object) -> None:
+        """Unsubscribes."""
+        assert isinstance(subscription, Subscription)
+        assert isinstance(subscription.client, InternalClient)
+        subscription.client.unsubscribe(subscription)
+
+    def barrier(self, done: Callable[[], None]) -> None:
+        """Calls `done` when what reached the server before has been handed over: mostly at once."""
+        self._clients[Role.GENERAL].barrier(done)
+
+    def close(self) -> None:
+        """Disconnects."""
+        for client in self._clients.values():
+            client.close()

@@ -1,0 +1,231 @@
+"""One TCP connection to a NATS server: from its first byte to its loss.
+
+What comes is parsed in the read buffer, many messages at a time, and handed over from there. What goes out within one
+turn of the event loop leaves in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.log import NATS
+from broker.wire import messages
+from broker.wire.frames import Stop, frame_table
+from broker.wire.operations import Err, Info, Malformed, NeedMore, Ping, Pong
+
+if TYPE_CHECKING:
+    import ssl
+
+    from broker.wire.frames import Handler
+
+_READ_SIZE: Final = 1 << 18
+_ROWS: Final = 1024
+#: A message that is announced larger is no message: NATS servers allow 64 MiB at most.
+_MAX_MESSAGE: Final = 64 << 20
+#: Bytes that may wait for a server that does not read.
+_MAX_PENDING: Final = 64 << 20
+
+
+class Listener(Protocol):
+    """Whom a session tells."""
+
+    #: By the number of the subscription.
+    handlers: dict[int, Handler]
+
+    def informed(self, info: dict[str, Any]) -> None:
+        """The server told something about itself."""
+
+    def refused(self, text: str) -> None:
+        """The server sent an error."""
+
+    def lost(self, session: Session, reason: str) -> None:
+        """The connection is no more. Comes once."""
+
+
+class Session(asyncio.BufferedProtocol):
+    """A connection; whoever made it waits for `greeting` first.
+
+    Args:
+        listener: Whom to tell.
+
+    Attributes:
+        greeting: What the server said first.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._transport: Any = None
+        self._buffer = bytearray(_READ_SIZE)
+        self._begin = self._end = 0
+        self._frames = frame_table(_ROWS)
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._flushing: asyncio.Handle | None = None
+        self._pongs: deque[Callable[[bool], None]] = deque()
+        self._reason = ""
+        self._closed = False
+
+    # Going out
+
+    @property
+    def writable(self) -> bool:
+        """Whether more can be sent."""
+        return not self._closed and self._out_size + self._transport.get_write_buffer_size() < _MAX_PENDING
+
+    def write(self, frames: bytes) -> None:
+        """Sends frames at the end of this turn of the loop."""
+        if self._closed:
+            return
+        self._out.append(frames)
+        self._out_size += len(frames)
+        if self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        if self._out and not self._closed:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+        self._out_size = 0
+
+    def ping(self, done: Callable[[bool], None]) -> None:
+        """Calls `done` with True when the server answered, with False when the connection was lost before."""
+        if self._closed:
+            self._loop.call_soon(done, False)
+            return
+        self._pongs.append(done)
+        self.write(messages.PING)
+
+    async def pong(self) -> bool:
+        """Pings, and waits for the answer; False if the connection was lost before."""
+        answered: asyncio.Future[bool] = self._loop.create_future()
+
+        def done(good: bool) -> None:
+            if not answered.done():
+                answered.set_result(good)
+
+        self.ping(done)
+        return await answered
+
+    @property
+    def unanswered(self) -> int:
+        """Pings without an answer yet."""
+        return len(self._pongs)
+
+    async def secure(self, context: ssl.SSLContext, name: str) -> None:
+        """Turns to TLS.
+
+        Raises:
+            OSError: The handshake failed.
+        """
+        self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+        if self._transport is None:
+            raise ConnectionResetError("the connection was closed")
+
+    def close(self, reason: str = "") -> None:
+        """Sends what waits, and closes."""
+        self._reason = self._reason or reason
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Closes at once."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Coming in
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Is called by the event loop."""
+        self._transport = transport
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """Is called by the event loop."""
+        if self._closed:
+            return
+        self._closed = True
+        reason = self._reason or (str(problem) if problem else "EOF")
+        if not self.greeting.done():
+            self.greeting.set_exception(ConnectionResetError(reason))
+            self.greeting.exception()  # nobody may wait for it
+        pongs, self._pongs = self._pongs, deque()
+        self._listener.lost(self, reason)
+        for done in pongs:
+            done(False)
+
+    def get_buffer(self, hint: int) -> bytearray | memoryview:
+        """Is called by the event loop: where to read to."""
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        """Is called by the event loop: so many bytes came."""
+        self._end += count
+        needed = self._parse()
+        kept = self._end - self._begin
+        # What is left of an incomplete frame moves to the start of the buffer; of a larger one if it will not fit.
+        if kept and max(needed, kept + 1) > len(self._buffer):
+            larger = bytearray(max(needed, 2 * kept))
+            larger[:kept] = memoryview(self._buffer)[self._begin : self._end]
+            self._buffer = larger
+        elif kept and self._begin:
+            self._buffer[:kept] = self._buffer[self._begin : self._end]
+        elif not kept and len(self._buffer) > _READ_SIZE:
+            self._buffer = bytearray(_READ_SIZE)
+        self._begin, self._end = 0, kept
+
+    def _parse(self) -> int:
+        """Handles all frames that are complete. Returns how many bytes the next one has, 0 if that is not known."""
+        while self._begin < self._end and not self._closed:
+            rows, self._begin, stop, spans, needed = messages.parse_messages(
+                self._buffer, self._begin, self._end, self._frames, messages.MAX_LINE, _MAX_MESSAGE
+            )
+            if rows:
+                self._hand_over(spans)
+            if stop is Stop.PARTIAL:
+                return needed
+            if stop is Stop.OTHER:
+                event, self._begin = messages.parse_answer(self._buffer, self._begin, self._end, messages.MAX_LINE)
+                if isinstance(event, NeedMore):
+                    return 0
+                self._take(event)
+            elif stop not in (Stop.END, Stop.FULL):
+                self.abort("nats: Parse Error")
+                self._begin = self._end
+        return 0
+
+    def _hand_over(self, spans: list[tuple[int, int, int]]) -> None:
+        for sid, begin, end in spans:
+            handler = self._listener.handlers.get(sid)
+            if handler is None:
+                continue  # was on its way when it was unsubscribed
+            try:
+                handler(self._buffer, self._frames, begin, end)
+            except Exception as problem:
+                NATS.error("Error in a handler: %r", problem)
+                NATS.debug("Details", exc_info=True)
+
+    def _take(self, event: object) -> None:
+        match event:
+            case Ping():
+                self.write(messages.PONG)
+            case Pong():
+                if self._pongs:
+                    self._pongs.popleft()(True)
+            case Info(fields):
+                if self.greeting.done():
+                    self._listener.informed(fields)
+                else:
+                    self.greeting.set_result(fields)
+            case Err(text):
+                self._reason = text = f"nats: {text.strip().strip(chr(39))}"
+                self._listener.refused(text)
+            case Malformed():
+                self.abort("nats: Parse Error")
+                self._begin = self._end

@@ -1,0 +1,122 @@
+"""The table of limits that a server logs when it starts (operations section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from stantools.store.directory import subject_matches
+from stantools.store.limits import (
+    DEFAULT_MAX_CHANNELS,
+    ChannelLimits,
+    PatternLimits,
+    StoreLimits,
+    format_duration,
+)
+
+_SMALLEST_WIDTH: Final = 34
+_VALUE: Final = 13
+_TITLE: Final = " List of Channels "
+_LIST_LABEL: Final = 14
+#: Label, field of the limits, and how its value is shown.
+_LIMITS: Final = (
+    ("Subscriptions", "max_subs"),
+    ("Messages", "max_msgs"),
+    ("Bytes", "max_bytes"),
+    ("Age", "max_age_ns"),
+    ("Inactivity", "max_inactivity_ns"),
+)
+
+
+def limits_table(
+    max_channels: int, channel: ChannelLimits, per_channel: Mapping[str, PatternLimits]
+) -> tuple[str, ...]:
+    """Returns the lines of the table.
+
+    Args:
+        max_channels: Channels.
+        channel: What a channel may hold that no pattern names.
+        per_channel: What names and patterns set.
+
+    Raises:
+        UsageError: The limits are wrong, see `stantools.store.limits.StoreLimits`.
+    """
+    limits = StoreLimits(max_channels, channel, per_channel)
+    lines = ["---------- Store Limits ----------"]
+    lines.append(_global_line("Channels:        ", _shown("", max_channels), max_channels == DEFAULT_MAX_CHANNELS))
+    lines.append("--------- Channels Limits --------")
+    for label, name in _LIMITS:
+        value, default = getattr(channel, name), getattr(ChannelLimits(), name)
+        lines.append(_global_line(f"  {label:<13}: ", _shown(name, value), value == default))
+    listed = _channel_lines(limits)
+    width = max(_SMALLEST_WIDTH, *(len(line) for line in listed)) if listed else _SMALLEST_WIDTH
+    if listed:
+        left = (width - len(_TITLE)) // 2
+        lines.append(f"{'-' * left}{_TITLE}{'-' * (width - left - len(_TITLE))}")
+    return (*lines, *listed, "-" * width)
+
+
+def format_bytes(size: int) -> str:
+    """Formats a size: `512 B`, `976.56 MB`."""
+    if size < 1024:
+        return f"{size} B"
+    value, unit = size / 1024, 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{value:.2f} {_UNITS[unit]}"
+
+
+_UNITS: Final = ("KB", "MB", "GB", "TB", "PB", "EB")
+
+
+def _global_line(label: str, value: str, is_default: bool) -> str:
+    return f"{label}{value:>{_VALUE}}{' *' if is_default else ''}"
+
+
+def _shown(name: str, value: int) -> str:
+    if value == 0:
+        return "unlimited"
+    if name == "max_bytes":
+        return format_bytes(value)
+    return format_duration(value) if name.endswith("_ns") else str(value)
+
+
+def _channel_lines(limits: StoreLimits) -> list[str]:
+    names = sorted(limits.per_channel, key=lambda name: (*_breadth(name),))
+    if not names:
+        return []
+    deepest = max(name.count(".") + 1 for name in names)
+    lines = []
+    for name, wider in _tree(names):
+        indent = " " * len(wider)
+        own = limits.limits_for(name)
+        parent = limits.limits_for(wider[-1]) if wider else limits.channel
+        lines.append(f"{indent}{name}")
+        for label, field in _LIMITS:
+            value = getattr(own, field)
+            if value != getattr(parent, field):
+                blanks = " " * (deepest - len(wider))
+                lines.append(f"{indent} |-> {label:<{_LIST_LABEL}}{blanks}{_shown(field, value):>{_VALUE}}")
+    return lines
+
+
+def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
+    """Returns each name with the broader ones, broadest first; names follow the one that is directly broader."""
+    found: list[tuple[str, list[str]]] = []
+    broader = {name: [other for other in names if other != name and subject_matches(other, name)] for name in names}
+
+    def visit(parent: str | None) -> None:
+        for name in names:
+            if (broader[name][-1] if broader[name] else None) == parent:
+                found.append((name, broader[name]))
+                visit(name)
+
+    visit(None)
+    return found
+
+
+def _breadth(name: str) -> list[tuple[int, str]]:
+    """Sorts `>` before `*` before literals at each token; literals by their text."""
+    ranks = {">": 0, "*": 1}
+    return [(ranks.get(token, 2), "" if token in ranks else token) for token in name.split(".")]

@@ -1,0 +1,231 @@
+"""Who may connect to the NATS server, from a configuration file (operations section 8)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import replace
+from typing import Final
+
+from broker.config.catalogue import AUTHORIZATION_KEYS, USER_KEYS, Kind
+from broker.config.durations import parse_duration
+from broker.config.problems import Problems
+from broker.config.values import ConfigurationError, Node, go_type, kind, quoted, text
+from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
+
+_KEYS: Final = {name: key.to for key in AUTHORIZATION_KEYS for name in key.names}
+_USER_KEYS: Final = {name: key.to for key in USER_KEYS for name in key.names}
+_CONNECTION_TYPES: Final = frozenset(("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS"))
+_PUBLISH: Final = frozenset(("pub", "publish", "import"))
+_SUBSCRIBE: Final = frozenset(("sub", "subscribe", "export"))
+_RESPONSES: Final = frozenset(("publish_allow_responses", "allow_responses"))
+_NKEY_SIZE: Final = 56
+_USER_PREFIX: Final = 20 << 3
+_SECOND: Final = 1e9
+
+
+def read_authorization(problems: Problems, node: Node) -> Authorization:
+    """Reads the map `authorization`; the time-out is 0 if it says nothing about it."""
+    found = Authorization(timeout=0.0)
+    if problems.map(node) is None:
+        return found
+    users: tuple[User, ...] | None = None
+    for name, entry in problems.known(node, _KEYS):
+        to = _KEYS[name]
+        if to == "users":
+            users = _users(problems, entry)
+        elif to == "default_permissions":
+            found = replace(found, default_permissions=_permissions(problems, entry))
+        elif to == "timeout":
+            found = replace(found, timeout=_seconds(problems, entry))
+        elif isinstance(value := problems.value(entry, Kind.STRING), str):
+            if to == "user":
+                found = replace(found, user=value)
+            elif to == "password":
+                found = replace(found, password=value)
+            else:
+                found = replace(found, token=value)
+    if found.token and (found.user or found.password):
+        problems.error(node, "Cannot have a user/pass and token")
+    if users is None:
+        return found
+    if found.user:
+        problems.error(node, "Can not have a single user/pass and a users array")
+    if found.token:
+        problems.error(node, "Can not have a token and a users array")
+    seen: set[str] = set()
+    for user in users:
+        identity = user.nkey or user.name
+        if identity in seen:
+            problems.error(node, f"Duplicate user {quoted(identity)} detected")
+        seen.add(identity)
+    default = found.default_permissions
+    return replace(found, users=tuple(replace(user, permissions=user.permissions or default) for user in users))
+
+
+def _seconds(problems: Problems, node: Node) -> float:
+    """Reads a number of seconds; 0 stands for the default."""
+    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return float(node.value)
+    if isinstance(node.value, str):
+        try:
+            return parse_duration(node.value) / _SECOND
+        except ConfigurationError:
+            pass
+    problems.warn(node, f"timeout is ignored: {text(node)} is no number of seconds")
+    return 0.0
+
+
+def _users(problems: Problems, node: Node) -> tuple[User, ...]:
+    if not isinstance(node.value, list):
+        problems.error(node, f"Expected users field to be an array, got {text(node)}")
+        return ()
+    found = []
+    for each in node.value:
+        if not isinstance(each.value, dict):
+            problems.error(each, f"Expected user entry to be a map/struct, got {text(each)}")
+        else:
+            found.append(_user(problems, each))
+    return tuple(found)
+
+
+def _user(problems: Problems, node: Node) -> User:
+    user = User()
+    place = node
+    for name, entry in problems.known(node, _USER_KEYS):
+        place = entry
+        to = _USER_KEYS[name]
+        if to == "permissions":
+            user = replace(user, permissions=_permissions(problems, entry))
+        elif to == "allowed_connection_types":
+            _connection_types(problems, entry)
+        elif isinstance(value := problems.value(entry, Kind.STRING), str):
+            if to == "user":
+                user = replace(user, name=value)
+            elif to == "password":
+                user = replace(user, password=value)
+            else:
+                user = replace(user, nkey=value)
+    if user.nkey and not is_user_nkey(user.nkey):
+        problems.error(place, "Not a valid public nkey for a user")
+    elif user.nkey and (user.name or user.password):
+        problems.error(place, "Nkey users do not take usernames or passwords")
+    elif not user.nkey and not user.name:
+        problems.error(place, "User entry requires a user")
+    return user
+
+
+def _connection_types(problems: Problems, node: Node) -> None:
+    types = [each.upper() for each in problems.words(node)]
+    wrong = [each for each in types if each not in _CONNECTION_TYPES]
+    if wrong:
+        problems.error(node, f"invalid connection types [{' '.join(quoted(each) for each in wrong)}]")
+    elif types and "STANDARD" not in types:
+        problems.unavailable.append(f"{node.place}: a user that may connect only by {', '.join(types)}")
+
+
+def _permissions(problems: Problems, node: Node) -> Permissions:
+    if not isinstance(node.value, dict):
+        problems.error(node, f"Expected permissions to be a map/struct, got {text(node)}")
+        return Permissions()
+    found = Permissions()
+    for name, entry in node.value.items():
+        lower = name.lower()
+        if lower in _PUBLISH:
+            found = replace(found, publish=_subjects(problems, entry))
+        elif lower in _SUBSCRIBE:
+            found = replace(found, subscribe=_subjects(problems, entry))
+        elif lower in _RESPONSES:
+            found = replace(found, responses=_responses(problems, entry))
+        elif not entry.used:
+            problems.error(entry, f"Unknown field {quoted(name)} parsing permissions")
+    if found.responses is not None and found.publish.allow is None:
+        # Whoever may answer may not publish anything else that is not allowed expressly.
+        found = replace(found, publish=replace(found.publish, allow=()))
+    return found
+
+
+def _subjects(problems: Problems, node: Node) -> SubjectPermission:
+    if not isinstance(node.value, dict):
+        return SubjectPermission(allow=_subject_list(problems, node))
+    found = SubjectPermission()
+    for name, entry in node.value.items():
+        if name.lower() == "allow":
+            found = replace(found, allow=_subject_list(problems, entry))
+        elif name.lower() == "deny":
+            found = replace(found, deny=_subject_list(problems, entry))
+        elif not entry.used:
+            problems.error(
+                entry,
+                f"Unknown field name {quoted(name)} parsing subject permissions, only 'allow' or 'deny' are permitted",
+            )
+    return found
+
+
+def _subject_list(problems: Problems, node: Node) -> tuple[bytes, ...]:
+    if isinstance(node.value, str):
+        named = [node]
+    elif isinstance(node.value, list):
+        named = node.value
+    else:
+        kind_name = go_type(node.value)
+        problems.error(node, f"Expected subject permissions to be a subject, or array of subjects, got {kind_name}")
+        return ()
+    found = []
+    for each in named:
+        if not isinstance(each.value, str):
+            problems.error(each, "Subject in permissions array cannot be cast to string")
+        elif not is_permission_subject(each.value):
+            problems.error(each, f"subject {quoted(each.value)} is not a valid subject")
+        else:
+            found.append(each.value.encode("utf-8", "surrogateescape"))
+    return tuple(found)
+
+
+def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
+    if isinstance(node.value, bool):
+        return ResponsePermission() if node.value else None
+    found = ResponsePermission()
+    if not isinstance(node.value, dict):
+        problems.error(node, "error parsing response permissions, expected a boolean or a map")
+        return found
+    for name, entry in node.value.items():
+        if name.lower() in ("max", "max_msgs", "max_messages", "max_responses"):
+            number = problems.value(entry, Kind.INT)
+            if isinstance(number, int) and number != 0:
+                found = replace(found, max_msgs=number)
+        elif name.lower() in ("expires", "expiration", "ttl"):
+            if kind(entry.value) != "string":
+                problems.error(entry, "error parsing expires, not a duration string")
+                continue
+            try:
+                expires = parse_duration(str(entry.value)) / _SECOND
+            except ConfigurationError as problem:
+                problems.error(entry, f"error parsing expires: {problem.message}")
+                continue
+            found = replace(found, expires=expires or found.expires)
+        elif not entry.used:
+            problems.error(entry, f"unknown field {quoted(name)}")
+    return found
+
+
+def is_permission_subject(text: str) -> bool:
+    """Tells whether a text is a subject with wildcards, maybe with a queue behind a blank."""
+    parts = text.split()
+    return 1 <= len(parts) <= 2 and all(_is_pattern(part) for part in parts) and text == text.strip()
+
+
+def _is_pattern(subject: str) -> bool:
+    tokens = subject.split(".")
+    return all(tokens) and ">" not in tokens[:-1]
+
+
+def is_user_nkey(text: str) -> bool:
+    """Tells whether a text is the public nkey of a user: prefix, key and checksum are right."""
+    if len(text) != _NKEY_SIZE or not text.startswith("U"):
+        return False
+    try:
+        raw = base64.b32decode(text)
+    except (binascii.Error, ValueError):
+        return False
+    return raw[0] == _USER_PREFIX and int.from_bytes(raw[-2:], "little") == binascii.crc_hqx(raw[:-2], 0)

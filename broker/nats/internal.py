@@ -1,0 +1,281 @@
+"""Clients that live in this process: the streaming server's own connections.
+
+What sockets publish is handed to their handlers at once, in the read that brought it. What they send each other waits
+in a mailbox until that is over, so that a handler is never called from within a handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from broker.log import NATS
+from broker.nats.auth import Credentials, Identity
+from broker.nats.identity import token
+from broker.nats.subscription import Client, Subscription
+from broker.wire import subjects
+from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads
+    from broker.nats.server import NatsServer
+    from broker.wire.frames import Frames, Handler
+    from stantools.format.envelope import Buffer
+
+#: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
+Callback = Callable[[bytes | None, bool], None]
+
+#: Things handed over in a row before the event loop gets a turn.
+_TURN: Final = 10_000
+_PREFIX: Final = b"_INBOX."
+
+
+class Mailbox:
+    """What the clients in this process have sent each other, and what waits for it to be handed over."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._draining = False
+        self._timer: asyncio.Handle | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, action: Callable[[], None]) -> None:
+        """Adds something to be done."""
+        self._waiting.append(action)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.drain()
+
+    def drain(self) -> None:
+        """Does what waits, including what comes up meanwhile, with a bound."""
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            for _ in range(_TURN):
+                if not self._waiting:
+                    return
+                action = self._waiting.popleft()
+                try:
+                    action()
+                except Exception as problem:
+                    NATS.error("Error in a handler: %r", problem)
+                    NATS.debug("Details", exc_info=True)
+        finally:
+            self._draining = False
+            if self._waiting and self._timer is None:
+                self._timer = asyncio.get_running_loop().call_soon(self._due)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    callback: Callback
+    timer: asyncio.TimerHandle
+
+
+@dataclass(slots=True, eq=False)
+class InternalClient(Client):
+    """A client in this process.
+
+    Attributes:
+        server: Whose client.
+        mailbox: What it was sent from within this process.
+        identity: Who it is.
+        credentials: What it said about that.
+        on_closed: Called if the server ends the connection: after a reload it may not stay.
+    """
+
+    server: NatsServer = field(kw_only=True)
+    mailbox: Mailbox = field(kw_only=True)
+    identity: Identity = field(default_factory=Identity)
+    credentials: Credentials = field(default_factory=Credentials)
+    on_closed: Callable[[], None] | None = None
+    _sids: int = 0
+    _inbox: bytes = b""
+    _requests: dict[bytes, _Request] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.headers = True
+        self.host = "127.0.0.1"
+        self.lang = "python"
+        self.version = self.server.version
+
+    def __str__(self) -> str:
+        return f"{self.name} - cid:{self.cid}"
+
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> Subscription:
+        """Subscribes. What sockets publish is handed over in the read that brought it.
+
+        Args:
+            subject: Subject, possibly with wildcards.
+            handler: Takes rows of a table; buffer and table are good for the time of the call only.
+            queue: Queue group; empty for none.
+
+        Raises:
+            ValueError: The subject is not valid.
+            PermissionError: The user may not subscribe to it.
+        """
+        if not subjects.valid_pattern(subject):
+            raise ValueError(f"nats: invalid subject {subject!r}")
+        if self.permit is not None and not self.permit.may_subscribe(subject, queue):
+            text = subject.decode(errors="replace")
+            NATS.error('%s - Subscription Violation - User "%s", Subject "%s"', self, self.user, text)
+            raise PermissionError(f'nats: Permissions Violation for Subscription to "{text}"')
+        self._sids += 1
+        subscription = Subscription(self, b"%d" % self._sids, subject, queue, handler)
+        subscription.narrowed = self.permit is not None and self.permit.narrows(subject)
+        self.server.router.subscribe(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Ends a subscription; its handler is not called any more."""
+        self.server.router.unsubscribe(subscription)
+
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> int:
+        """Publishes one message.
+
+        Args:
+            subject: Where to. Empty: nothing happens.
+            payload: The message.
+            reply: Subject for answers.
+            header: Header block with its empty line; empty for none.
+
+        Returns:
+            How many clients get it; 0 as well if it is not allowed or too large.
+        """
+        size = len(header) + len(payload)
+        if self.closed or not subject or not self._may_publish(subject, size):
+            return 0
+        self._sent(1, size)
+        return self.server.router.publish_one(self, subject, reply, header + payload, len(header))
+
+    def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> int:
+        """Publishes payloads `begin` to `end` of a block, one message each. Nothing refers to the block afterwards.
+
+        Returns:
+            How many clients get them.
+        """
+        if self.closed or not subject or begin >= end or not self._may_publish(subject, 0):
+            return 0
+        size = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].sum())
+        self._sent(end - begin, size)
+        return self.server.router.publish_block(self, subject, block, begin, end)
+
+    def _may_publish(self, subject: bytes, size: int) -> bool:
+        if self.permit is not None and not self.permit.may_publish(subject):
+            text = subject.decode(errors="replace")
+            NATS.error('%s - Publish Violation - User "%s", Subject "%s"', self, self.user, text)
+            return False
+        if size > self.server.options.max_payload:
+            NATS.error("%s - maximum payload exceeded: %d vs %d", self, size, self.server.options.max_payload)
+            return False
+        return True
+
+    def _sent(self, count: int, size: int) -> None:
+        self.last_activity = time.time_ns()
+        for counters in (self.counters, self.server.router.counters):
+            counters.in_msgs += count
+            counters.in_bytes += size
+
+    def request(self, subject: bytes, payload: bytes, timeout_seconds: float, callback: Callback) -> None:
+        """Publishes with a reply subject of its own and reports the first answer, later than this call.
+
+        Args:
+            subject: Where to.
+            payload: The message.
+            timeout_seconds: How long to wait.
+            callback: Gets the payload and False; None and True if nobody is there; None and False if the time is up.
+        """
+        if not self._inbox:
+            self._inbox = _PREFIX + token(22) + b"."
+            self.subscribe(self._inbox + b"*", self._answered)
+        reply = token(8)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_seconds, self._finish, reply, None, False)
+        self._requests[reply] = _Request(callback, timer)
+        if not self.publish(subject, payload, self._inbox + reply):
+            self.mailbox.put(lambda: self._finish(reply, None, True))
+
+    def _answered(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        view = memoryview(buffer)
+        for start, size, _, _, header, at, length, _ in frames[begin:end].tolist():
+            reply = bytes(view[start : start + size])[len(self._inbox) :]
+            payload = bytes(view[at + header : at + length])
+            nobody = not payload and bytes(view[at : at + min(header, 12)]) == b"NATS/1.0 503"
+            self._finish(reply, None if nobody else payload, nobody)
+
+    def _finish(self, reply: bytes, payload: bytes | None, nobody: bool) -> None:
+        request = self._requests.pop(reply, None)
+        if request is not None:
+            request.timer.cancel()
+            request.callback(payload, nobody)
+
+    def barrier(self, done: Callable[[], None]) -> None:
+        """Calls `done` when all that was published before, by whomever in this process, was handed over."""
+        if self.mailbox:
+            self.mailbox.put(done)
+        else:
+            done()
+
+    def close(self) -> None:
+        """Disconnects. Requests that wait are dropped without a word."""
+        if self.closed:
+            return
+        for subscription in list(self.subscriptions.values()):
+            self.server.router.unsubscribe(subscription)
+        self.closed = True
+        for request in self._requests.values():
+            request.timer.cancel()
+        self._requests.clear()
+        self.server.forget(self)
+
+    def recheck(self) -> None:
+        """Ends if it may not stay after a reload; what it subscribed to stays."""
+        identity = self.server.authenticator.still(self.identity, self.credentials)
+        if identity is None:
+            NATS.error("%s - authentication error", self)
+            self.close()
+            if self.on_closed is not None:
+                self.on_closed()
+            return
+        self.identity, self.user, self.permit = identity, identity.name, identity.permit
+
+    # Messages for it
+
+    def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
+        """Hands rows of a table to the handler."""
+        assert subscription.handler is not None
+        subscription.handler(buffer, frames, begin, end)
+
+    def take_block(self, subscription: Subscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
+        """Puts payloads into the mailbox."""
+        for row in range(begin, end):
+            self.take_one(subscription, subject, b"", block.payload(row), 0)
+
+    def take_one(
+        self, subscription: Subscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
+    ) -> None:
+        """Puts a message into the mailbox."""
+        data = b"%b%b%b" % (subject, reply, payload)
+        frames = frame_table(1)
+        at = len(subject) + len(reply)
+        frames[0] = np.array((0, len(subject), len(subject), len(reply), 0, at, len(payload), -1), np.int32)
+        frames[0, HEADER_SIZE] = header_size
+        assert frames[0, PAYLOAD] + frames[0, PAYLOAD_SIZE] == len(data)
+
+        def hand_over() -> None:
+            if not subscription.closed and subscription.handler is not None:
+                subscription.handler(data, frames, 0, 1)
+
+        self.mailbox.put(hand_over)

@@ -1,0 +1,443 @@
+"""The embedded NATS server: accepts clients, keeps count of them, ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import platform
+import ssl
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS
+from broker.nats import lameduck, reload, tls
+from broker.nats.auth import Authenticator, AuthorizationError, Credentials
+from broker.nats.connection import Connection
+from broker.nats.identity import server_id
+from broker.nats.internal import InternalClient, Mailbox
+from broker.nats.keepalive import Keepalive, first_ping
+from broker.nats.reasons import Reason
+from broker.nats.router import Router
+from broker.wire import answers
+from broker.wire.frames import frame_table
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.nats.options import NatsOptions
+    from broker.nats.subscription import Client
+
+#: The version whose protocol is spoken.
+VERSION: Final = "2.9.24"
+_READ_BUFFER: Final = 256 * 1024
+_ROWS: Final = 4096
+_BACKLOG: Final = 4096
+#: Connections that are gone and still shown by monitoring.
+_CLOSED: Final = 4096
+
+
+class ListenError(OSError):
+    """The server cannot listen; the text is what the original logs."""
+
+
+class NatsServer:
+    """A NATS server in this process.
+
+    Args:
+        options: What it is to be like.
+        config_file: Where the options are from, for the log.
+
+    Attributes:
+        options: What it is like now.
+        id: A public nkey.
+        name: Its name, by default the id.
+        version: The version whose protocol is spoken.
+        router: Who gets what.
+        authenticator: Who may connect.
+        start_time: When it was started, ns since the epoch.
+        config_time: When its configuration was loaded.
+        slow_consumers: Connections that were dropped because they did not keep up.
+        total_connections: Clients that there ever were.
+        closed: The last connections that ended.
+        read_buffer: What all connections read into.
+        frames: The table that all connections parse into.
+        tracing: Protocol messages are logged.
+
+    Raises:
+        TLSError: The TLS options cannot be used.
+    """
+
+    def __init__(self, options: NatsOptions, config_file: str = "") -> None:
+        self.options = options
+        self.config_file = config_file
+        self.id = server_id()
+        self.name = options.name or self.id
+        self.version = VERSION
+        self.router = Router()
+        self.start_time = self.config_time = time.time_ns()
+        self.slow_consumers = 0
+        self.total_connections = 0
+        self.closed: deque[Connection] = deque(maxlen=_CLOSED)
+        self.read_buffer = bytearray(_READ_BUFFER)
+        self.read_view = memoryview(self.read_buffer)
+        self.frames = frame_table(_ROWS)
+        self.tracing = options.trace
+        self.lame = False
+        self._clients: dict[int, Client] = {}
+        self._connections: dict[int, Connection] = {}
+        self._cid = 0
+        self._listener: asyncio.Server | None = None
+        self._port = 0
+        self._dirty: list[Connection] = []
+        self._flushing: asyncio.Handle | None = None
+        self._mailbox = Mailbox()
+        self._keepalive = Keepalive(self)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context: ssl.SSLContext | None = None
+        self.authenticator = Authenticator(options.authorization)
+        self.configure_tls()
+
+    # Facts
+
+    @property
+    def host(self) -> str:
+        """The address it listens on."""
+        return self.options.host
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; 0 before it is started."""
+        return self._port
+
+    @property
+    def listening(self) -> bool:
+        """Whether it takes new clients."""
+        return self._listener is not None
+
+    @property
+    def go_version(self) -> str:
+        """What stands where the original has the version of its compiler."""
+        return f"python{platform.python_version()}"
+
+    @property
+    def first_ping(self) -> int:
+        """After how many ns a new client is pinged."""
+        return first_ping(self.options.ping_interval)
+
+    def clients(self) -> list[Client]:
+        """All clients, the ones in this process included, by cid."""
+        return list(self._clients.values())
+
+    def connections(self) -> list[Connection]:
+        """The clients on sockets."""
+        return list(self._connections.values())
+
+    def info(self, connection: Connection | None = None) -> dict[str, Any]:
+        """Returns the members of INFO, in the original's order."""
+        options = self.options
+        host, port = self._advertised()
+        info: dict[str, Any] = {
+            "server_id": self.id,
+            "server_name": self.name,
+            "version": self.version,
+            "proto": 1,
+            "go": self.go_version,
+            "host": host,
+            "port": port,
+        }
+        if not options.no_header_support:
+            info["headers"] = True
+        if self.authenticator.required and self.authenticator.anonymous is None:
+            info["auth_required"] = True
+        if options.tls is not None:
+            info["tls_required"] = True
+            if options.tls.verify or options.tls.verify_and_map:
+                info["tls_verify"] = True
+        info["max_payload"] = options.max_payload
+        if connection is not None:
+            info["client_id"] = connection.cid
+            info["client_ip"] = connection.host
+            if connection.commands.nonce:
+                info["nonce"] = connection.commands.nonce
+        if self.lame:
+            info["ldm"] = True
+        return info
+
+    def _advertised(self) -> tuple[str, int]:
+        advertise = self.options.client_advertise
+        if not advertise:
+            return self.options.host, self._port
+        host, _, port = advertise.rpartition(":")
+        if host and port.isdigit() and "]" not in port:
+            return host.strip("[]"), int(port)
+        return advertise.strip("[]"), self._port
+
+    # Life
+
+    async def start(self, *, before_listening: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Starts to listen.
+
+        Args:
+            before_listening: What is started between the first lines of the log and the listener: monitoring.
+
+        Raises:
+            ListenError: It cannot listen on its port.
+        """
+        NATS.info("Starting nats-server")
+        NATS.info("  Version:  %s", self.version)
+        NATS.info("  Git:      [not set]")
+        NATS.debug("  Go build: %s", self.go_version)
+        NATS.info("  Name:     %s", self.name)
+        NATS.info("  ID:       %s", self.id)
+        if self.config_file:
+            NATS.info("Using configuration file: %s", self.config_file)
+        if self.authenticator.plain_passwords:
+            NATS.warning("Plaintext passwords detected, use nkeys or bcrypt")
+        if before_listening is not None:
+            await before_listening()
+        self.start_time = time.time_ns()
+        await self._listen()
+        self._keepalive.start()
+        NATS.info("Listening for client connections on %s", address(self.options.host, self._port))
+        if self.options.tls is not None:
+            NATS.info("TLS required for client connections")
+        NATS.info("Server is ready")
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        port = max(self.options.port, 0)
+        # Like the original, all addresses of both kinds.
+        host = None if self.options.host in ("0.0.0.0", "::", "") else self.options.host
+        try:
+            if host is None and port and (both := await self._listen_on(host, port)):
+                self._listener = both
+            else:
+                self._listener = await loop.create_server(self._connect, host or "0.0.0.0", port, backlog=_BACKLOG)
+        except OSError as problem:
+            where = address(self.options.host, port)
+            said = "address already in use" if "in use" in str(problem) else problem.strerror or str(problem)
+            raise ListenError(f'Error listening on port: {where}, "listen tcp {where}: bind: {said.lower()}"') from None
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    async def _listen_on(self, host: str | None, port: int) -> asyncio.Server | None:
+        # There are machines without IPv6.
+        with contextlib.suppress(OSError):
+            return await asyncio.get_running_loop().create_server(self._connect, host, port, backlog=_BACKLOG)
+        return None
+
+    async def stop(self) -> None:
+        """Ends all connections and listens no more."""
+        NATS.info("Initiating Shutdown...")
+        self._keepalive.stop()
+        self.stop_listening()
+        for connection in self.connections():
+            connection.close(Reason.SERVER_SHUTDOWN)
+        for client in self.clients():
+            if isinstance(client, InternalClient):
+                client.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        # What was written to sockets that can take it leaves in the next rounds.
+        await asyncio.sleep(0)
+        NATS.info("Server Exiting..")
+
+    def stop_listening(self) -> None:
+        """Takes no more clients."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def lame_duck(self) -> None:
+        """Sends the clients away, a few at a time, and stops (operations section 8: `lame_duck_duration`)."""
+        await lameduck.run(self)
+
+    def reload(self, options: NatsOptions) -> list[str]:
+        """Takes on what can be changed of other options.
+
+        Returns:
+            What was changed, as it was logged.
+
+        Raises:
+            ReloadError: Something else differs; nothing was changed.
+        """
+        return reload.apply(self, options)
+
+    def configure_tls(self) -> None:
+        """Makes the TLS context that the options want, and what depends on it.
+
+        Raises:
+            TLSError: The TLS options cannot be used.
+        """
+        options = self.options
+        self._context = tls.server_context(options.tls) if options.tls is not None else None
+        map_certificates = options.tls is not None and options.tls.verify_and_map
+        self.authenticator = Authenticator(options.authorization, map_certificates=map_certificates)
+
+    def restart_keepalive(self) -> None:
+        """Looks after the connections as the options now say."""
+        self._keepalive.start()
+
+    def drop_newest(self, count: int) -> None:
+        """Ends the connections that came last: there are too many."""
+        for connection in self.connections()[-count:]:
+            NATS.error("%s - maximum connections exceeded", connection)
+            connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
+
+    # Connections
+
+    def _connect(self) -> Connection:
+        self._cid += 1
+        return Connection(self._cid, server=self)
+
+    def accept(self, connection: Connection) -> None:
+        """Greets a new connection."""
+        self.total_connections += 1
+        limit = self.options.max_connections
+        full = bool(limit) and len(self._clients) >= limit
+        self._clients[connection.cid] = self._connections[connection.cid] = connection
+        NATS.debug("%s - Client connection created", connection)
+        if self._context is None:
+            connection.send(answers.info(self.info(connection)))
+            connection.commands.greeted()
+        if full:
+            NATS.error("%s - maximum connections exceeded", connection)
+            connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
+        elif self._context is not None:
+            connection.handshaking = True
+            task = asyncio.get_running_loop().create_task(self._upgrade(connection, self._context))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _upgrade(self, connection: Connection, context: ssl.SSLContext) -> None:
+        """Sends INFO in clear and goes on over TLS."""
+        # Reading can be paused only when the loop has begun with it; INFO comes after that, so nothing is missed.
+        await asyncio.sleep(0)
+        if connection.closed or self.options.tls is None:
+            return
+        connection.transport.pause_reading()
+        connection.send(answers.info(self.info(connection)))
+        connection.flush()
+        loop = asyncio.get_running_loop()
+        timeout = self.options.tls.timeout
+        NATS.debug("%s - Starting TLS client connection handshake", connection)
+        try:
+            transport = await loop.start_tls(
+                connection.transport, connection, context, server_side=True, ssl_handshake_timeout=timeout
+            )
+        except (OSError, asyncio.CancelledError) as problem:
+            if isinstance(problem, asyncio.CancelledError) and not isinstance(problem, OSError):
+                connection.close(Reason.SERVER_SHUTDOWN, abort=True)
+                raise
+            NATS.error("%s - TLS handshake error: %s", connection, tls_problem(problem))
+            connection.close(Reason.TLS_HANDSHAKE, abort=True)
+            return
+        if transport is None or connection.closed:
+            connection.close(Reason.TLS_HANDSHAKE, abort=True)
+            return
+        connection.handshaking = False
+        connection.upgraded(transport)
+        NATS.debug("%s - TLS handshake complete", connection)
+        connection.commands.greeted()
+
+    def certificate_names(self, connection: Connection) -> tuple[str, ...] | None:
+        """Returns who a client is by its certificate, if that matters."""
+        return tls.names(connection.tls) if self.authenticator.map_certificates else None
+
+    def ended(self, connection: Connection) -> None:
+        """A connection is no more."""
+        if self._clients.pop(connection.cid, None) is None:
+            return
+        self._connections.pop(connection.cid, None)
+        subscriptions = list(connection.subscriptions.values())
+        for subscription in subscriptions:
+            self.router.unsubscribe(subscription)
+        self.closed.append(connection)
+
+    def dirty(self, connection: Connection) -> None:
+        """A connection has something to be written."""
+        self._dirty.append(connection)
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Writes what was collected for all connections. Called in each round of the event loop, or earlier."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        while self._dirty:
+            connections, self._dirty = self._dirty, []
+            for connection in connections:
+                connection.flush()
+
+    def send_info(self) -> None:
+        """Tells the clients that understand it what has changed."""
+        for connection in self.connections():
+            if connection.commands.protocol >= 1:
+                connection.send(answers.info(self.info(connection)))
+
+    # Clients in this process
+
+    def internal_client(self, name: str, credentials: Credentials | None = None) -> InternalClient:
+        """Connects a part of this process.
+
+        Args:
+            name: What it is called in views.
+            credentials: Who it is. Without them it is the single user, or has the token, of the configuration.
+
+        Raises:
+            AuthorizationError: Those credentials are not enough.
+        """
+        options = self.options.authorization
+        identity = self.authenticator.anonymous
+        if identity is None:
+            single = not options.users and not self.authenticator.map_certificates
+            if credentials is not None:
+                check = self.authenticator.check(credentials)
+                if not check.decide():
+                    raise AuthorizationError("nats: Authorization Violation")
+                identity = check.identity
+            elif single:
+                credentials = Credentials(user=options.user, password=options.password, token=options.token)
+                identity = self.authenticator.check(credentials).identity
+            else:
+                raise AuthorizationError("nats: Authorization Violation")
+        self._cid += 1
+        self.total_connections += 1
+        client = InternalClient(self._cid, name, server=self, mailbox=self._mailbox)
+        client.user, client.permit = identity.name, identity.permit
+        client.identity, client.credentials = identity, credentials or Credentials()
+        self._clients[client.cid] = client
+        return client
+
+    def forget(self, client: InternalClient) -> None:
+        """A part of this process has disconnected."""
+        self._clients.pop(client.cid, None)
+
+    def drain(self) -> None:
+        """Hands over what parts of this process have sent each other."""
+        if self._mailbox:
+            self._mailbox.drain()
+
+
+def address(host: str, port: int) -> str:
+    """Returns host and port as they are written."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).version == 6:
+            return f"[{host}]:{port}"
+    return f"{host}:{port}"
+
+
+def tls_problem(problem: BaseException) -> str:
+    """Returns why a handshake failed."""
+    if isinstance(problem, ssl.SSLError):
+        return (problem.reason or str(problem)).replace("_", " ").lower()
+    if isinstance(problem, TimeoutError) or "timeout" in str(problem).lower() or "longer than" in str(problem):
+        return "timeout"
+    return str(problem) or "EOF"

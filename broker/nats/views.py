@@ -1,0 +1,381 @@
+"""What monitoring says about the NATS server: documents with their members in the original's order (operations 14).
+
+Parameters are as in the URL. What is wrong with one is raised as ValueError, with the text that the client gets.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.nats.connection import Connection
+from broker.nats.tracing import duration
+from broker.wire import subjects
+
+if TYPE_CHECKING:
+    from broker.nats.server import NatsServer
+    from broker.nats.subscription import Client, Subscription
+
+Document = dict[str, Any]
+_SECOND: Final = 1_000_000_000
+_LIMIT: Final = 1024
+_ACCOUNT: Final = "$G"
+_SYSTEM_ACCOUNT: Final = "$SYS"
+_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
+
+
+def varz(server: NatsServer) -> Document:
+    """Returns facts and counters of the server."""
+    options, now = server.options, time.time_ns()
+    counters = server.router.counters
+    found: Document = {
+        "server_id": server.id,
+        "server_name": server.name,
+        "version": server.version,
+        "proto": 1,
+        "go": server.go_version,
+        "host": options.host,
+        "port": server.port,
+    }
+    if server.authenticator.required:
+        found["auth_required"] = True
+    if options.tls is not None:
+        found["tls_required"] = True
+        if options.tls.verify or options.tls.verify_and_map:
+            found["tls_verify"] = True
+    if options.client_advertise:
+        found["connect_urls"] = [options.client_advertise]
+    found["max_connections"] = options.max_connections
+    if options.max_subscriptions:
+        found["max_subscriptions"] = options.max_subscriptions
+    return found | {
+        "ping_interval": round(options.ping_interval * _SECOND),
+        "ping_max": options.ping_max,
+        "http_host": "",
+        "http_port": 0,
+        "http_base_path": "",
+        "https_port": 0,
+        "auth_timeout": options.authorization.timeout,
+        "max_control_line": options.max_control_line,
+        "max_payload": options.max_payload,
+        "max_pending": options.max_pending,
+        "cluster": {},
+        "gateway": {},
+        "leaf": {},
+        "mqtt": {},
+        "websocket": {},
+        "jetstream": {},
+        "tls_timeout": options.tls.timeout if options.tls is not None else 2,
+        "write_deadline": round(options.write_deadline * _SECOND),
+        "start": rfc3339(server.start_time),
+        "now": rfc3339(now),
+        "uptime": uptime(now - server.start_time),
+        "mem": resident_memory(),
+        "cores": os.cpu_count() or 1,
+        "gomaxprocs": 1,
+        "cpu": _cpu.percent(),
+        "connections": len(server.clients()),
+        "total_connections": server.total_connections,
+        "routes": 0,
+        "remotes": 0,
+        "leafnodes": 0,
+        "in_msgs": counters.in_msgs,
+        "out_msgs": counters.out_msgs,
+        "in_bytes": counters.in_bytes,
+        "out_bytes": counters.out_bytes,
+        "slow_consumers": server.slow_consumers,
+        "subscriptions": server.router.interest.count,
+        "http_req_stats": {},
+        "config_load_time": rfc3339(server.config_time),
+        "system_account": _SYSTEM_ACCOUNT,
+    }
+
+
+def connz(server: NatsServer, query: Mapping[str, str]) -> Document:
+    """Returns connections.
+
+    Args:
+        server: The server.
+        query: `sort`, `auth`, `subs`, `offset`, `limit`, `cid`, `state`, `user`, `acc`.
+
+    Raises:
+        ValueError: A parameter is wrong.
+    """
+    sort, state = query.get("sort", "") or "cid", query.get("state", "").lower() or "open"
+    auth = _boolean(query, "auth")
+    details = query.get("subs", "").lower() == "detail"
+    listed = details or _boolean(query, "subs")
+    offset, limit = _integer(query, "offset"), _integer(query, "limit")
+    cid = _cid(query)
+    if state not in ("open", "closed", "any", "all"):
+        raise ValueError(f"Error decoding state for {query['state']}")
+    if sort not in _SORTS:
+        raise ValueError(f"invalid sorting option: {sort}")
+    if sort in ("stop", "reason") and state != "closed":
+        raise ValueError(f"sort by {sort} only valid on closed connections")
+    found: list[Client] = []
+    if state != "closed":
+        found += server.clients()
+    if state != "open":
+        found += server.closed
+    if cid:
+        found = [client for client in found if client.cid == cid]
+    if user := query.get("user", ""):
+        found = [client for client in found if client.user == user]
+    if query.get("acc", _ACCOUNT) not in ("", _ACCOUNT):
+        found = []
+    key, backwards = _SORTS[sort]
+    found.sort(key=key, reverse=backwards)
+    offset, limit = max(offset, 0), limit if limit > 0 else _LIMIT
+    if cid:
+        limit = 1
+    page = found[offset : offset + limit]
+    return {
+        "server_id": server.id,
+        "now": rfc3339(time.time_ns()),
+        "num_connections": len(page),
+        "total": len(found),
+        "offset": offset,
+        "limit": limit,
+        "connections": [_connection(client, auth, listed, details) for client in page],
+    }
+
+
+def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Document:
+    socket = client if isinstance(client, Connection) else None
+    stop = socket.stop if socket is not None and socket.closed else 0
+    until = stop or time.time_ns()
+    found: Document = {
+        "cid": client.cid,
+        "kind": "Client",
+        "type": "nats",
+        "ip": client.host,
+        "port": client.port,
+        "start": rfc3339(client.start),
+        "last_activity": rfc3339(client.last_activity),
+    }
+    if stop and socket is not None:
+        found |= {"stop": rfc3339(stop), "reason": str(socket.reason)}
+    counters = client.counters
+    found |= {
+        "rtt": duration(client.rtt),
+        "uptime": uptime(until - client.start),
+        "idle": uptime(until - client.last_activity),
+        "pending_bytes": client.pending,
+        "in_msgs": counters.in_msgs,
+        "out_msgs": counters.out_msgs,
+        "in_bytes": counters.in_bytes,
+        "out_bytes": counters.out_bytes,
+        "subscriptions": len(client.subscriptions),
+    }
+    for name, value in (("name", client.name), ("lang", client.lang), ("version", client.version)):
+        if value:
+            found[name] = value
+    if socket is not None and socket.tls_version:
+        found["tls_version"], found["tls_cipher_suite"] = socket.tls_version, socket.tls_cipher
+    if auth and client.user:
+        found["authorized_user"] = client.user
+    if auth:
+        found["account"] = _ACCOUNT
+    if listed and client.subscriptions:
+        held = client.subscriptions.values()
+        if details:
+            found["subscriptions_list_detail"] = [_subscription(each) for each in held]
+        else:
+            found["subscriptions_list"] = [_text(each.subject) for each in held]
+    return found
+
+
+def _subscription(subscription: Subscription) -> Document:
+    found: Document = {"subject": _text(subscription.subject)}
+    if subscription.queue:
+        found["qgroup"] = _text(subscription.queue)
+    found |= {"sid": _text(subscription.sid), "msgs": subscription.delivered}
+    if subscription.limit:
+        found["max"] = subscription.limit
+    return found | {"cid": subscription.client.cid}
+
+
+_Key = Callable[["Client"], Any]
+
+
+def _stopped(client: Client) -> int:
+    return client.stop if isinstance(client, Connection) else 0
+
+
+#: What connections are sorted by, and whether the largest come first.
+_SORTS: Final[dict[str, tuple[_Key, bool]]] = {
+    "cid": (lambda c: c.cid, False),
+    "start": (lambda c: (c.start, c.cid), False),
+    "subs": (lambda c: len(c.subscriptions), True),
+    "pending": (lambda c: c.pending, True),
+    "msgs_to": (lambda c: c.counters.out_msgs, True),
+    "msgs_from": (lambda c: c.counters.in_msgs, True),
+    "bytes_to": (lambda c: c.counters.out_bytes, True),
+    "bytes_from": (lambda c: c.counters.in_bytes, True),
+    "last": (lambda c: c.last_activity, True),
+    "idle": (lambda c: c.last_activity, False),
+    "uptime": (lambda c: c.start - (_stopped(c) or time.time_ns()), False),
+    "stop": (_stopped, False),
+    "reason": (lambda c: str(c.reason) if isinstance(c, Connection) else "", False),
+}
+
+
+def routez(server: NatsServer, query: Mapping[str, str]) -> Document:
+    """Returns routes to other servers: there are none.
+
+    Raises:
+        ValueError: A parameter is wrong.
+    """
+    if query.get("subs", "").lower() != "detail":
+        _boolean(query, "subs")
+    return {"server_id": server.id, "now": rfc3339(time.time_ns()), "num_routes": 0, "routes": []}
+
+
+def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
+    """Returns numbers about the interest, and with `subs` the subscriptions.
+
+    Args:
+        server: The server.
+        query: `subs`, `test` (only those that match this subject), `acc`, `offset`, `limit`.
+
+    Raises:
+        ValueError: A parameter is wrong.
+    """
+    listed = _boolean(query, "subs")
+    offset, limit = max(_integer(query, "offset"), 0), _integer(query, "limit")
+    limit = limit if limit > 0 else _LIMIT
+    test = query.get("test", "").encode()
+    if test and not subjects.valid_subject(test):
+        raise ValueError(f"invalid test subject, must be valid publish subject: {query['test']}")
+    numbers = asdict(server.router.interest.statistics())
+    ours = query.get("acc", "") in ("", _ACCOUNT)
+    if not ours:
+        numbers = dict.fromkeys(numbers, 0)
+    if not listed and not test:
+        return numbers
+    chosen = list(islice(_subscriptions(server, test), offset, offset + limit)) if ours else []
+    return {
+        "server_id": server.id,
+        "now": rfc3339(time.time_ns()),
+        **numbers,
+        "total": len(chosen),
+        "offset": offset,
+        "limit": limit,
+        "subscriptions_list": [{"account": _ACCOUNT} | _subscription(each) for each in chosen],
+    }
+
+
+def _subscriptions(server: NatsServer, test: bytes) -> Iterator[Subscription]:
+    found: Iterable[Subscription] = (each for client in server.clients() for each in client.subscriptions.values())
+    for each in found:
+        if not test or subjects.matches(each.subject, test):
+            yield each
+
+
+def healthz(server: NatsServer) -> Document:
+    """Returns whether the server takes clients."""
+    if not server.listening:
+        return {"status": "unavailable", "error": "not listening for clients"}
+    return {"status": "ok"}
+
+
+# Parameters
+
+
+def _boolean(query: Mapping[str, str], name: str) -> bool:
+    text = query.get(name, "")
+    if text in _TRUE:
+        return True
+    if not text or text in _FALSE:
+        return False
+    raise ValueError(f"Error decoding boolean for '{name}': strconv.ParseBool: parsing {_quoted(text)}: invalid syntax")
+
+
+def _integer(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    digits = text[1:] if text[0] in "+-" else text
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"Error decoding int for '{name}': strconv.Atoi: parsing {_quoted(text)}: invalid syntax")
+    if len(digits) > 18:
+        raise ValueError(f"Error decoding int for '{name}': strconv.Atoi: parsing {_quoted(text)}: value out of range")
+    return int(text)
+
+
+def _cid(query: Mapping[str, str]) -> int:
+    text = query.get("cid", "")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(f"Error decoding uint64 for 'cid': strconv.ParseUint: parsing {_quoted(text)}: invalid syntax")
+    return int(text)
+
+
+def _quoted(text: str) -> str:
+    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:100].replace("\\", "\\\\"))
+    return '"' + shown.replace('"', '\\"') + '"'
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+# Times and measurements
+
+
+def rfc3339(nanoseconds: int) -> str:
+    """Returns a time with nanoseconds, without zeros at the end: `2026-11-21T00:01:00.125821289Z`."""
+    seconds, rest = divmod(nanoseconds, _SECOND)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return text + (f".{rest:09d}".rstrip("0") if rest else "") + "Z"
+
+
+def uptime(nanoseconds: int) -> str:
+    """Returns a time span as monitoring shows it: `3s`, `2m5s`, `1h0m5s`, `2d1h0m5s`, `1y2d0h0m0s`."""
+    minutes, seconds = divmod(max(nanoseconds, 0) // _SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    years, days = divmod(days, 365)
+    if years:
+        return f"{years}y{days}d{hours}h{minutes}m{seconds}s"
+    if days:
+        return f"{days}d{hours}h{minutes}m{seconds}s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}s"
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def resident_memory() -> int:
+    """Returns the bytes of memory that this process occupies; 0 where that is not known."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Cpu:
+    """The processor time of this process, as a share of the time since it was asked for last (at least a second)."""
+
+    def __init__(self) -> None:
+        self._at, self._used, self._percent = time.monotonic(), time.process_time(), 0.0
+
+    def percent(self) -> float:
+        now = time.monotonic()
+        if now - self._at >= 1:
+            used = time.process_time()
+            self._percent = round(100 * (used - self._used) / (now - self._at), 1)
+            self._at, self._used = now, used
+        return self._percent
+
+
+_cpu = _Cpu()

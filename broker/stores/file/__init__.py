@@ -1,0 +1,15 @@
+"""The file store: the original's files, byte for byte (file store specification).
+
+recovery         what is there, after the same repairs as the original makes at start
+store            clients, channels, the identity of the server
+messages         the slices of a channel: appending, limits, taking back what could not be stored
+reading          messages from the files
+cache            messages in memory: what was stored or read last
+subscriptions    a channel's subs.dat
+openfiles        not too many open files
+archive          the script that is given removed slices
+"""
+
+from broker.stores.file.store import FileStore
+
+__all__ = ["FileStore"]

@@ -1,0 +1,442 @@
+"""The messages of a channel in a file store.
+
+What is appended is written at the next flush. If anything goes wrong until then, the files are cut back to where they
+were after the flush before, so that what was refused is not there, and what was promised is.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.blocks import Records
+from broker.log import STREAMING
+from broker.stores.blocklist import BlockList, empty, part_of
+from broker.stores.file.archive import Archiver
+from broker.stores.file.cache import CacheBudget
+from broker.stores.file.openfiles import OpenFiles
+from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
+from broker.stores.interface import StorageError
+from broker.stores.options import FileOptions
+from broker.stores.texts import limits_reached
+from stantools.errors import StantoolsError, StoreUnwritableError
+from stantools.format.crc import Crc
+from stantools.format.layout import MESSAGE_OVERHEAD
+from stantools.store.durable import fsync_directory, writing
+from stantools.store.limits import ChannelLimits
+from stantools.store.retention import Removal, Retention
+from stantools.store.slicestate import SliceState
+from stantools.store.slicewriter import SliceWriter
+
+if TYPE_CHECKING:
+    from broker.stores.file.subscriptions import FileSubscriptions
+
+#: Bytes of the messages stored last that a channel keeps in memory, and of its read-ahead blocks.
+_RECENT_BYTES = 4 << 20
+_READ_BLOCKS = 4
+#: Messages that are read at least: somebody who reads one mostly reads the next one, too.
+_LEAST_ROWS = 64
+_LEAST_BYTES = 64 << 10
+#: Nanoseconds between two lines about the same message.
+_REPEAT = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Services:
+    """What all channels of a store share.
+
+    Attributes:
+        options: Of the store.
+        crc: The store's CRC.
+        wall: Nanoseconds since the epoch.
+        open_files: Counts open files.
+        cache: Bounds the memory for messages.
+        archiver: Runs the archive script.
+        unsynced: Message stores that hold something which is not durable.
+        unsynced_logs: Subscription stores that do.
+    """
+
+    options: FileOptions
+    crc: Crc
+    wall: Callable[[], int]
+    open_files: OpenFiles
+    cache: CacheBudget
+    archiver: Archiver
+    unsynced: set[FileMessages] = field(default_factory=set)
+    unsynced_logs: set[FileSubscriptions] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSlices:
+    """The slices that a channel has when it is opened.
+
+    Attributes:
+        slices: Those with messages, by number.
+        current: The last of them if it can be gone on with; None begins a new one.
+        last_number: The next slice gets a higher number than this.
+        last_sequence: Last sequence of the channel.
+        odd_paths: Data files whose names are not what their numbers say.
+    """
+
+    slices: list[SliceState] = field(default_factory=list)
+    current: SliceState | None = None
+    last_number: int = 0
+    last_sequence: int = 0
+    odd_paths: dict[int, Path] = field(default_factory=dict)
+
+
+class FileMessages:
+    """See `MessageStore`.
+
+    A message counts with the size of its encoded form plus 40.
+
+    Args:
+        directory: The channel's directory.
+        name: The channel.
+        limits: What it may hold.
+        services: What all channels share.
+        found: What is there.
+        new: The directory was just made.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: bytes,
+        limits: ChannelLimits,
+        services: Services,
+        found: FoundSlices | None = None,
+        *,
+        new: bool = False,
+    ) -> None:
+        found = found or FoundSlices()
+        options = services.options
+        self.limits = limits
+        self.files = 0
+        self._directory = directory
+        self._name = name
+        self._services = services
+        self._new = new
+        self._writer = SliceWriter(
+            directory,
+            name,
+            services.crc,
+            options.slices.for_channel(limits),
+            last_number=found.last_number,
+            last_sequence=found.last_sequence,
+            current=found.current,
+            sync=options.sync,
+            buffer_size=options.buffer_size,
+            clock=services.wall,
+        )
+        old = [each for each in found.slices if each is not found.current]
+        self._retention = Retention(self._writer, limits, old, archive=bool(services.archiver), consume=True)
+        self._ordered = _in_order(self._retention.slices)
+        self._reader = SliceReader(
+            directory, name, services.crc, options.crc, services.open_files, dict(found.odd_paths)
+        )
+        self._recent = BlockList()
+        self._ahead: list[tuple[int, Records]] = []
+        self._next_read = 0
+        self._dirty = self._broken = self._told = self._enforcing_failed = False
+        self._complaint: tuple[int, int] = (0, 0)
+        self.last = self._writer.last_sequence
+        self._learn()
+        self._mark = self._writer.mark()
+        self._marked = (self.first, self.last, self.count, self.bytes)
+
+    def _learn(self) -> None:
+        retention = self._retention
+        self.first, self.count, self.bytes = retention.first_sequence, retention.count, retention.bytes
+
+    # Storing.
+
+    def append(self, records: Records) -> None:
+        """Adds messages; see `MessageStore.append`."""
+        count = len(records.sizes)
+        if not count:
+            return
+        first = int(records.sequences[0])
+        if first != self.last + 1 and self.last:
+            raise StorageError(f"sequence {first} does not follow {self.last}")
+        if self._broken:
+            self._repair()
+        self._dirty = True
+        try:
+            self._writer.append_encoded(
+                records.data, records.starts, records.sizes, records.sequences, records.timestamps
+            )
+        except (StoreUnwritableError, ValueError) as error:
+            raise self._take_back(error) from error
+        self.files = 2
+        self._services.open_files.touch(self)
+        recent = self._recent
+        self.bytes += recent.append(records) + count * MESSAGE_OVERHEAD
+        if not self.count:
+            self.first = first
+        self.count += count
+        self.last = self._writer.last_sequence
+        if recent.size > _RECENT_BYTES:
+            recent.shrink(_RECENT_BYTES)
+        self._services.cache.use(self, recent.size + self._ahead_size())
+
+    def flush(self) -> None:
+        """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
+        if not self._dirty:
+            if self._broken:
+                self._repair()
+            return
+        try:
+            self._writer.flush()
+            if self._new and self._services.options.sync:
+                with writing(self._directory, "its name may not be durable"):
+                    fsync_directory(self._directory.parent)
+                self._new = False
+        except StoreUnwritableError as error:
+            raise self._take_back(error) from error
+        self._dirty = False
+        slices = self._retention.slices
+        if not slices or slices[-1] is not self._writer.current:
+            self._retention.catch_up()
+        if not self._services.options.sync:
+            self._services.unsynced.add(self)
+        limits = self.limits
+        if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
+            if not self._told:
+                self._told = True
+                STREAMING.warning(*limits_reached(self._name, self.count, self.bytes, limits))
+            # The age is left to `expire`.
+            self._enforce(0)
+        self._mark = self._writer.mark()
+        self._marked = (self.first, self.last, self.count, self.bytes)
+
+    def sync(self) -> None:
+        """Makes everything that was flushed durable. Raises StorageError; nothing is taken back then."""
+        if self._dirty or self._broken:
+            return
+        try:
+            self._writer.flush(sync=True)
+        except StoreUnwritableError as error:
+            raise StorageError(error.message) from error
+
+    def expire(self, now: int) -> int | None:
+        """Removes messages that are too old; see `MessageStore.expire`."""
+        age = self.limits.max_age_ns
+        if age <= 0:
+            return None
+        if not self._dirty and not self._broken:
+            self._enforce(now)
+            self._mark = self._writer.mark()
+            self._marked = (self.first, self.last, self.count, self.bytes)
+        if not self.count:
+            return None
+        return max(self._retention.first_timestamp + age, now + 1)
+
+    def apply_limits(self, now: int) -> None:
+        """Removes what limits do not allow of what was found when the store was opened."""
+        self._enforce(now)
+        self._mark = self._writer.mark()
+        self._marked = (self.first, self.last, self.count, self.bytes)
+
+    def _enforce(self, now: int) -> None:
+        removal = Removal()
+        try:
+            removal = self._retention.enforce(now)
+            self._enforcing_failed = False
+        except (StantoolsError, OSError) as error:
+            # What was stored is stored; old messages stay for now.
+            if not self._enforcing_failed:
+                STREAMING.error("Unable to remove old messages of %r: %s", self._name.decode("utf-8", "replace"), error)
+            self._enforcing_failed = True
+        self._learn()
+        self._recent.drop_before(self.first)
+        for data, index in removal.archived:
+            self._services.archiver.run(self._name, data, index)
+
+    def _take_back(self, error: Exception) -> StorageError:
+        """Returns to the state after the last flush."""
+        try:
+            self._writer.go_back(self._mark)
+            self._broken = False
+        except StoreUnwritableError as second:
+            if not self._broken:
+                STREAMING.error("Unable to take back what could not be stored: %s", second)
+            self._broken = True
+        self._dirty = False
+        self.files = 0
+        self._services.open_files.leave(self)
+        self.first, self.last, self.count, self.bytes = self._marked
+        self._recent.drop_after(self.last)
+        self._ahead.clear()
+        return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
+
+    def _repair(self) -> None:
+        """Tries again to return to the state after the last flush.
+
+        Raises:
+            StorageError: It does not work yet.
+        """
+        try:
+            self._writer.go_back(self._mark)
+        except StoreUnwritableError as error:
+            raise StorageError(error.message) from error
+        self._broken = False
+
+    # Reading.
+
+    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+        """Returns messages in order; see `MessageStore.read`."""
+        first = max(first, self.first)
+        if first > self.last or not self.count or count <= 0:
+            return empty()
+        recent = self._recent
+        if recent.first and first >= recent.first:
+            return recent.read(first, count, size)
+        for place, (begin, block) in enumerate(self._ahead):
+            if begin <= first <= int(block.sequences[-1]):
+                if place:
+                    self._ahead.insert(0, self._ahead.pop(place))
+                return part_of(block, int(block.sequences.searchsorted(first)), count, size)
+        return self._read_files(first, count, size)
+
+    def forget(self) -> None:
+        """Lets go of messages in memory."""
+        self._recent.clear()
+        self._ahead.clear()
+
+    def _read_files(self, first: int, count: int, size: int) -> Records:
+        """Reads from the files, and some more than asked for if somebody goes through the channel."""
+        if self._dirty:
+            try:
+                self._writer.flush(sync=False)
+            except StoreUnwritableError:
+                # The next flush meets the same trouble and reports it.
+                return empty()
+        wanted, ahead = count, size
+        if first == self._next_read:
+            wanted, ahead = MAX_ROWS, max(size, self._services.options.read_buffer_size)
+        elif self._services.options.read_buffer_size:
+            wanted, ahead = max(count, _LEAST_ROWS), max(size, _LEAST_BYTES)
+        try:
+            block = self._read_slices(first, min(wanted, MAX_ROWS), ahead)
+        except UnreadableError as error:
+            self._complain(error)
+            return empty()
+        if block is None:
+            return empty()
+        self._next_read = int(block.sequences[-1]) + 1
+        if len(block.sizes) > count or block.starts[-1] > size:
+            self._ahead.insert(0, (first, block))
+            del self._ahead[_READ_BLOCKS:]
+            self._services.cache.use(self, self._recent.size + self._ahead_size())
+        return part_of(block, 0, count, size)
+
+    def _read_slices(self, first: int, count: int, size: int) -> Records | None:
+        slices, states = self._retention.slices, self._states()
+        candidates: Iterator[SliceState]
+        if self._ordered:
+            place = bisect_left(states, first, key=lambda each: each.last_sequence)
+            candidates = (states[at] for at in range(place, len(states)))
+        else:
+            # Slices overlap: the one that is written comes first, then the others that have the sequence, or come next.
+            later = [each for each in states if each.last_sequence >= first]
+            candidates = iter(sorted(later, key=lambda each: (max(each.first_sequence, first), -each.number)))
+        for each in candidates:
+            removed = self._retention.removed if slices and each is slices[0] else 0
+            found = self._reader.read(each, first, count, size, removed)
+            if found is not None:
+                return found
+        return None
+
+    def _states(self) -> Sequence[SliceState]:
+        """Returns all slices that have messages, also those that were begun since the last flush."""
+        slices, current = self._retention.slices, self._writer.current
+        if current is None or (slices and slices[-1] is current):
+            return slices
+        known = slices[-1].number if slices else -1
+        return [*slices, *(each for each in (*self._writer.finished, current) if each.number > known)]
+
+    def sequence_at(self, timestamp: int) -> int:
+        """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
+        if not self.count:
+            return self.last + 1 if self.last else 0
+        if self._dirty:
+            try:
+                self._writer.flush(sync=False)
+            except StoreUnwritableError:
+                return self.first
+        states = self._states()
+        if states[-1].last_timestamp == timestamp:
+            # The last message is found before others that have the same time (protocol section 13, note 1).
+            return self.last
+        for each in states:
+            if each.last_timestamp >= timestamp:
+                try:
+                    return max(self._reader.row_of_time(each, timestamp), self.first)
+                except OSError as error:
+                    STREAMING.error("Unable to look for a time in %s: %s", self._directory, error.strerror)
+                    return self.first
+        return self.last + 1
+
+    def _ahead_size(self) -> int:
+        return sum(len(block.data) for _, block in self._ahead)
+
+    def _complain(self, error: UnreadableError) -> None:
+        now = time.monotonic_ns()
+        sequence, told = self._complaint
+        if error.sequence != sequence or now - told >= _REPEAT:
+            self._complaint = (error.sequence, now)
+            STREAMING.error(
+                "Error looking up message %s:%d (%s)", self._name.decode("utf-8", "replace"), error.sequence, error
+            )
+
+    # Files.
+
+    def release(self) -> bool:
+        """Closes the files that are written, unless there is something to write."""
+        if self._dirty or self._broken:
+            return False
+        try:
+            self._writer.release()
+        except StoreUnwritableError as error:
+            STREAMING.error("Unable to close the files of %s: %s", self._directory, error)
+        self.files = 0
+        self._services.open_files.leave(self)
+        return True
+
+    def close(self) -> None:
+        """Flushes and closes. Raises StorageError."""
+        try:
+            self.flush()
+        finally:
+            self.forget()
+            self._services.cache.leave(self)
+            self._services.unsynced.discard(self)
+            self._reader.release()
+            if not self.release():
+                self._writer.abandon()
+                self._services.open_files.leave(self)
+
+    def abandon(self) -> None:
+        """Closes the files of a channel that is removed."""
+        self.forget()
+        self._services.cache.leave(self)
+        self._services.unsynced.discard(self)
+        self._reader.release()
+        self._writer.abandon()
+        self._services.open_files.leave(self)
+
+
+def _in_order(slices: deque[SliceState]) -> bool:
+    """Tells whether the sequences rise from slice to slice."""
+    last = 0
+    for each in slices:
+        if each.first_sequence <= last or each.last_sequence < each.first_sequence:
+            return False
+        last = each.last_sequence
+    return True

@@ -1,0 +1,251 @@
+"""Messages from the slices of a channel, by sequence (file store sections 5.3 and 7.7).
+
+Files are read, not mapped: a mapped file that somebody cuts, or that a disk cannot give, would end the process. What
+is read goes on as it is: the bytes of the file are the bytes that are delivered.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from pathlib import Path
+
+import numpy as np
+
+from broker.blocks import Records
+from broker.stores.file.openfiles import OpenFiles
+from stantools.format import index as index_format
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    INDEX_RECORD,
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER_SIZE,
+    Stop,
+)
+from stantools.inspection.forecast.records import decode_message, read_payload
+from stantools.store.slicestate import SliceState
+
+#: Messages of one read at most: its columns stay in the processor's cache.
+MAX_ROWS = 4096
+#: A message is read whatever its size, but never more than this at once: more is a damaged index.
+_MOST_BYTES = 1 << 30
+
+
+class UnreadableError(Exception):
+    """A message cannot be read; the text is the original's where it has one.
+
+    Attributes:
+        sequence: Which one.
+    """
+
+    def __init__(self, sequence: int, text: str) -> None:
+        super().__init__(text)
+        self.sequence = sequence
+
+
+class _Columns:
+    """Room for what the kernels find, used by all readers in turn (there is one thread)."""
+
+    def __init__(self) -> None:
+        self.messages = MessageColumns(MAX_ROWS)
+        self.stops = np.zeros(MAX_ROWS, np.uint8)
+
+
+_columns = _Columns()
+
+
+class SliceReader:
+    """Reads messages of one channel.
+
+    Args:
+        directory: The channel's directory.
+        channel: Its name.
+        crc: The store's CRC.
+        check_crc: Refuse records whose CRC is wrong.
+        open_files: Counts the open files.
+        odd_paths: Data files whose names are not what their numbers say.
+
+    Attributes:
+        files: How many files it has open.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        channel: bytes,
+        crc: Crc,
+        check_crc: bool,
+        open_files: OpenFiles,
+        odd_paths: dict[int, Path],
+    ) -> None:
+        self.files = 0
+        self._directory = directory
+        self._channel = channel
+        self._crc = crc
+        self._check_crc = check_crc
+        self._open_files = open_files
+        self._odd_paths = odd_paths
+        self._number: int | None = None
+        self._data = self._index = -1
+
+    def read(self, found: SliceState, first: int, count: int, size: int, removed: int = 0) -> Records | None:
+        """Reads messages of a slice.
+
+        Args:
+            found: The slice; what it has must be written.
+            first: Sequence of the first one, or one that comes before it.
+            count: How many at most.
+            size: How many bytes at most, but at least one message.
+            removed: Messages at the front that limits have removed.
+
+        Returns:
+            The messages, at most `MAX_ROWS`; None if there is none from `first` on.
+
+        Raises:
+            UnreadableError: The first one cannot be read.
+        """
+        try:
+            self._open(found.number)
+            row = max(self._row(found, first), removed)
+            if row >= found.count:
+                return None
+            entries = self._entries(row, min(count, found.count - row, MAX_ROWS))
+            return self._messages(entries, first, size)
+        except OSError as error:
+            raise UnreadableError(first, f"{self._directory}: {error.strerror}") from error
+
+    def row_of_time(self, found: SliceState, timestamp: int) -> int:
+        """Returns the sequence of the first message of a slice whose timestamp is not lower; 0 if there is none.
+
+        Raises:
+            OSError: The index cannot be read.
+        """
+        self._open(found.number)
+        row = bisect_left(range(found.count), timestamp, key=lambda row: self.entry(row)[2])
+        return self.entry(row)[0] if row < found.count else 0
+
+    def release(self) -> bool:
+        """Closes the files."""
+        if self._number is not None:
+            os.close(self._data)
+            os.close(self._index)
+            self._number = None
+            self.files = 0
+            self._open_files.leave(self)
+        return True
+
+    def entry(self, row: int) -> tuple[int, int, int, int, int]:
+        """Returns one index record of the open slice: sequence, offset, timestamp, size, CRC.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        record = os.pread(self._index, INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
+        if len(record) < INDEX_RECORD_SIZE:
+            raise OSError(0, "the index is shorter than it was")
+        return INDEX_RECORD.unpack(record)
+
+    def _open(self, number: int) -> None:
+        if self._number != number:
+            self.release()
+            path = self._odd_paths.get(number) or self._directory / f"msgs.{number}.dat"
+            self._data = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._index = os.open(self._directory / f"msgs.{number}.idx", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                os.close(self._data)
+                raise
+            self._number = number
+            self.files = 2
+        self._open_files.touch(self)
+
+    def _row(self, found: SliceState, sequence: int) -> int:
+        """Returns the row of the first message whose sequence is not lower."""
+        if sequence <= found.first_sequence:
+            return 0
+        if found.last_sequence - found.first_sequence + 1 == found.count:
+            row = sequence - found.first_sequence
+            if row < found.count and self.entry(row)[0] == sequence:
+                return row
+        row = bisect_left(range(found.count), sequence, key=lambda row: self.entry(row)[0])
+        if row < found.count and self.entry(row)[0] >= sequence and (row == 0 or self.entry(row - 1)[0] < sequence):
+            return row
+        # Sequences are out of order: only looking at all of them helps.
+        for begin in range(0, found.count, MAX_ROWS):
+            places = np.flatnonzero(self._entries(begin, min(MAX_ROWS, found.count - begin))["sequence"] >= sequence)
+            if len(places):
+                return begin + int(places[0])
+        return found.count
+
+    def _entries(self, row: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+        data = os.pread(self._index, count * INDEX_RECORD_SIZE, FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE)
+        if len(data) < INDEX_RECORD_SIZE:
+            raise OSError(0, "the index is shorter than it was")
+        return np.frombuffer(data, index_format.DTYPE, len(data) // INDEX_RECORD_SIZE)
+
+    def _messages(self, entries: np.ndarray[tuple[int], np.dtype[np.void]], first: int, size: int) -> Records:
+        """Reads the messages that index records point to, up to the first one that is not as it should be."""
+        offsets = np.ascontiguousarray(entries["offset"])
+        wanted = entries["sequence"]
+        rows = len(offsets)
+        begin = int(offsets[0])
+        stop = begin + RECORD_HEADER_SIZE + int(entries["size"][0])
+        if rows > 1:
+            ends = offsets + entries["size"] + np.int64(RECORD_HEADER_SIZE)
+            # Where records do not follow each other, the index is damaged or something lies between them.
+            broken = np.flatnonzero((offsets[1:] != ends[:-1]) | (wanted[1:] <= wanted[:-1]))
+            rows = int(broken[0]) + 1 if len(broken) else rows
+            rows = max(int(ends[:rows].searchsorted(begin + RECORD_HEADER_SIZE + size, "right")), 1)
+            stop = int(ends[rows - 1])
+        if begin < FILE_HEADER_SIZE or stop - begin > _MOST_BYTES:
+            raise UnreadableError(max(int(wanted[0]), first), "the index points to a place outside of the file")
+        data = _pread(self._data, stop - begin, begin)
+        columns, stops = _columns.messages.take(rows), _columns.stops[:rows]
+        places = offsets[:rows] - begin
+        kernels.read_messages_at(data, len(data), places, self._crc, self._check_crc, self._channel, columns, stops)
+        good = (stops == Stop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries["size"][:rows])
+        if not good[0]:
+            return self._one(data, entries[0])
+        if not good.all():
+            rows = int(np.flatnonzero(~good)[0])
+            columns = columns.take(rows)
+        return Records(
+            data,
+            places[:rows] + RECORD_HEADER_SIZE,
+            columns.size.copy(),
+            columns.sequence.copy(),
+            columns.timestamp.copy(),
+        )
+
+    def _one(self, data: bytes, entry: np.void) -> Records:
+        """Reads a record that is not as it should be: only its header may be damaged."""
+        size, sequence = int(entry["size"]), int(entry["sequence"])
+        view = memoryview(data)
+        payload, error = read_payload(view, 0, len(view), self._crc, check_crc=self._check_crc, size=size)
+        if not error:
+            message, error = decode_message(payload)
+            if message is not None and message.sequence != sequence:
+                error = f"message sequence in index is {sequence}, data file is {message.sequence}"
+        if error:
+            raise UnreadableError(sequence, error)
+        return Records(
+            data,
+            np.array([RECORD_HEADER_SIZE], np.int64),
+            np.array([size], np.uint32),
+            np.array([sequence], np.uint64),
+            np.array([int(entry["timestamp"])], np.int64),
+        )
+
+
+def _pread(descriptor: int, count: int, offset: int) -> bytes:
+    """Reads so many bytes, fewer only at the end of the file."""
+    data = os.pread(descriptor, count, offset)
+    while 0 < len(data) < count:
+        more = os.pread(descriptor, count - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data

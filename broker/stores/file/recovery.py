@@ -1,0 +1,235 @@
+"""Opening a store that is there, with the repairs that the original makes at its start (file store section 7).
+
+What the original would do is known to `stantools.inspection.forecast`, to the byte and to the line of its log. Here it
+is done: the planned changes are made, the lines are logged, and what was found becomes stores that can be gone on with.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.log import STREAMING
+from broker.stores.file.messages import FoundSlices
+from broker.stores.interface import StorageError
+from broker.stores.options import FileOptions
+from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast import CurrentUser, ServerOptions
+from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
+from stantools.inspection.forecast.channel import RecoveredChannel
+from stantools.inspection.forecast.recover import recover
+from stantools.inspection.forecast.rows import data_batches
+from stantools.inspection.forecast.slices import Recovery, Slice
+from stantools.store.clientlog import ClientsState
+from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
+from stantools.store.durable import fsync_file, replacing, unwritable, write_all
+from stantools.store.limits import UNLIMITED
+from stantools.store.limits import StoreLimits as AllLimits
+from stantools.store.mapping import mapped
+from stantools.store.serverinfo import read_server_info
+from stantools.store.slicefile import index_size
+from stantools.store.slicestate import SliceState
+from stantools.store.sublog import SubsState
+
+#: The release whose rules hold. It differs from 0.23.2 in that a lost server.dat does not make a store look empty.
+VERSION = "0.25.6"
+
+_LINE = re.compile(r"\[(INF|WRN|ERR)\] STREAM: (.*)", re.DOTALL)
+_LEVELS = {"INF": logging.INFO, "WRN": logging.WARNING, "ERR": logging.ERROR}
+#: Lines that belong to the start of the server, which logs them itself.
+_OF_THE_SERVER = re.compile(r"Recovering the state\.\.\.|No recovered state|Recovered \d+ channel\(s\)")
+
+
+@dataclass
+class FoundChannel:
+    """A channel that was found.
+
+    Attributes:
+        name: The channel.
+        slices: Its slices.
+        subs: What its subs.dat adds up to.
+    """
+
+    name: bytes
+    slices: FoundSlices
+    subs: SubsState
+
+
+@dataclass
+class Found:
+    """What was found in a directory.
+
+    Attributes:
+        server: Who the server was; None if there is nothing.
+        clients: What clients.dat adds up to.
+        channels: The channels, by name.
+    """
+
+    server: pb.ServerInfo | None = None
+    clients: ClientsState = field(default_factory=ClientsState)
+    channels: list[FoundChannel] = field(default_factory=list)
+
+
+def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) -> Found:
+    """Opens a store, repairs it as the original does, and returns what is in it.
+
+    Args:
+        options: Of the store.
+        crc: The store's CRC.
+        cluster_id: The server's; None takes that of the store.
+
+    Raises:
+        StorageError: The original would not start either; the text is its error. What it changes in that case is
+            changed, too.
+    """
+    root = options.directory
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        store = _look(root)
+        if cluster_id is None:
+            cluster_id = _cluster_id(store, crc, options)
+        server = ServerOptions(
+            version=VERSION,
+            polynomial=crc.polynomial,
+            check_crc=options.crc,
+            limits=AllLimits(0, UNLIMITED),
+            cluster_id=os.fsdecode(cluster_id),
+            access=CurrentUser(),
+            workers=options.parallel_recovery,
+        )
+        recovery = Recovery(root, server, crc, CurrentUser(), options.truncate_bad_eof, {})
+        start = recover(recovery, store)
+        for line in start.forecast.log:
+            _log(line)
+        for change in start.forecast.changes.values():
+            _carry_out(root, change, crc, options.crc)
+        if not start.forecast.starts:
+            raise StorageError(start.forecast.error or "the store cannot be recovered")
+        if not start.forecast.recovered:
+            return Found()
+        clients = ClientsState(clients=start.forecast.clients)
+        return Found(start.forecast.server_info, clients, [_channel(root, each) for each in start.channels])
+    except OSError as error:
+        raise StorageError(unwritable(error).message) from error
+    except StorageError:
+        raise
+    except StantoolsError as error:
+        raise StorageError(error.message) from error
+
+
+def _look(root: Path) -> Datastore:
+    """Lists a directory, whatever is in it."""
+    try:
+        return open_datastore(root)
+    except StoreUnreadableError:
+        # Nothing in it is a store's, but directories are channels all the same.
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return Datastore(root, channel_names=sorted(names, key=os.fsencode), witness=(root / WITNESS_FILE).exists())
+
+
+def _cluster_id(store: Datastore, crc: Crc, options: FileOptions) -> bytes:
+    if store.server is not None and stat.S_ISREG(store.server.stat().st_mode):
+        with mapped(store.server) as buffer:
+            info = read_server_info(buffer, crc, check_crc=options.crc).info
+        if info is not None:
+            return info.cluster_id
+    return b"test-cluster"
+
+
+def _log(line: str) -> None:
+    match = _LINE.fullmatch(line)
+    if match and not _OF_THE_SERVER.fullmatch(match[2]):
+        STREAMING.log(_LEVELS[match[1]], "%s", match[2])
+
+
+def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
+    """Makes one planned change."""
+    path, action = root / change.path, change.action
+    if isinstance(action, Cut):
+        assert change.after is not None
+        os.truncate(path, change.after)
+        fsync_file(path)
+    elif isinstance(action, Delete):
+        path.unlink(missing_ok=True)
+    elif isinstance(action, RebuildIndex):
+        _rebuild(root, path, action, crc, check_crc)
+    else:
+        assert isinstance(action, Write)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(descriptor, action.data)
+        finally:
+            os.close(descriptor)
+
+
+def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
+    """Writes an index anew from its data file: the old one is there until the new one is whole."""
+    data_file = root / action.data_file
+    channel = os.fsencode(data_file.parent.name)
+    with replacing(path) as descriptor, mapped(data_file) as data:
+        write_all(descriptor, FILE_HEADER_BYTES)
+        for part in data_batches(data, action.data_end, crc, check_crc, channel):
+            write_all(descriptor, kernels.encode_index(part.sequence, part.offset, part.timestamp, part.size, crc))
+
+
+def _channel(root: Path, found: RecoveredChannel) -> FoundChannel:
+    directory = root / found.name
+    slices, odd = [], {}
+    current = None
+    for each in found.slices:
+        state, end = _state(directory, each)
+        slices.append(state)
+        if each.data.name == f"msgs.{each.number}.dat":
+            # What lies behind the last message that the index knows is left where it is, and not built upon: it may
+            # be all that is left of messages whose index records were lost.
+            whole = end == state.data_size and _size(directory, each.number) == index_size(state.count)
+            current = state if whole else None
+        else:
+            odd[each.number] = each.data
+            current = None
+    number = max((each.number for each in slices), default=0)
+    if current is None:
+        number = max(number, _used_numbers(directory))
+    layout = FoundSlices(slices, current, number, found.totals.last, odd)
+    return FoundChannel(found.raw_name, layout, found.subs)
+
+
+def _state(directory: Path, found: Slice) -> tuple[SliceState, int]:
+    """Returns what a writer has to know of a slice, and where its last record ends."""
+    descriptor = os.open(directory / f"msgs.{found.number}.idx", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        first = os.pread(descriptor, INDEX_RECORD_SIZE, FILE_HEADER_SIZE)
+        last = os.pread(descriptor, INDEX_RECORD_SIZE, index_size(found.rows - 1))
+    finally:
+        os.close(descriptor)
+    _, _, begin, _, _ = INDEX_RECORD.unpack(first)
+    _, offset, end, size, _ = INDEX_RECORD.unpack(last)
+    state = SliceState(
+        found.number, found.first, found.last, begin, end, found.rows, found.bytes, found.data_end
+    )  # fmt: skip
+    return state, offset + RECORD_HEADER_SIZE + size
+
+
+def _size(directory: Path, number: int) -> int:
+    return (directory / f"msgs.{number}.idx").stat().st_size
+
+
+def _used_numbers(directory: Path) -> int:
+    """Returns the highest number of a data file that is not empty."""
+    highest = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            match = re.fullmatch(r"msgs\.([0-9]{1,18})\.dat", entry.name)
+            if match and entry.is_file() and entry.stat().st_size > FILE_HEADER_SIZE:
+                highest = max(highest, int(match[1]))
+    return highest

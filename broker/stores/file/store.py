@@ -1,0 +1,281 @@
+"""All of a server's state in the files of a directory; see `broker.stores.interface.Store`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.log import STREAMING
+from broker.stores.file.archive import Archiver
+from broker.stores.file.cache import CacheBudget
+from broker.stores.file.messages import FileMessages, Services
+from broker.stores.file.openfiles import OpenFiles
+from broker.stores.file.recovery import Found, FoundChannel, recover_directory
+from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
+from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription, StorageError
+from broker.stores.limits import LimitsTable
+from broker.stores.options import FileOptions, StoreLimits
+from stantools.errors import StantoolsError
+from stantools.format.crc import Crc
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.clientlog import read_clients
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
+from stantools.store.durable import fsync_directory, write_all
+from stantools.store.limits import ChannelLimits
+from stantools.store.logwriter import ClientsLog
+from stantools.store.mapping import mapped
+from stantools.store.serverinfo import encode_server_file
+
+#: Nanoseconds that one call of `maintain` takes at most, about.
+_SHARE = 20_000_000
+
+
+class FileStore:
+    """See `Store`.
+
+    Args:
+        options: The store's options.
+        limits: What it may hold.
+        wall: Nanoseconds since the epoch, for limits of age.
+        cluster_id: The server's; None takes that of the store.
+
+    Attributes:
+        kind: `FILE`.
+        limits: As given.
+        crc: The store's CRC.
+    """
+
+    kind = "FILE"
+
+    def __init__(
+        self,
+        options: FileOptions,
+        limits: StoreLimits | None = None,
+        *,
+        wall: Callable[[], int] = time.time_ns,
+        cluster_id: bytes | None = None,
+    ) -> None:
+        self.limits = limits or StoreLimits()
+        self.crc: Crc | None = Crc(options.polynomial)
+        self._options = options
+        self._root = options.directory
+        self._table = LimitsTable(self.limits)
+        self._cluster_id = cluster_id
+        self._wall = wall
+        self._services = Services(
+            options,
+            self.crc,
+            wall,
+            OpenFiles(options.fds_limit),
+            CacheBudget(),
+            Archiver(options.slice_archive_script),
+        )
+        self._clients: dict[bytes, pb.ClientInfo] = {}
+        self._clients_log: ClientsLog | None = None
+        self._deletes, self._clients_end = 0, FILE_HEADER_SIZE
+        self._open = False
+        self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
+        self._synced = time.monotonic_ns()
+
+    # The server and its clients.
+
+    def recover(self) -> Recovered | None:
+        """Reads what is there, after the repairs that the original makes; see `Store.recover`."""
+        found = recover_directory(self._options, self._services.crc, self._cluster_id)
+        try:
+            self._take_clients(found)
+            if found.server is None:
+                return None
+            channels = {each.name: self._recover_channel(each) for each in found.channels}
+        except (StantoolsError, OSError) as error:
+            raise _storage_error(error) from error
+        return Recovered(found.server, list(self._clients.values()), channels)
+
+    def _take_clients(self, found: Found) -> None:
+        self._clients = dict(found.clients.clients)
+        with mapped(self._root / CLIENTS_FILE) as buffer:
+            if found.server is None:
+                self._clients_end = len(buffer)
+            elif len(buffer) > FILE_HEADER_SIZE:
+                state = read_clients(buffer, self._services.crc, check_crc=self._options.crc)
+                self._deletes, self._clients_end = state.deletes, FILE_HEADER_SIZE + state.record_bytes
+        self._open = True
+
+    def _recover_channel(self, found: FoundChannel) -> tuple[ChannelStore, list[RecoveredSubscription]]:
+        directory = self._root / os.fsdecode(found.name)
+        limits = self._table.of(found.name)
+        messages = FileMessages(directory, found.name, limits, self._services, found.slices)
+        messages.apply_limits(self._wall())
+        subscriptions = FileSubscriptions(directory, limits, self._services, found.subs)
+        self._channels[found.name] = messages, subscriptions
+        return ChannelStore(messages, subscriptions), subscriptions.recovered()
+
+    def init(self, server: pb.ServerInfo) -> None:
+        """Stores who the server is."""
+        content = encode_server_file(server, self._services.crc)
+        try:
+            descriptor = os.open(self._root / SERVER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                os.ftruncate(descriptor, 0)
+                write_all(descriptor, FILE_HEADER_BYTES)
+                write_all(descriptor, content[FILE_HEADER_SIZE:])
+                if self._options.sync:
+                    os.fsync(descriptor)
+                    fsync_directory(self._root)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _storage_error(error) from error
+
+    def add_client(self, client: pb.ClientInfo) -> None:
+        """Stores a client, at once."""
+        try:
+            self._log().add(client)
+        except StantoolsError as error:
+            raise _storage_error(error) from error
+        self._clients[client.id] = client
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Removes a client, at once."""
+        known = self._clients.pop(client_id, None)
+        try:
+            log = self._log()
+            log.delete(client_id)
+            if log.due(len(self._clients)):
+                log.compact(self._clients.values())
+        except StantoolsError as error:
+            if known is not None:
+                self._clients[client_id] = known
+            raise _storage_error(error) from error
+
+    def _log(self) -> ClientsLog:
+        if self._clients_log is None:
+            if not self._open:
+                raise StorageError("the store is not open")
+            cut_behind(self._root / CLIENTS_FILE, self._clients_end)
+            # As in the original a client costs no sync; the automatic one and the end of the server make it durable.
+            self._clients_log = ClientsLog(
+                self._root, self._services.crc, self._options.compaction, sync=False, deletes=self._deletes
+            )
+        return self._clients_log
+
+    # Channels.
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        """Adds a channel; see `Store.create_channel`."""
+        if name in self._channels:
+            raise StorageError("already exists")
+        if 0 < self.limits.max_channels <= len(self._channels):
+            raise StorageError("too many channels")
+        directory = self._make_directory(name)
+        limits = self._table.of(name)
+        messages = FileMessages(directory, name, limits, self._services, new=True)
+        subscriptions = FileSubscriptions(directory, limits, self._services)
+        subscriptions.make_file()
+        self._channels[name] = messages, subscriptions
+        return ChannelStore(messages, subscriptions)
+
+    def _make_directory(self, name: bytes) -> Path:
+        path = f"{self._root}/{os.fsdecode(name)}"
+        if not name or name in (b".", b"..") or b"/" in name:
+            raise StorageError(f"mkdir {path}: invalid argument")
+        try:
+            Path(path).mkdir(exist_ok=True)
+        except ValueError:
+            raise StorageError(f"mkdir {path}: invalid argument") from None
+        except OSError as error:
+            reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO)
+            raise StorageError(f"mkdir {path}: {reason.lower()}") from error
+        return Path(path)
+
+    def delete_channel(self, name: bytes) -> None:
+        """Removes a channel and all it has; see `Store.delete_channel`."""
+        channel = self._channels.get(name)
+        if channel is None:
+            raise StorageError("not found")
+        messages, subscriptions = channel
+        try:
+            messages.close()
+            subscriptions.close()
+            shutil.rmtree(self._root / os.fsdecode(name))
+        except (StantoolsError, OSError) as error:
+            raise _storage_error(error) from error
+        messages.abandon()
+        subscriptions.abandon()
+        del self._channels[name]
+
+    def limits_of(self, name: bytes) -> ChannelLimits:
+        """Returns what a channel may hold."""
+        return self._table.of(name)
+
+    # From time to time, and at the end.
+
+    def maintain(self) -> int | None:
+        """Flushes and syncs everything when it is time (option `auto_sync`); to be called when it said.
+
+        Returns:
+            Monotonic nanoseconds of the next call; None if none is needed.
+        """
+        interval = self._options.auto_sync
+        if interval <= 0:
+            return None
+        begin = time.monotonic_ns()
+        if begin < self._synced + interval:
+            return self._synced + interval
+        services = self._services
+        if self._clients_log is not None:
+            self._sync(self._clients_log)
+        for waiting in (services.unsynced, services.unsynced_logs):
+            while waiting:
+                if time.monotonic_ns() - begin > _SHARE:
+                    # Clients are waiting; the rest comes at once after them.
+                    return time.monotonic_ns()
+                self._sync(waiting.pop())
+        self._synced = begin
+        return begin + interval
+
+    @staticmethod
+    def _sync(each: FileMessages | FileSubscriptions | ClientsLog) -> None:
+        try:
+            if isinstance(each, ClientsLog):
+                each.flush(sync=True)
+            else:
+                each.sync()
+        except StantoolsError as error:
+            STREAMING.error("Unable to sync: %s", error)
+
+    def close(self) -> None:
+        """Flushes and closes everything; see `Store.close`."""
+        problems: list[Exception] = []
+        for pair in self._channels.values():
+            for each in pair:
+                try:
+                    each.close()
+                except StantoolsError as error:
+                    problems.append(error)
+        self._channels.clear()
+        log, self._clients_log, self._open = self._clients_log, None, False
+        if log is not None:
+            try:
+                log.close()
+            except StantoolsError as error:
+                problems.append(error)
+        self._services.archiver.wait()
+        if problems:
+            raise _storage_error(problems[0])
+
+
+def _storage_error(error: Exception) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    if isinstance(error, StantoolsError):
+        return StorageError(error.message)
+    if isinstance(error, OSError) and error.filename:
+        return StorageError(f"{os.fsdecode(error.filename)}: {error.strerror}")
+    return StorageError(str(error))

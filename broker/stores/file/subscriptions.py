@@ -1,0 +1,267 @@
+"""The subscriptions of a channel in a file store: its subs.dat (file store sections 4, 6.1 and 8).
+
+Records are gathered and written at a flush, or when there are many. What is alive is also kept here, because a
+compaction writes it anew. That also helps when records could not be written: the next flush writes all anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.log import STREAMING
+from broker.stores.file.messages import Services
+from broker.stores.interface import RecoveredSubscription, StorageError
+from stantools.errors import StoreUnwritableError
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.directory import SUBS_FILE
+from stantools.store.durable import writing
+from stantools.store.limits import ChannelLimits
+from stantools.store.logwriter import Live, SubsLog
+from stantools.store.sublog import SubsState
+
+#: Seconds until a compaction that failed is tried again.
+_RETRY = 10.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    state: pb.SubState
+    pending: set[int]
+
+
+class FileSubscriptions:
+    """See `SubscriptionStore`.
+
+    Args:
+        directory: The channel's directory.
+        limits: What the channel may hold.
+        services: What all channels share.
+        found: What subs.dat adds up to; None for a new channel.
+    """
+
+    files = 1
+
+    def __init__(
+        self, directory: Path, limits: ChannelLimits, services: Services, found: SubsState | None = None
+    ) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._services = services
+        found = found or SubsState()
+        self._kept = {number: _Kept(each.state, each.pending) for number, each in found.subscriptions.items()}
+        self._last_id = found.max_id
+        self._counted = found.records, found.dead
+        self._end = FILE_HEADER_SIZE + found.record_bytes
+        self._log: SubsLog | None = None
+        self._stale = self._gathered = False
+        self._no_compaction_before = float("-inf")
+        self._compacted = float("-inf")
+
+    def recovered(self) -> list[RecoveredSubscription]:
+        """Returns copies of all subscriptions, by id."""
+        result = []
+        for _, kept in sorted(self._kept.items()):
+            state = pb.SubState()
+            state.CopyFrom(kept.state)
+            result.append(RecoveredSubscription(state, sorted(kept.pending)))
+        return result
+
+    def make_file(self) -> None:
+        """Creates subs.dat. Raises StorageError."""
+        self._opened()
+
+    def create(self, state: pb.SubState) -> None:
+        """Stores a new subscription; see `SubscriptionStore.create`."""
+        state.id = 0
+        if 0 < self._limits.max_subs <= len(self._kept):
+            raise StorageError("too many subscriptions per channel")
+        log = self._opened()
+        copy = pb.SubState()
+        copy.CopyFrom(state)
+        copy.id = self._last_id + 1
+        if not self._stale:
+            try:
+                log.new(copy)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        self._last_id = state.id = copy.id
+        self._kept[copy.id] = _Kept(copy, set())
+        self._gathered = True
+
+    def update(self, state: pb.SubState) -> None:
+        """Stores the changed state of a subscription."""
+        kept = self._kept.get(state.id)
+        copy = pb.SubState()
+        copy.CopyFrom(state)
+        if kept is None:
+            self._kept[state.id] = _Kept(copy, set())
+            self._last_id = max(self._last_id, state.id)
+        else:
+            kept.state = copy
+        self._gathered = True
+        log = self._opened()
+        if not self._stale:
+            try:
+                log.update(copy)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+
+    def delete(self, subscription: int) -> None:
+        """Removes a subscription and what it has pending."""
+        kept = self._kept.pop(subscription, None)
+        self._gathered = True
+        log = self._opened()
+        if not self._stale:
+            try:
+                # An id that is not known any more is told again (section 4.2), and counts for nothing.
+                log.delete(subscription, len(kept.pending) if kept else -1)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        if kept:
+            self._compact_if_due()
+
+    def sent(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Takes note that messages were sent to a subscription and are pending."""
+        kept = self._kept.get(subscription)
+        if kept is None or not len(sequences):
+            return
+        kept.pending.update(sequences)
+        highest = max(sequences[-1], sequences[0]) if len(sequences) < 3 else max(sequences)
+        if highest > kept.state.last_sent:
+            kept.state.last_sent = int(highest)
+        self._gathered = True
+        log = self._opened()
+        if not self._stale:
+            try:
+                log.sent(subscription, sequences)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+
+    def acked(self, subscription: int, sequences: Sequence[int]) -> None:
+        """Takes note that messages are not pending any more."""
+        kept = self._kept.get(subscription)
+        if kept is None or not len(sequences):
+            return
+        kept.pending.difference_update(sequences)
+        self._gathered = True
+        log = self._opened()
+        if not self._stale:
+            try:
+                log.acked(subscription, sequences)
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        self._compact_if_due()
+
+    def flush(self) -> None:
+        """Makes it as lasting as configured."""
+        if not self._gathered:
+            return
+        self._write(sync=self._services.options.sync)
+
+    def sync(self) -> None:
+        """Writes what is gathered and makes it durable. Raises StorageError."""
+        if self._gathered or self._log is not None:
+            self._write(sync=True)
+
+    def _write(self, *, sync: bool) -> None:
+        log = self._opened()
+        try:
+            if self._stale:
+                log.compact(self._live(), now=time.monotonic())
+                self._stale = False
+            log.flush(sync=sync)
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+        self._gathered = False
+        if not sync:
+            self._services.unsynced_logs.add(self)
+
+    def _live(self) -> Iterable[Live]:
+        return [(kept.state, kept.pending) for _, kept in sorted(self._kept.items())]
+
+    def _failed(self, error: StoreUnwritableError) -> StorageError:
+        """Takes note that records were lost: the next flush writes everything that is alive anew."""
+        self._stale = self._gathered = True
+        return StorageError(error.message)
+
+    def _compact_if_due(self) -> None:
+        log = self._log
+        if log is None or self._stale or not log.due():
+            return
+        now = time.monotonic()
+        if now < self._no_compaction_before:
+            return
+        try:
+            log.compact(self._live(), now=now)
+            self._gathered = False
+        except StoreUnwritableError as error:
+            # The file is as it was. The original says nothing here.
+            self._no_compaction_before = now + _RETRY
+            STREAMING.error("Unable to compact %s: %s", log.path, error)
+
+    def _opened(self) -> SubsLog:
+        services = self._services
+        if self._log is None:
+            options = services.options
+            records, dead = self._counted
+            try:
+                cut_behind(self._directory / SUBS_FILE, self._end)
+                self._log = SubsLog(
+                    self._directory,
+                    options.directory,
+                    services.crc,
+                    options.compaction,
+                    sync=False,
+                    buffer_size=options.buffer_size,
+                    records=records,
+                    dead=dead,
+                    compacted=self._compacted,
+                )
+            except StoreUnwritableError as error:
+                raise self._failed(error) from error
+        services.open_files.touch(self)
+        services.unsynced_logs.add(self)
+        return self._log
+
+    def release(self) -> bool:
+        """Closes the file, unless something is gathered."""
+        if self._gathered:
+            return False
+        self._close()
+        return True
+
+    def close(self) -> None:
+        """Flushes and closes. Raises StorageError."""
+        try:
+            self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the file of a channel that is removed."""
+        self._services.unsynced_logs.discard(self)
+        self._close()
+
+    def _close(self) -> None:
+        log = self._log
+        if log is not None:
+            log.abandon()
+            self._counted, self._compacted, self._log = (log.records, log.dead), log.compacted, None
+            self._end = FILE_HEADER_SIZE + log.size
+        self._services.open_files.leave(self)
+
+
+def cut_behind(path: Path, end: int) -> None:
+    """Cuts a log behind its last record, where a record header without its payload may be: others must not follow it.
+
+    Raises:
+        StoreUnwritableError: It cannot be cut.
+    """
+    with writing(path, "it is as it was"):
+        if path.exists() and path.stat().st_size > end:
+            os.truncate(path, end)

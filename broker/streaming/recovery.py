@@ -1,0 +1,128 @@
+"""From what a store found to the state that the rules work on (protocol section 23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker import log
+from broker.streaming.names import durable_key, new_server, sub_close_subject, text
+from broker.streaming.queues import QueueGroup
+from broker.streaming.subscriptions import Hold, Subscription
+from stantools.format.proto import store_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.stores.interface import Recovered, RecoveredSubscription, Store
+    from broker.streaming.channels import Channel, Channels
+    from broker.streaming.clients import Clients
+    from broker.streaming.options import StreamingOptions
+    from broker.streaming.subscribing import Subscribing
+
+
+class StartError(Exception):
+    """The server cannot start; the text says why."""
+
+
+def recover_server(store: Store, recovered: Recovered | None, options: StreamingOptions) -> pb.ServerInfo:
+    """Returns who the server is: as stored, whatever the subjects are; a new record only if there is none (section 4).
+
+    Raises:
+        StartError: The store belongs to another cluster id.
+        StorageError: The record cannot be written.
+    """
+    if recovered is None or not recovered.server.ByteSize():
+        if recovered is not None and recovered.channels:
+            log.STREAMING.warning(
+                "Server information was not recovered, however channels are present. "
+                "Will initialize server and restart recovery!"
+            )
+        server = new_server(options.cluster_id, options.discover_prefix)
+        store.init(server)
+        return server
+    server = recovered.server
+    if server.cluster_id != options.cluster_id:
+        raise StartError(
+            f'cluster ID "{text(options.cluster_id)}" does not match recovered value of "{text(server.cluster_id)}"'
+        )
+    if not server.sub_close:
+        server.sub_close = sub_close_subject(server.cluster_id)
+        store.init(server)
+    return server
+
+
+class Recovery:
+    """Restores clients, channels and subscriptions."""
+
+    def __init__(self, clients: Clients, channels: Channels, subscribing: Subscribing) -> None:
+        self._clients = clients
+        self._channels = channels
+        self._subscribing = subscribing
+        #: Active subscriptions that were found; they get nothing before the server is ready.
+        self.active: list[Subscription] = []
+
+    def restore(self, recovered: Recovered) -> None:
+        """Restores everything. Nothing is sent."""
+        for info in recovered.clients:
+            self._clients.recover(info)
+        for name, (stores, subscriptions) in recovered.channels.items():
+            channel = self._channels.recover(name, stores)
+            for found in sorted(subscriptions, key=lambda each: each.state.id):
+                self._restore(channel, found)
+
+    def _restore(self, channel: Channel, found: RecoveredSubscription) -> None:
+        state = found.state
+        client = self._clients.get(state.client_id) if state.client_id else None
+        if state.q_group:
+            group = self._restored_group(channel, found)
+            if group is None:
+                return
+        else:
+            group = None
+            if client is None and not state.is_durable:
+                return
+        subscription = Subscription(channel, state, group)
+        # Deadlines come from the messages' timestamps, when the server is ready; 0 sorts by sequence.
+        subscription.pending = dict.fromkeys(found.pending, 0)
+        subscription.last_sent = max(state.last_sent, *found.pending, 0)
+        subscription.settle()
+        subscription.hold = Hold.RECOVERED if found.pending else Hold.NONE
+        if group is not None:
+            group.last_sent = max(group.last_sent, subscription.last_sent)
+            if client is None:
+                group.shadow = subscription
+                return
+            group.members.append(subscription)
+        elif state.durable_name:
+            channel.durables[durable_key(state.client_id, channel.name, state.durable_name)] = subscription
+            if client is None or state.is_closed:
+                return
+        assert client is not None
+        self._subscribing.activate(subscription, client)
+        self.active.append(subscription)
+
+    def _restored_group(self, channel: Channel, found: RecoveredSubscription) -> QueueGroup | None:
+        """Returns the group of a recovered member or shadow; None if it is to be ignored."""
+        state = found.state
+        known = self._clients.get(state.client_id) is not None
+        if state.client_id and not known:
+            if state.is_durable:
+                log.STREAMING.warning(
+                    "Not recovering ghost durable queue subscriber: [%s]:[%s] subject=%s inbox=%s",
+                    text(state.client_id),
+                    text(state.q_group),
+                    text(channel.name),
+                    text(state.inbox),
+                )
+                channel.store.delete(state.id)
+            return None
+        if not state.client_id and not state.is_durable:
+            return None
+        group = channel.groups.get(state.q_group)
+        if group is None:
+            group = channel.groups[state.q_group] = QueueGroup(channel, state.q_group)
+        if not state.client_id and group.shadow is not None:
+            log.STREAMING.warning(
+                'Duplicate shadow durable queue consumer (subid=%d) for group "%s"', state.id, text(state.q_group)
+            )
+            if max(state.last_sent, *found.pending, 0) <= group.shadow.last_sent:
+                return None
+        return group

@@ -1,0 +1,238 @@
+"""Ends of subscriptions and clients: unsubscribe, close, time-out (protocol sections 9 and 17-20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker import log
+from broker.stores.interface import StorageError
+from broker.streaming import errors
+from broker.streaming.delivery import store_sent
+from broker.streaming.names import durable_key, text
+from broker.streaming.ports import Role
+from broker.streaming.redelivery import LEFT_BEHIND
+from broker.streaming.requests import Request
+from broker.streaming.subscriptions import told
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.proto import store_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.streaming.channels import Channel, Channels
+    from broker.streaming.clients import Client, Clients
+    from broker.streaming.context import Context
+    from broker.streaming.queues import QueueGroup
+    from broker.streaming.redelivery import Redelivery
+    from broker.streaming.subscriptions import Subscription
+
+
+class Removal:
+    """Ends subscriptions, and clients with all of theirs.
+
+    Attributes:
+        serves: Tells whether this server has a channel (partitioning); requests for others are not answered.
+        on_ended: Called with the channel of a subscription that has ended.
+        on_closed: Called with a client that is not registered any more.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        clients: Clients,
+        channels: Channels,
+        redelivery: Redelivery,
+        settle: Callable[[], None],
+    ) -> None:
+        self._bus = context.bus
+        self._clock = context.clock
+        self._clients = clients
+        self._channels = channels
+        self._redelivery = redelivery
+        self._settle = settle
+        self.serves: Callable[[bytes], bool] = lambda _name: True
+        self.on_ended: Callable[[Channel], None] = lambda _channel: None
+        self.on_closed: Callable[[Client], None] = lambda _client: None
+
+    def receive_unsubscribe(self, request: Request) -> None:
+        """Takes a request from the unsubscribe subject."""
+        self._receive(request, unsubscribe=True)
+
+    def receive_close(self, request: Request) -> None:
+        """Takes a request from the subscription close subject."""
+        self._receive(request, unsubscribe=False)
+
+    def _receive(self, request: Request, *, unsubscribe: bool) -> None:
+        try:
+            message = gogo.decode(pb.UnsubscribeRequest, request.payload)
+        except gogo.DecodeError:
+            log.STREAMING.error("Invalid unsub request from %s", text(request.subject))
+            self._answer(request, errors.INVALID_UNSUBSCRIBE)
+            return
+        if self.serves(message.subject):
+            self._bus.barrier(lambda: self._answer(request, self._end_requested(message, unsubscribe)))
+
+    def _end_requested(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> bytes:
+        """Ends a subscription as somebody asked for. Returns the error text, if any."""
+        self._settle()
+        channel = self._channels.get(message.subject)
+        what = "unsubscribe" if unsubscribe else "subscription close"
+        if channel is None:
+            log.STREAMING.error("[Client:%s] %s request for unknown channel", text(message.client_id), what)
+            return errors.UNKNOWN_CHANNEL
+        subscription = channel.find(message.inbox)
+        if subscription is None:
+            log.STREAMING.error("[Client:%s] %s request for unknown inbox", text(message.client_id), what)
+            return errors.INVALID_SUBSCRIPTION
+        client = self._clients.get(message.client_id)
+        if client is None or subscription not in client.subscriptions:
+            log.STREAMING.error("[Client:%s] %s request of another client", text(message.client_id), what)
+            return errors.UNKNOWN_CLIENT
+        self.end(subscription, unsubscribe=unsubscribe)
+        self._flush(channel)
+        return b""
+
+    def _answer(self, request: Request, error: bytes) -> None:
+        self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
+
+    def receive_client_close(self, request: Request) -> None:
+        """Takes a request from the close subject (section 9)."""
+        try:
+            message = gogo.decode(pb.CloseRequest, request.payload)
+        except gogo.DecodeError:
+            log.STREAMING.error("Received invalid close request, subject=%s", text(request.subject))
+            self._answer_close(request, errors.INVALID_CLOSE)
+            return
+        self._bus.barrier(lambda: self._close_requested(request, message.client_id))
+
+    def _close_requested(self, request: Request, client_id: bytes) -> None:
+        client = self._clients.get(client_id)
+        if client is None:
+            log.STREAMING.error('Unknown client "%s" in close request', text(client_id))
+            self._answer_close(request, errors.UNKNOWN_CLIENT)
+            return
+        self.close_client(client)
+        self._answer_close(request, b"")
+
+    def _answer_close(self, request: Request, error: bytes) -> None:
+        self._bus.publish(Role.GENERAL, request.reply, protocol.CloseResponse(error=error).SerializeToString())
+
+    def close_client(self, client: Client) -> None:
+        """Ends a client: it is forgotten, its subscriptions are closed."""
+        self._settle()
+        try:
+            self._clients.unregister(client)
+        except StorageError as error:
+            log.STREAMING.error("[Client:%s] Error unregistering client: %s", text(client.id), error)
+        self.on_closed(client)
+        changed: dict[Channel, None] = {}
+        for subscription in tuple(client.subscriptions):
+            self.end(subscription, unsubscribe=False)
+            if subscription.state.is_durable:
+                changed[subscription.channel] = None
+        for channel in changed:
+            self._flush(channel)
+        log.STREAMING.debug("[Client:%s] Closed (Inbox=%s)", text(client.id), text(client.info.hb_inbox))
+
+    def end(self, subscription: Subscription, *, unsubscribe: bool) -> None:
+        """Ends an active subscription.
+
+        Args:
+            subscription: Is not used any more, or offline then.
+            unsubscribe: A durable ends for good; else it can be resumed.
+        """
+        channel = subscription.channel
+        client = subscription.client
+        assert client is not None
+        self._bus.unlisten(subscription.listener)
+        self._redelivery.stop(subscription)
+        del client.subscriptions[subscription]
+        del channel.by_ack_inbox[subscription.state.ack_inbox]
+        subscription.client = None
+        subscription.started = False
+        if subscription.group is not None:
+            what = self._leave(subscription, subscription.group, unsubscribe=unsubscribe)
+        else:
+            what = self._end_plain(subscription, client, unsubscribe=unsubscribe)
+        log.STREAMING.debug("%s", told(what, subscription))
+        self.on_ended(channel)
+
+    def _end_plain(self, subscription: Subscription, client: Client, *, unsubscribe: bool) -> str:
+        channel = subscription.channel
+        state = subscription.state
+        del channel.plain[subscription.id]
+        if state.durable_name:
+            if not unsubscribe:
+                state.last_sent = subscription.last_sent
+                state.is_closed = True
+                self._update(subscription)
+                return "Suspended"
+            del channel.durables[durable_key(client.id, channel.name, state.durable_name)]
+        self.delete(channel, state)
+        return "Removed"
+
+    def _leave(self, subscription: Subscription, group: QueueGroup, *, unsubscribe: bool) -> str:
+        channel = subscription.channel
+        state = subscription.state
+        group.members.remove(subscription)
+        if group.members:
+            # The order of the records is the original's (section 22).
+            if state.is_durable:
+                self._hand_over(subscription, group)
+                self.delete(channel, state)
+            else:
+                self.delete(channel, state)
+                self._hand_over(subscription, group)
+            if max(member.last_sent for member in group.members) < group.last_sent:
+                heir = group.members[0]
+                heir.last_sent = heir.state.last_sent = group.last_sent
+                self._update(heir)
+            return "Removed member from"
+        if state.is_durable and not unsubscribe:
+            subscription.last_sent = state.last_sent = group.last_sent
+            state.client_id = b""
+            group.shadow = subscription
+            self._update(subscription)
+            return "Suspended"
+        del channel.groups[group.name]
+        self.delete(channel, state)
+        return "Removed"
+
+    def _hand_over(self, subscription: Subscription, group: QueueGroup) -> None:
+        """Gives what a member has pending to the others in turn; they send it again soon (section 18.8)."""
+        now = self._clock.monotonic()
+        order = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items())
+        subscription.pending = {}
+        for position, member in enumerate(group.members):
+            share = [sequence for _, sequence in order[position :: len(group.members)]]
+            if share:
+                store_sent(member, share)
+                member.pending.update(dict.fromkeys(share, now))
+                member.last_sent = max(member.last_sent, *share)
+                member.settle()
+                self._redelivery.arm_within(member, LEFT_BEHIND)
+
+    def delete(self, channel: Channel, state: pb.SubState) -> None:
+        """Removes a subscription from the store."""
+        try:
+            channel.store.delete(state.id)
+        except StorageError as error:
+            log.STREAMING.error(
+                "[Client:%s] Error deleting subscription subid=%d, subject=%s, err=%s",
+                text(state.client_id),
+                state.id,
+                text(channel.name),
+                error,
+            )
+
+    def _update(self, subscription: Subscription) -> None:
+        try:
+            subscription.channel.store.update(subscription.state)
+        except StorageError as error:
+            log.STREAMING.error("Unable to update subscription subid=%d: %s", subscription.id, error)
+
+    def _flush(self, channel: Channel) -> None:
+        try:
+            channel.store.flush()
+        except StorageError as error:
+            log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)

@@ -1,0 +1,265 @@
+"""Subscription requests: new subscriptions, resumed durables, queue groups (protocol sections 12 and 17-19)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker import log
+from broker.stores.interface import StorageError
+from broker.streaming import errors, starting
+from broker.streaming.errors import RefusedError, text_of
+from broker.streaming.names import durable_key, quoted, text, valid_channel
+from broker.streaming.ports import Role
+from broker.streaming.queues import QueueGroup
+from broker.streaming.subscriptions import Hold, Subscription, told
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.proto import store_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.streaming.acknowledgements import Acknowledgements
+    from broker.streaming.channels import Channel, Channels
+    from broker.streaming.clients import Client, Clients
+    from broker.streaming.context import Context
+    from broker.streaming.removal import Removal
+    from broker.streaming.requests import Request
+    from broker.streaming.serving import Ready
+
+#: Decides about a request of somebody unknown: True if it waits for its client (partitioning).
+Postpone = Callable[["Request", pb.SubscriptionRequest], bool]
+
+
+class Subscribing:
+    """Creates and resumes subscriptions.
+
+    Attributes:
+        serves: Tells whether this server has a channel (partitioning); requests for others are not answered.
+        postpone: What happens to requests of clients that are not known (partitioning).
+        on_subscribed: Called with the channel of each new subscription.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        clients: Clients,
+        channels: Channels,
+        acknowledgements: Acknowledgements,
+        removal: Removal,
+        ready: Ready,
+        settle: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._bus = context.bus
+        self._clients = clients
+        self._channels = channels
+        self._acknowledgements = acknowledgements
+        self._removal = removal
+        self._ready = ready
+        self._settle = settle
+        self.serves: Callable[[bytes], bool] = lambda _name: True
+        self.postpone: Postpone = lambda _request, _message: False
+        self.on_subscribed: Callable[[Channel], None] = lambda _channel: None
+
+    def receive(self, request: Request) -> None:
+        """Takes a request from the subscribe subject and answers it, in the order of protocol section 12."""
+        try:
+            message = gogo.decode(pb.SubscriptionRequest, request.payload)
+        except gogo.DecodeError as error:
+            log.STREAMING.error("Invalid Subscription request from %s: %s", text(request.subject), error)
+            self._refuse(request, errors.INVALID_SUBSCRIBE)
+            return
+        try:
+            _check(message, text(request.subject))
+            if not self.serves(message.subject):
+                return
+            if self._clients.get(message.client_id) is None and self.postpone(request, message):
+                return
+            self._subscribe(request, message)
+        except RefusedError as error:
+            self._refuse(request, error.text)
+
+    def subscribe(self, request: Request, message: pb.SubscriptionRequest) -> None:
+        """Answers a request that has been checked, and was postponed."""
+        try:
+            self._subscribe(request, message)
+        except RefusedError as error:
+            self._refuse(request, error.text)
+
+    def refuse(self, request: Request) -> None:
+        """Refuses a request that was postponed."""
+        self._refuse(request, errors.INVALID_SUBSCRIBE)
+
+    def _subscribe(self, request: Request, message: pb.SubscriptionRequest) -> None:
+        client = self._clients.get(message.client_id)
+        if client is None:
+            log.STREAMING.error(
+                "[Client:%s] Unknown client in subscription request from %s",
+                text(message.client_id),
+                text(request.subject),
+            )
+            raise RefusedError(errors.UNKNOWN_CLIENT)
+        # What came before is stored before the position is determined.
+        self._settle()
+        try:
+            channel = self._channels.obtain(message.subject)
+            subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
+        except (RefusedError, StorageError) as error:
+            log.STREAMING.error("Unable to create subscription on %s: %s", quoted(message.subject), error)
+            raise RefusedError(text_of(error)) from error
+        self.activate(subscription, client)
+        log.STREAMING.debug("%s", story)
+        self.on_subscribed(channel)
+        # An early ack is not lost: NATS knows the ack inbox before the client does.
+        self._bus.barrier(lambda: self._answer(request, subscription))
+
+    def _answer(self, request: Request, subscription: Subscription) -> None:
+        response = protocol.SubscriptionResponse(ack_inbox=subscription.state.ack_inbox)
+        self._bus.publish(Role.SEND, request.reply, response.SerializeToString())
+        self.start(subscription)
+
+    def activate(self, subscription: Subscription, client: Client) -> None:
+        """Adds a subscription to its client and to those that are served, once they are started."""
+        channel = subscription.channel
+        ack_inbox = subscription.state.ack_inbox
+        subscription.client = client
+        subscription.last_client_id = client.id
+        client.subscriptions[subscription] = None
+        channel.by_ack_inbox[ack_inbox] = subscription
+        if subscription.group is None:
+            channel.plain[subscription.id] = subscription
+        subscription.listener = self._bus.listen(Role.ACKS, ack_inbox, self._acknowledgements.handler(subscription))
+
+    def start(self, subscription: Subscription) -> None:
+        """Lets a subscription get messages, and the group with it that it is a member of."""
+        if subscription.active:
+            subscription.started = True
+            self._ready.add(subscription)
+
+    def _create_or_resume(
+        self, channel: Channel, client: Client, message: pb.SubscriptionRequest, subject: str
+    ) -> tuple[Subscription, str]:
+        if message.q_group:
+            return self._join(channel, client, message, subject)
+        if not message.durable_name:
+            return self._create(channel, client, message, None)
+        key = durable_key(client.id, channel.name, message.durable_name)
+        known = channel.durables.get(key)
+        if known is not None and known.active and self._context.options.replace_durable:
+            self._removal.end(known, unsubscribe=False)
+        if known is None:
+            created, story = self._create(channel, client, message, None)
+            channel.durables[key] = created
+            return created, story
+        if known.active:
+            log.STREAMING.error("[Client:%s] Duplicate durable subscription registration", text(client.id))
+            raise RefusedError(errors.DUPLICATE_DURABLE)
+        return known, self._resume(known, client, message)
+
+    def _join(
+        self, channel: Channel, client: Client, message: pb.SubscriptionRequest, subject: str
+    ) -> tuple[Subscription, str]:
+        name = message.q_group
+        if message.durable_name:
+            if b":" in message.durable_name:
+                log.STREAMING.error(
+                    "[Client:%s] Invalid DurableName (%s) for queue subscriber from %s",
+                    text(client.id),
+                    quoted(message.durable_name),
+                    subject,
+                )
+                raise RefusedError(errors.INVALID_DURABLE_NAME)
+            name = message.durable_name + b":" + name
+        group = channel.groups.get(name) or QueueGroup(channel, name)
+        shadow = group.shadow
+        if shadow is not None:
+            story = self._resume(shadow, client, message)
+            group.shadow = None
+            subscription = shadow
+        else:
+            subscription, story = self._create(channel, client, message, group)
+        group.members.append(subscription)
+        channel.groups[name] = group
+        return subscription, story
+
+    def _create(
+        self, channel: Channel, client: Client, message: pb.SubscriptionRequest, group: QueueGroup | None
+    ) -> tuple[Subscription, str]:
+        joins = group is not None and bool(group.members)
+        behind, where = 0, ""
+        if not joins:
+            behind, where = starting.last_sent(message, channel.messages, self._context.clock.wall())
+        state = pb.SubState(
+            client_id=client.id,
+            q_group=group.name if group else b"",
+            inbox=message.inbox,
+            ack_inbox=self._context.nuids.inbox(),
+            max_in_flight=message.max_in_flight,
+            ack_wait_in_secs=message.ack_wait_in_secs,
+            durable_name=b"" if group else message.durable_name,
+            last_sent=behind,
+            is_durable=bool(message.durable_name),
+        )
+        try:
+            channel.store.create(state)
+            channel.store.flush()
+        except StorageError as error:
+            log.STREAMING.error(
+                "Unable to store subscription [%s:%s] on [%s]: %s",
+                text(client.id),
+                text(message.inbox),
+                text(channel.name),
+                error,
+            )
+            if state.id:
+                self._removal.delete(channel, state)
+            raise
+        if group is not None and not joins:
+            group.last_sent = behind
+        subscription = Subscription(channel, state, group)
+        return subscription, told("Added member to" if joins else "Started new", subscription, where)
+
+    def _resume(self, subscription: Subscription, client: Client, message: pb.SubscriptionRequest) -> str:
+        """Gives an offline durable, or the shadow of a durable group, to a client (sections 17 and 19.6)."""
+        state = subscription.state
+        before = pb.SubState.FromString(state.SerializeToString())
+        state.client_id = client.id
+        state.inbox = message.inbox
+        state.ack_inbox = self._context.nuids.inbox()
+        state.max_in_flight = message.max_in_flight
+        state.ack_wait_in_secs = message.ack_wait_in_secs
+        state.is_closed = False
+        store = subscription.channel.store
+        try:
+            store.update(state)
+            # Not needed for at-least-once, but else a durable that was resumed could be offline after a crash.
+            store.flush()
+        except StorageError:
+            state.CopyFrom(before)
+            raise
+        subscription.last_client_id = client.id
+        subscription.adopt()
+        subscription.settle()
+        subscription.hold = Hold.RESUMED
+        subscription.held_from = 0
+        return told("Resumed", subscription)
+
+    def _refuse(self, request: Request, error: bytes) -> None:
+        self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
+
+
+def _check(message: pb.SubscriptionRequest, subject: str) -> None:
+    """Checks what a request says by itself. Raises RefusedError."""
+    name = text(message.client_id)
+    if not message.client_id:
+        log.STREAMING.error("Missing ClientID in subscription request from %s", subject)
+        raise RefusedError(errors.CLIENT_ID_MISSING)
+    for bad, what, error in (
+        (message.ack_wait_in_secs <= 0, f"AckWait ({message.ack_wait_in_secs})", errors.INVALID_ACK_WAIT),
+        (message.max_in_flight <= 0, f"MaxInflight ({message.max_in_flight})", errors.INVALID_MAX_IN_FLIGHT),
+        (not 0 <= message.start_position <= 4, f"StartPosition ({message.start_position})", errors.INVALID_START),
+        (not valid_channel(message.subject), f"channel {quoted(message.subject)}", errors.INVALID_SUBJECT),
+    ):
+        if bad:
+            log.STREAMING.error("[Client:%s] Invalid %s in subscription request from %s", name, what, subject)
+            raise RefusedError(error)

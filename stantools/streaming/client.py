@@ -1,0 +1,550 @@
+"""A client of NATS Streaming servers for asyncio, on nats-py.
+
+    async with await connect("nats://localhost:4222", "test-cluster", "me") as client:
+        await client.publish("orders", b"first")          # returns when the server has stored it
+        await client.publish_async("orders", b"second")   # returns when it is on its way
+        await client.settled()                            # until all acks are there
+
+        async def handle(message: Message) -> None:
+            print(message.sequence, message.data)
+
+        await client.subscribe("orders", handle, SubscriptionOptions(start=Start.first(), durable="printer"))
+        ...
+
+What holds: an awaited `publish` is stored at least once; a message is acknowledged after its handler has returned
+without an exception; a handler gets one message at a time, in the order in which they arrive. The client survives that
+the connection to NATS breaks and comes back. When the server does not know it any more, everything that waits fails,
+`connection_lost` is called, and the client is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from nats import errors as nats_errors
+from nats.aio.client import Client as NatsClient
+
+from stantools.errors import UsageError
+from stantools.streaming import subscribing
+from stantools.streaming.errors import (
+    ClosedError,
+    NoServerError,
+    RefusedByServerError,
+    SessionLostError,
+    StreamingError,
+)
+from stantools.streaming.publishing import Acked, Outstanding
+from stantools.streaming.session import DISCOVER_PREFIX, Session, State
+from stantools.streaming.subscribing import Delivered, Start, SubscriptionOptions
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription as NatsSubscription
+
+__all__ = ["Client", "ClientOptions", "Message", "Start", "Subscription", "SubscriptionOptions", "connect"]
+
+_LOG: Final = logging.getLogger(__name__)
+#: What the official clients receive acks on; users may have rights for no other subject.
+_ACKS: Final = "_STAN.acks"
+#: Seconds between two looks at the clock, and between two attempts to connect to NATS again.
+_TICK: Final = 0.5
+_RECONNECT_WAIT: Final = 0.25
+#: Messages that may wait for a handler; more are thrown away, and come again when the server sees no acks.
+_MOST_WAITING: Final = 65536
+
+Handler = Callable[["Message"], Awaitable[None] | None]
+Lost = Callable[[StreamingError], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client behaves. Times are seconds.
+
+    Attributes:
+        discover_prefix: The server's `discover_prefix`.
+        timeout: How long to wait for answers to requests.
+        ack_timeout: How long to wait for the ack of a message.
+        max_outstanding: Messages that may be on their way to the server without an ack.
+        ping_interval: Time between two pings, whole seconds.
+        ping_max_out: So many pings in a row may stay without an answer.
+    """
+
+    discover_prefix: str = DISCOVER_PREFIX
+    timeout: float = 2.0
+    ack_timeout: float = 30.0
+    max_outstanding: int = 16384
+    ping_interval: int = 5
+    ping_max_out: int = 88
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Delivered):
+    """A message that a handler gets; see `Delivered` for what is in it."""
+
+    subscription: Subscription | None = field(default=None, repr=False, compare=False)
+
+    async def ack(self) -> None:
+        """Acknowledges it; needed, and of use, with `manual_acks` only. Raises StreamingError if we are closed."""
+        if self.subscription is not None:
+            await self.subscription.ack(self)
+
+
+class Subscription:
+    """A subscription, made by `Client.subscribe`.
+
+    Attributes:
+        channel: Name of the channel.
+        options: How it was made.
+    """
+
+    def __init__(self, client: Client, channel: str, handler: Handler, options: SubscriptionOptions) -> None:
+        self.channel = channel
+        self.options = options
+        self._client = client
+        self._handler = handler
+        self._inbox: NatsSubscription | None = None
+        self._ack_inbox = ""
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MOST_WAITING, 2 * options.max_in_flight))
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed; its handler is not called any more then."""
+        return self._task is None
+
+    async def ack(self, message: Delivered) -> None:
+        """Acknowledges a message. Raises StreamingError if it is closed."""
+        if self.closed:
+            raise ClosedError(f"the subscription to {self.channel} is closed")
+        await self._client._send(self._ack_inbox, subscribing.ack(message))
+
+    async def close(self) -> None:
+        """Ends it; the server keeps the position of a durable. Raises StreamingError."""
+        await self._leave(self._client._session.leave_subject)
+
+    async def unsubscribe(self) -> None:
+        """Ends it; the server forgets the position of a durable. Raises StreamingError."""
+        await self._leave(self._client._session.unsubscribe_subject)
+
+    async def _leave(self, subject: str) -> None:
+        if self.closed:
+            raise ClosedError(f"the subscription to {self.channel} is closed")
+        if not subject:
+            raise StreamingError("the streaming server is too old to close a subscription")
+        client = self._client
+        what = f"to end the subscription to {self.channel}"
+        request = subscribing.leave_request(client.client_id, self.channel, self._ack_inbox, self.options.durable)
+        try:
+            subscribing.read_answer(await client._request(subject, request, what), what)
+        finally:
+            client._subscriptions.discard(self)
+            await self._stop()
+
+    async def _start(self) -> None:
+        """Asks the server; messages may come before its answer has been read."""
+        client = self._client
+        inbox = client._nats.new_inbox()
+        self._inbox = await client._nats.subscribe(inbox, cb=self._on_message)
+        what = f"a subscription to {self.channel}"
+        request = subscribing.subscribe_request(client.client_id, self.channel, inbox, self.options)
+        try:
+            answer = await client._request(client._session.subscribe_subject, request, what)
+            self._ack_inbox = subscribing.read_answer(answer, what)
+        except BaseException as problem:
+            await self._quit_inbox()
+            if not isinstance(problem, RefusedByServerError):
+                # The server may have subscribed us: it finds it by the inbox too (protocol section 12, note 8).
+                leave = subscribing.leave_request(client.client_id, self.channel, inbox, self.options.durable)
+                with contextlib.suppress(StreamingError):
+                    await client._send(client._session.leave_subject, leave)
+            raise
+        self._task = asyncio.create_task(self._handle())
+
+    async def _on_message(self, message: Msg) -> None:
+        try:
+            self._waiting.put_nowait(message.data)
+        except asyncio.QueueFull:
+            _LOG.warning("%s: messages come faster than they are handled", self.channel)
+
+    async def _handle(self) -> None:
+        while not self.closed:
+            payload = await self._waiting.get()
+            try:
+                message = subscribing.read_message(payload, Message, subscription=self)
+                done = self._handler(message)
+                if inspect.isawaitable(done):
+                    await done
+                if not self.options.manual_acks and not self.closed:
+                    await self.ack(message)
+            except Exception as problem:  # a handler may raise anything; the message comes again
+                _LOG.error("%s: a message was not handled: %r", self.channel, problem)
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        # A handler may close its own subscription.
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._quit_inbox()
+
+    async def _quit_inbox(self) -> None:
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            with contextlib.suppress(nats_errors.Error):
+                await inbox.unsubscribe()
+
+
+class Client:
+    """A client that is registered with a streaming server, made by `connect`. An asynchronous context manager.
+
+    Attributes:
+        client_id: Under which name.
+        options: How it behaves.
+    """
+
+    def __init__(
+        self, nats: NatsClient, own: bool, session: Session, options: ClientOptions, connection_lost: Lost | None
+    ) -> None:
+        self.client_id = session.client_id
+        self.options = options
+        self._nats = nats
+        self._own = own
+        self._session = session
+        self._connection_lost = connection_lost
+        self._outstanding = Outstanding(options.max_outstanding, options.ack_timeout)
+        self._subscriptions: set[Subscription] = set()
+        self._inboxes: list[NatsSubscription] = []
+        self._acks = self._pings = ""
+        self._ticking: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._problem: StreamingError | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session.state is State.OPEN:
+            await self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, by us or because the server does not know us any more."""
+        return self._session.state is not State.OPEN
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages are on their way without an ack."""
+        return len(self._outstanding)
+
+    async def publish(self, channel: str, data: bytes, reply: str = "") -> None:
+        """Publishes a message and waits until the server has stored it.
+
+        Args:
+            channel: Name of the channel.
+            data: The payload.
+            reply: Stored with the message.
+
+        Raises:
+            RefusedByServerError: The server did not store it.
+            AckTimeoutError: Nobody knows.
+            SessionLostError: The server does not know us any more.
+            StreamingError: It could not be sent.
+        """
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def acked(problem: StreamingError | None) -> None:
+            if stored.done():
+                return
+            if problem is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(problem)
+
+        await self.publish_async(channel, data, acked, reply)
+        await stored
+
+    async def publish_async(self, channel: str, data: bytes, acked: Acked | None = None, reply: str = "") -> None:
+        """Sends a message; waits only if there are as many without an ack as there may be.
+
+        Args:
+            channel: Name of the channel.
+            data: The payload.
+            acked: Called once, with None when it was stored, otherwise with what went wrong. Without it, failures are
+                logged.
+            reply: Stored with the message.
+
+        Raises:
+            StreamingError: It could not be sent; `acked` is not called.
+        """
+        name = _checked(channel)
+        await self._outstanding.room()
+        self._check()
+        now = asyncio.get_running_loop().time()
+        number = self._outstanding.add(now, acked or self._log_failure)
+        sent = self._session.publish(number, name, reply.encode(), data)
+        try:
+            await self._send(sent.subject, sent.payload, self._acks)
+        except BaseException:
+            self._outstanding.forget(number)
+            raise
+
+    async def settled(self) -> None:
+        """Waits until every message that was sent has its ack, or has failed."""
+        await self._outstanding.none()
+
+    async def subscribe(
+        self, channel: str, handler: Handler, options: SubscriptionOptions | None = None
+    ) -> Subscription:
+        """Subscribes to a channel.
+
+        Args:
+            channel: Name of the channel.
+            handler: Called with one message after the other; what it returns is awaited if it can be.
+            options: Where to begin, and how.
+
+        Raises:
+            RefusedByServerError: The server refused.
+            NoServerError: It did not answer.
+        """
+        _checked(channel)
+        self._check()
+        subscription = Subscription(self, channel, handler, options or SubscriptionOptions())
+        await subscription._start()
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def close(self) -> None:
+        """Waits for acks that are still to come (`timeout`), says good-bye to the server and closes everything.
+
+        Subscriptions end as by `Subscription.close`. Does nothing if it is closed.
+
+        Raises:
+            StreamingError: The server did not answer, or with an error; everything is closed all the same.
+        """
+        if self.closed:
+            if self._ending is not None and self._ending is not asyncio.current_task():
+                await asyncio.shield(self._ending)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.settled(), self.options.timeout)
+        if self.closed:
+            return
+        request = self._session.close()
+        try:
+            error = self._session.close_answered(await self._request(request.subject, request.payload, "to close"))
+            if error:
+                raise RefusedByServerError("to close", error)
+        finally:
+            self._session.state = State.CLOSED
+            await self._end(ClosedError("the client is closed"))
+
+    # What the connection to NATS is used for.
+
+    async def _begin(self) -> None:
+        session, nats = self._session, self._nats
+        self._acks = f"{_ACKS}.{nats.new_inbox().rpartition('.')[2]}"
+        self._pings = nats.new_inbox()
+        self._inboxes = [
+            await nats.subscribe(session.heartbeat_inbox, cb=self._on_heartbeat),
+            await nats.subscribe(self._pings, cb=self._on_ping_answer),
+            await nats.subscribe(self._acks, cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1),
+        ]
+        request = session.connect()
+        answer = await self._request(request.subject, request.payload, f"as cluster {session.cluster_id!r}")
+        session.connect_answered(answer, asyncio.get_running_loop().time())
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def _send(self, subject: str, payload: bytes, reply: str = "") -> None:
+        try:
+            await self._nats.publish(subject, payload, reply)
+        except nats_errors.Error as problem:
+            raise StreamingError(f"a message of {len(payload)} bytes could not be sent: {problem}") from problem
+
+    async def _request(self, subject: str, payload: bytes, what: str) -> bytes:
+        timeout = self.options.timeout
+        try:
+            answer = await self._nats.request(subject, payload, timeout=timeout)
+        except nats_errors.NoRespondersError:
+            raise NoServerError(f"no streaming server answers {what}: nobody listens on {subject}") from None
+        except TimeoutError:
+            raise NoServerError(f"no streaming server answered {what} within {timeout:g} s") from None
+        except nats_errors.Error as problem:
+            raise StreamingError(f"a request could not be sent ({what}): {problem}") from problem
+        return bytes(answer.data)
+
+    async def _on_heartbeat(self, message: Msg) -> None:
+        if message.reply:
+            with contextlib.suppress(StreamingError):
+                await self._send(message.reply, self._session.heartbeat())
+
+    async def _on_ping_answer(self, message: Msg) -> None:
+        try:
+            self._session.ping_answered(message.data)
+        except StreamingError as problem:
+            _LOG.warning("%s", problem)
+        self._look()
+
+    async def _on_ack(self, message: Msg) -> None:
+        try:
+            ack = self._session.ack(message.data)
+        except StreamingError as problem:
+            _LOG.error("%s", problem)
+            return
+        if ack is not None:
+            refused = RefusedByServerError("a message", ack.error) if ack.error else None
+            self._outstanding.settle(ack.number, refused)
+
+    async def _tick(self) -> None:
+        pause = min(_TICK, self.options.ack_timeout / 2)
+        while True:
+            await asyncio.sleep(pause)
+            now = asyncio.get_running_loop().time()
+            self._outstanding.expire(now)
+            ping = self._session.tick(now)
+            if ping is not None:
+                with contextlib.suppress(StreamingError):
+                    await self._send(ping.subject, ping.payload, self._pings)
+            if self._own and self._nats.is_closed and self._session.state is State.OPEN:
+                self._session.lost("the connection to NATS was closed")
+            self._look()
+
+    def _look(self) -> None:
+        """Begins the end if the session is lost."""
+        if self._session.state is State.LOST and self._ending is None:
+            self._ending = asyncio.create_task(self._end_lost(self._session.why_lost))
+
+    async def _end_lost(self, why: str) -> None:
+        problem = SessionLostError(f"the streaming server does not know the client {self.client_id!r} any more: {why}")
+        await self._end(problem)
+        if self._connection_lost is None:
+            _LOG.error("%s", problem)
+            return
+        try:
+            done = self._connection_lost(problem)
+            if inspect.isawaitable(done):
+                await done
+        except Exception as error:  # it may raise anything, and nobody awaits us
+            _LOG.error("the handler of lost connections failed: %r", error)
+
+    async def _end(self, problem: StreamingError) -> None:
+        self._problem = problem
+        if self._ticking is not None and self._ticking is not asyncio.current_task():
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        self._outstanding.fail(problem)
+        for subscription in tuple(self._subscriptions):
+            await subscription._stop()
+        self._subscriptions.clear()
+        if self._own:
+            await _close(self._nats, self.options.timeout)
+            return
+        for inbox in self._inboxes:
+            with contextlib.suppress(nats_errors.Error):
+                await inbox.unsubscribe()
+
+    def _check(self) -> None:
+        if self._session.state is not State.OPEN:
+            raise self._problem or ClosedError("the client is being closed")
+
+    @staticmethod
+    def _log_failure(problem: StreamingError | None) -> None:
+        if problem is not None:
+            _LOG.error("a message may be lost: %s", problem)
+
+
+async def connect(
+    url: str | Sequence[str] | NatsClient,
+    cluster_id: str,
+    client_id: str,
+    options: ClientOptions | None = None,
+    connection_lost: Lost | None = None,
+    **nats_options: Any,
+) -> Client:
+    """Connects to a NATS server and registers with the streaming server on it.
+
+    Args:
+        url: Where the NATS server is, several of them, or a connection of nats-py that is there already and stays open
+            in the end.
+        cluster_id: The streaming server's cluster id.
+        client_id: The name to register under: letters, digits, `-` and `_`. Only one client may have it at a time.
+        options: How to behave.
+        connection_lost: Called once if the server does not know us any more.
+        nats_options: For `connect` of nats-py: `user`, `password`, `token`, `tls`, …
+
+    Raises:
+        NoServerError: NATS cannot be reached, or no streaming server with this cluster id answers.
+        StreamingError: The server refused.
+    """
+    options = options or ClientOptions()
+    if not 1 <= options.ping_interval or options.ping_max_out < 1 or options.max_outstanding < 1:
+        raise UsageError("ping_interval, ping_max_out and max_outstanding are at least 1")
+    own = not isinstance(url, NatsClient)
+    nats = await _connected(url, options.timeout, client_id, nats_options) if not isinstance(url, NatsClient) else url
+    session = Session(
+        cluster_id,
+        client_id,
+        secrets.token_hex(11),
+        nats.new_inbox(),
+        discover_prefix=options.discover_prefix,
+        ping_interval=options.ping_interval,
+        ping_max_out=options.ping_max_out,
+    )
+    client = Client(nats, own, session, options, connection_lost)
+    try:
+        await client._begin()
+    except BaseException:
+        await client._end(ClosedError("the client is not connected"))
+        raise
+    return client
+
+
+async def _connected(url: str | Sequence[str], timeout: float, name: str, nats_options: dict[str, Any]) -> NatsClient:
+    said: list[Exception] = []
+
+    async def note(problem: Exception) -> None:
+        del said[:-1]
+        said.append(problem)
+        _LOG.debug("NATS: %r", problem)
+
+    nats = NatsClient()
+    servers = [url] if isinstance(url, str) else list(url)
+    settings: dict[str, Any] = {
+        "name": name,
+        "error_cb": note,
+        "max_reconnect_attempts": -1,
+        "reconnect_time_wait": _RECONNECT_WAIT,
+    } | nats_options
+    try:
+        # The library itself would try for ever.
+        await asyncio.wait_for(nats.connect(servers, **settings), timeout)
+    except (TimeoutError, OSError, nats_errors.Error) as problem:
+        await _close(nats, timeout)
+        why = said[-1] if said else problem
+        where = ", ".join(server.rpartition("@")[2] for server in servers)
+        raise NoServerError(f"no connection to NATS at {where}: {str(why) or type(why).__name__}") from problem
+    return nats
+
+
+async def _close(nats: NatsClient, timeout: float) -> None:
+    with contextlib.suppress(TimeoutError, OSError, nats_errors.Error, AttributeError):
+        await asyncio.wait_for(nats.close(), timeout)
+
+
+def _checked(channel: str) -> bytes:
+    """Returns a channel's name as bytes. What else is wrong with it is for the server to say."""
+    if not channel or any(character <= " " or character == "\x7f" for character in channel):
+        raise UsageError(f"{channel!r} is no name of a channel that can be sent over NATS")
+    try:
+        return channel.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{channel!r} is not UTF-8") from None

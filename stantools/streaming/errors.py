@@ -1,0 +1,37 @@
+"""What goes wrong between a client and a streaming server."""
+
+from __future__ import annotations
+
+from stantools.errors import StantoolsError
+
+
+class StreamingError(StantoolsError):
+    """Something about the streaming server, the way to it, or what it answers."""
+
+
+class RefusedByServerError(StreamingError):
+    """The server answered with an error.
+
+    Attributes:
+        text: The server's own words (protocol section 26).
+    """
+
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(f"the streaming server refused {what}: {text}")
+        self.text = text
+
+
+class NoServerError(StreamingError):
+    """Nobody answered, or there is nobody who could."""
+
+
+class AckTimeoutError(StreamingError):
+    """A message was sent and its ack did not come in time: it may be stored or not."""
+
+
+class SessionLostError(StreamingError):
+    """The server does not know the client any more, or does not answer its pings: connect again."""
+
+
+class ClosedError(StreamingError):
+    """The client, or the subscription, is closed."""

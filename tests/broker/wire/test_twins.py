@@ -1,0 +1,162 @@
+"""Native and plain kernels give the same, and it does not matter in which pieces bytes come."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker.blocks import Payloads
+from broker.wire.frames import frame_table
+from tests.broker.wire.feeding import Feeder
+
+SUBJECTS = st.sampled_from([b"foo", b"bar", b"foo.bar", b"x", b"_INBOX.abc", b"1", b"a" * 60])
+BLANK = st.sampled_from([b" ", b" ", b" ", b"\t", b"  \t"])
+END = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b" \r\n", b"\r\r\n"])
+
+
+@st.composite
+def frames(draw: st.DrawFn, names: tuple[bytes, bytes] = (b"PUB", b"HPUB"), sid: bool = False) -> bytes:
+    """A frame, nearly always a good one."""
+    headers = draw(st.binary(max_size=4)) if draw(st.booleans()) else None
+    payload = draw(st.binary(max_size=12))
+    name = names[headers is not None]
+    words = [name.lower() if draw(st.booleans()) else name, draw(SUBJECTS)]
+    if sid:
+        words.append(draw(st.sampled_from([b"1", b"2", b"12", b"x"])))
+    if draw(st.booleans()):
+        words.append(draw(SUBJECTS))
+    if headers is not None:
+        words.append(b"%d" % len(headers))
+    size = len(payload) + len(headers or b"")
+    words.append(b"%d" % draw(st.sampled_from([size] * 20 + [size + 1, size + 200])))
+    blank = draw(BLANK)
+    return blank.join(words) + draw(END) + (headers or b"") + payload + b"\r\n"
+
+
+OPERATIONS = st.sampled_from(
+    [
+        b"PING\r\n",
+        b"PONG\r\n",
+        b"SUB foo 1\r\n",
+        b"SUB foo q 1\n",
+        b"UNSUB 1 5\r\n",
+        b'CONNECT {"verbose":true}\r\n',
+        b"+OK\r\n",
+        b"-ERR 'x'\r\n",
+        b"INFO {}\r\n",
+        b"FOO\r\n",
+        b"SUB\r\n",
+        b"CONNECT " + b" " * 70,
+        b"PUB " + b" " * 66,
+    ]
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn, one: st.SearchStrategy[bytes] = frames() | OPERATIONS) -> bytes:
+    """Frames, repeated and sometimes damaged."""
+    parts: list[bytes] = []
+    for part in draw(st.lists(one, max_size=6)):
+        parts += [part] * draw(st.sampled_from([1, 1, 2, 5]))
+    data = bytearray(b"".join(parts))
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2])) if data else 0):
+        at = draw(st.integers(0, len(data) - 1))
+        data[at : at + draw(st.integers(0, 2))] = draw(st.sampled_from([b"", b"\r", b"\n", b" ", b"9", b"\x00", b"P"]))
+    return bytes(data)
+
+
+@settings(max_examples=400, deadline=None)
+@given(streams(), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40), st.integers(0, 5))
+@example(b"PUB x 0\r\n\r\nPUB x 0\r\r\n\r\n", 5, 80, -1, 0)
+@example(b"", 0, 0, 0, 0)
+def test_publishes(twins: list[ModuleType], data: bytes, rows: int, limit: int, most: int, cut: int) -> None:
+    results: list[Any] = []
+    for kernels in twins:
+        routes = kernels.RouteTable()
+        for route, subject in enumerate((b"foo", b"bar", b"foo.bar")):
+            routes.add(subject, route // 2)
+        table = frame_table(rows)
+        end = max(len(data) - cut, 0)
+        result = kernels.parse_publishes(data, 0, end, table, routes, limit, most)
+        results.append((result, table[: result[0]].tolist()))
+        for headers in (False, True):
+            results[-1] += (kernels.encode_messages(data, table, 0, result[0], b"7", headers),)
+    assert results[0] == results[1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    streams(frames((b"MSG", b"HMSG"), True) | OPERATIONS), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40)
+)
+def test_messages(twins: list[ModuleType], data: bytes, rows: int, limit: int, most: int) -> None:
+    results: list[Any] = []
+    for kernels in twins:
+        table = frame_table(rows)
+        result = kernels.parse_messages(data, 0, len(data), table, limit, most)
+        results.append((result, table[: result[0]].tolist()))
+    assert results[0] == results[1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), streams())
+def test_in_pieces(kernels: ModuleType, choice: st.DataObject, data: bytes) -> None:
+    whole, pieces = Feeder(kernels), Feeder(kernels)
+    whole.feed(data)
+    step = choice.draw(st.sampled_from([1, 1, 2, 3, 7, 50]))
+    for i in range(0, len(data), step):
+        pieces.feed(data[i : i + step])
+    assert (whole.events, whole.closed) == (pieces.events, pieces.closed)
+    if not whole.closed:
+        assert whole.buffer == pieces.buffer
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80) | st.text('PUBHSNICOEM+-ERKT \t\r\n0123{}"fo.', max_size=60).map(str.encode))
+def test_any_bytes(twins: list[ModuleType], data: bytes) -> None:
+    feeders = [Feeder(kernels) for kernels in twins]
+    for feeder in feeders:
+        feeder.feed(data)
+    assert feeders[0].events == feeders[1].events
+    assert feeders[0].closed == feeders[1].closed
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(-2, 40), st.integers(0, 12)), max_size=8), st.integers(-1, 9), st.integers(-1, 9))
+def test_blocks(twins: list[ModuleType], pieces: list[tuple[int, int]], begin: int, end: int) -> None:
+    starts = np.array([start for start, _ in pieces], np.int64)
+    payloads = Payloads(bytes(range(40)), starts, np.array([size for _, size in pieces], np.uint32))
+    results: list[object] = []
+    for kernels in twins:
+        try:
+            results.append(kernels.encode_block(payloads, begin, end, b"in.box", b"12"))
+        except ValueError as problem:
+            results.append(str(problem))
+    assert results[0] == results[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "discard", "clear"] + ["add"] * 5), st.integers(0, 60), st.integers(0, 9)),
+        max_size=150,
+    )
+)
+def test_route_tables(twins: list[ModuleType], steps: list[tuple[str, int, int]]) -> None:
+    tables = [kernels.RouteTable() for kernels in twins]
+    for step, number, route in steps:
+        name = b"subject.of.a.certain.length.%d" % number
+        for table in tables:
+            if step == "add":
+                table.add(name, route)
+            elif step == "discard":
+                table.discard(name)
+            elif number == 0:
+                table.clear()
+        assert len(tables[0]) == len(tables[1])
+    for number in range(61):
+        name = b"subject.of.a.certain.length.%d" % number
+        assert tables[0].get(name) == tables[1].get(name)
