@@ -8,51 +8,59 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import platform
 import signal
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
-from broker.config import logs, ports
-from broker.config.options import BrokerOptions
-from broker.config.reload import reload_options
+from broker.config import logs
+from broker.config.ports import PortsFile, write_pid_file
+from broker.config.reload import ReloadError, reload_options
+from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, report_loop_error
 from broker.log import NATS, STREAMING
-from broker.nats.server import NatsServer
+from broker.nats import reload as nats_reload
+from broker.nats.auth import AuthorizationError, Credentials
+from broker.nats.server import ListenError, NatsServer
+from broker.nats.tls import TLSError
 from broker.stores import open_store
-from broker.streaming.ids import new_id
-from broker.streaming.server import StreamingServer
-from broker.version import NATS_VERSION, STREAMING_VERSION
+from broker.stores.interface import StorageError
+from broker.streaming.server import VERSION, StreamingServer
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
-    from broker.monitoring.server import MonitoringServer
+    from broker.config.options import BrokerOptions
+    from broker.stores.interface import Store
 
-EXIT_FAILURE = 1
-EXIT_TERMINATED = 143
+EXIT_FAILURE: Final = 1
+EXIT_TERMINATED: Final = 143
 
 
 class StartError(StantoolsError):
-    """The broker could not be started; the text is the reason as the log shows it."""
+    """The broker cannot start; the text is the reason as the log shows it."""
 
 
-def run(options: BrokerOptions, argv: list[str] | None = None) -> int:
+class _FatalError(StantoolsError):
+    """The NATS side of the broker cannot start; the text is the whole line of the log."""
+
+
+def run(options: BrokerOptions, argv: Sequence[str]) -> int:
     """Runs a broker until a signal ends it.
 
     Args:
         options: What was configured.
-        argv: The command line it came from, for a reload; None without.
+        argv: The command line it came from, for a reload.
 
     Returns:
         The exit code.
+
+    Raises:
+        ConfigurationError: The log cannot be opened.
     """
-    with logs.configured(options.logging) as log_files:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_Process(options, argv or [], log_files).run())
+    with logs.configured(options.logging) as log_files, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_Process(options, argv, log_files).run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -64,66 +72,183 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class _Process:
-    def __init__(self, options: BrokerOptions, argv: list[str], log_files: logs.LogFiles) -> None:
+    """One run of a broker."""
+
+    def __init__(self, options: BrokerOptions, argv: Sequence[str], log_files: logs.LogFiles) -> None:
         self._options = options
         self._argv = argv
         self._log_files = log_files
-        self._id = new_id()
-        self._ended: asyncio.Future[int] | None = None
-        self._ports_file: ports.PortsFile | None = None
+        self._nats: NatsServer | None = None
+        self._ended: asyncio.Future[int]
+        self._leaving: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
+        """Starts, runs, and ends. Returns the exit code."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(report_loop_error)
         self._ended = loop.create_future()
+        self._handle_signals(loop)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-            except StantoolsError as error:
-                STREAMING.critical("Failed to start: %s", error)
+            except (ListenError, _FatalError) as error:
+                NATS.critical("%s", error)
                 return EXIT_FAILURE
-            except OSError as error:
-                STREAMING.critical("Failed to start: %s", error.strerror or error)
+            except (StantoolsError, AuthorizationError, TLSError) as error:
+                STREAMING.critical("Failed to start: %s", error)
                 return EXIT_FAILURE
             # What is there now stays: the collector need not look at it again and again.
             gc.collect()
             gc.freeze()
-            code = await self._ended
-            STREAMING.info("Shutting down.")
-        return code
+            return await self._ended
+        return EXIT_FAILURE  # never: the stack suppresses nothing
 
-    def end(self, code: int) -> None:
-        """Ends the process, unless that is under way."""
-        if self._ended is not None and not self._ended.done():
+    def _end(self, code: int) -> None:
+        if not self._ended.done():
             self._ended.set_result(code)
+
+    def _fatal(self, message: str) -> None:
+        STREAMING.critical("%s", message)
+        self._end(EXIT_FAILURE)
 
     # The start, in the original's order (operations section 1.2).
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        options, loop = self._options, asyncio.get_running_loop()
-        self._handle_signals(loop)
+        options = self._options
+        cluster_id = options.streaming.cluster_id
         self._introduce()
         if options.failure:
             raise StartError(options.failure)
-        store = open_store(options.store, options.file, options.limits, options.encryption)
-        nats = None
-        if not options.connection.urls:
-            nats = NatsServer(options.nats)
-            await nats.start(config_file=options.config_file)
+        store = open_store(options.store, options.file, options.limits, options.encryption, cluster_id=cluster_id)
+        driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
+        if options.connection.urls:
+            external = ExternalBus(options.connection, cluster_id, partitions=options.streaming.partitioning)
+            server = StreamingServer(options.streaming, store, external, SystemClock(), driver)
+            driver.server = server
+            await self._monitor(None, server, stack)
+            await external.connect()
+            stack.push_async_callback(external.close)
+        else:
+            self._nats = nats = NatsServer(options.nats, options.config_file)
+            for line in options.warnings:
+                NATS.warning("%s", line)
+            bus = EmbeddedBus(
+                nats, cluster_id, partitions=options.streaming.partitioning, credentials=self._credentials()
+            )
+            server = StreamingServer(options.streaming, store, bus, SystemClock(), driver)
+            driver.server = server
             stack.push_async_callback(nats.stop)
-            self._write_pid()
-            if options.ports_file_dir:
-                self._ports_file = ports.PortsFile(options.ports_file_dir, [nats.url])
-                stack.callback(self._ports_file.remove)
-        driver = LoopDriver(loop, self._fatal)
-        clock = SystemClock()
-        bus = await self._connect(nats, stack)
-        server = StreamingServer(options.streaming, store, bus, clock, driver, server_id=self._id)
-        driver.server = server
-        stack.callback(driver.stop)
-        stack.callback(server.stop)
-        await self._monitor(nats, server, stack)
+            await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
+            self._leave_traces(nats, stack)
+        stack.callback(_stop, server, driver)
         await self._ready(server)
-        self._banner()
-        self._nats = nats
+        self._banner(store)
+
+    def _introduce(self) -> None:
+        cluster_id = self._options.streaming.cluster_id.decode(errors="replace")
+        STREAMING.info("Starting nats-streaming-server[%s] version %s", cluster_id, VERSION)
+        STREAMING.info("Go version: none, this is the reference broker on Python %s", platform.python_version())
+        STREAMING.info("Git commit: [not set]")
+
+    def _credentials(self) -> Credentials | None:
+        """Returns who the streaming server is to its own NATS server; None for whoever is configured there."""
+        connection = self._options.connection
+        if not (connection.user or connection.token):
+            return None
+        return Credentials(user=connection.user, password=connection.password, token=connection.token)
+
+    async def _monitor(
+        self, nats: NatsServer | None, server: StreamingServer, stack: contextlib.AsyncExitStack
+    ) -> None:
+        options = self._options.monitoring
+        if options.problem:
+            raise _FatalError(options.problem)
+        if not options.port:
+            return
+        # aiohttp is loaded only where it is needed.
+        from broker.monitoring.options import PageOptions
+        from broker.monitoring.server import MonitoringError, MonitoringServer
+
+        monitoring = MonitoringServer(nats, server, PageOptions(base_path=options.base_path))
+        try:
+            await monitoring.start(options.host, options.port, self._options.nats.tls if options.https else None)
+        except MonitoringError as error:
+            raise _FatalError(str(error)) from error
+        stack.push_async_callback(monitoring.stop)
+
+    def _leave_traces(self, nats: NatsServer, stack: contextlib.AsyncExitStack) -> None:
+        """Writes the files that tell others about this process."""
+        options = self._options
+        if options.pid_file:
+            try:
+                write_pid_file(options.pid_file)
+            except ConfigurationError as error:
+                raise _FatalError(error.message) from error
+        if options.ports_file_dir:
+            host = "127.0.0.1" if nats.host in ("0.0.0.0", "::", "") else nats.host
+            stack.callback(PortsFile(options.ports_file_dir, [f"nats://{host}:{nats.port}"]).remove)
+
+    async def _ready(self, server: StreamingServer) -> None:
+        """Starts the streaming server and waits until clients can connect."""
+        started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def settle(problem: str) -> None:
+            if not started.done():
+                started.set_result(problem)
+
+        server.start(lambda: settle(""), settle)
+        await asyncio.wait({started, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        if started.done() and (problem := started.result()):
+            raise StartError(problem)
+
+    def _banner(self, store: Store) -> None:
+        if self._ended.done():
+            return
+        STREAMING.info("Message store is %s", store.kind)
+        if self._options.directory:
+            STREAMING.info("Store location: %s", self._options.directory)
+        for line in self._options.limits_table:
+            STREAMING.info("%s", line)
         STREAMING.info("Streaming Server is ready")
+
+    # Signals (operations section 13).
+
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        actions: dict[int, Callable[[], object]] = {
+            signal.SIGINT: lambda: self._end(0),
+            signal.SIGTERM: lambda: self._end(EXIT_TERMINATED),
+            signal.SIGUSR1: self._log_files.reopen,
+            signal.SIGUSR2: self._leave,
+            signal.SIGHUP: self._reload,
+        }
+        for number, action in actions.items():
+            loop.add_signal_handler(number, action)
+
+    def _leave(self) -> None:
+        """Sends the clients away, a few at a time, and ends: lame duck mode."""
+        if self._nats is not None and self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._nats.lame_duck())
+            self._leaving.add_done_callback(lambda _: self._end(0))
+
+    def _reload(self) -> None:
+        try:
+            reloaded = reload_options(self._options, self._argv)
+            if self._nats is not None:
+                self._nats.reload(reloaded.options.nats)
+            self._log_files.apply(reloaded.options.logging)
+        except (ReloadError, nats_reload.ReloadError, TLSError) as error:
+            STREAMING.error("Reload: %s", error)
+        except ConfigurationError as error:
+            STREAMING.error("Reload: %s", error.message)
+        else:
+            self._options = reloaded.options
+            for line in reloaded.warnings:
+                NATS.warning("%s", line)
+
+
+def _stop(server: StreamingServer, driver: LoopDriver) -> None:
+    driver.stop()
+    try:
+        server.stop()
+    except StorageError as error:
+        STREAMING.error("The store could not be closed: %s", error)

@@ -83,7 +83,7 @@ def _shown(name: str, value: int) -> str:
 
 
 def _channel_lines(limits: StoreLimits) -> list[str]:
-    names = sorted(limits.per_channel, key=lambda name: (*_breadth(name),))
+    names = sorted(limits.per_channel, key=_breadth)
     if not names:
         return []
     deepest = max(name.count(".") + 1 for name in names)
@@ -103,16 +103,17 @@ def _channel_lines(limits: StoreLimits) -> list[str]:
 
 def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
     """Returns each name with the broader ones, broadest first; names follow the one that is directly broader."""
-    found: list[tuple[str, list[str]]] = []
-    broader = {name: [other for other in names if other != name and subject_matches(other, name)] for name in names}
-
-    def visit(parent: str | None) -> None:
-        for name in names:
-            if (broader[name][-1] if broader[name] else None) == parent:
-                found.append((name, broader[name]))
-                visit(name)
-
-    visit(None)
+    patterns = [name for name in names if "*" in name or ">" in name]
+    broader = {name: [other for other in patterns if other != name and subject_matches(other, name)] for name in names}
+    narrower: dict[str, list[str]] = {}
+    for name in names:
+        narrower.setdefault(broader[name][-1] if broader[name] else "", []).append(name)
+    found = []
+    waiting = narrower.get("", [])[::-1]
+    while waiting:
+        name = waiting.pop()
+        found.append((name, broader[name]))
+        waiting += narrower.get(name, [])[::-1]
     return found
 
 

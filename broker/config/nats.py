@@ -184,4 +184,3 @@ def _asks_for_something(node: Node) -> bool:
     if isinstance(node.value, dict | list | str):
         return bool(node.value) and str(text(node)).lower() not in ("disabled", "disable", "false")
     return node.value is not False
-

@@ -17,9 +17,8 @@ from stantools.store.limits import format_duration
 _SECOND: Final = 1e9
 _BCRYPT: Final = ("$2a$", "$2b$", "$2x$", "$2y$")
 #: Options that switch TLS on, and the settings that they change.
-_TLS_FLAGS: Final = frozenset(
-    ("nats.tls", "nats.tls.verify", "nats.tls.cert", "nats.tls.key", "nats.tls.ca")
-    + ("tls.client_cert", "tls.client_key", "tls.client_ca")
+_TLS_FLAGS: Final = frozenset(f"nats.tls{each}" for each in ("", ".verify", ".cert", ".key", ".ca")) | frozenset(
+    ("tls.client_cert", "tls.client_key", "tls.client_ca")
 )
 
 

@@ -1,4 +1,4 @@
-"""Settings by name: defaults, what a file says over them, what the command line says over both (operations section 5)."""
+"""Settings by name: defaults, a file over them, the command line over both (operations section 5)."""
 
 from __future__ import annotations
 

@@ -14,13 +14,15 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
+
 from broker.log import NATS, TRACE
 from broker.nats import tracing
 from broker.nats.commands import Commands
 from broker.nats.reasons import Reason
 from broker.nats.subscription import Client, Subscription
 from broker.wire import answers
-from broker.wire.frames import REPLY, REPLY_SIZE, Stop
+from broker.wire.frames import HEADER_SIZE, REPLY, REPLY_SIZE, Stop
 from broker.wire.kernels import encode_block, encode_messages, parse_publishes
 from broker.wire.operations import Malformed, NeedMore, parse_operation, payload_too_large
 
@@ -44,6 +46,7 @@ _LONG_STALL: Final = 0.1
 #: Reply subjects that are remembered for permission to respond.
 _REPLIES: Final = 65536
 _NEVER: Final = 1 << 63
+_NO_HEADERS: Final = Malformed("", "message headers not supported")
 #: Seconds that a closed connection gets to take what was sent to it.
 _LINGER: Final = 2.0
 
@@ -250,7 +253,7 @@ class Connection(Client, asyncio.BufferedProtocol):
     def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
         """Returns how far it came, and how many bytes the frame there has, if that is known."""
         server, at, frames = self.server, 0, self.server.frames
-        options = server.options
+        options, refused = server.options, False
         while at < end and not self.closed and not self.commands.waiting:
             rows, at, stop, spans, need = parse_publishes(
                 data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
@@ -259,11 +262,19 @@ class Connection(Client, asyncio.BufferedProtocol):
                 if not self.commands.authorized:
                     self.commands.unauthorized()
                     break
+                if not self.headers and frames[:rows, HEADER_SIZE].any():
+                    # What came before is still good.
+                    rows = int(np.argmax(frames[:rows, HEADER_SIZE] > 0))
+                    spans = [(route, first, min(last, rows)) for route, first, last in spans if first < rows]
+                    refused = True
                 if server.tracing:
                     tracing.publishes(self, data, frames, rows)
                 if self.commands.pedantic or self.commands.verbose:
                     self.commands.before_publishes(data, frames, rows)
                 server.router.publish(self, self.table, data, frames, spans)
+                if refused:
+                    self.commands.malformed(_NO_HEADERS)
+                    break
             if stop == Stop.PARTIAL:
                 return at, need
             if stop in (Stop.END, Stop.FULL):

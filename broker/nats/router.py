@@ -9,6 +9,7 @@ went, is looked up here.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Route of subjects that a client may not publish to.
 DENIED: Final = 0
+_UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
 #: Subjects that are remembered, and receiver sets.
 _SUBJECTS: Final = 65536
 _ROUTES: Final = 16384
@@ -164,6 +166,9 @@ class Router:
         known = self._known.get(subject)
         if known is not None:
             return known
+        if _UNFIT.search(subject):
+            # Nothing matches an empty token, not even `>`; and white space must not get into control lines.
+            return Route(-1)
         matched = self.interest.match(subject)
         plain, queues = matched.plain, matched.queues
         if any(s.narrowed for s in plain) or any(s.narrowed for group in queues for s in group):

@@ -26,21 +26,27 @@ class StorageError(StantoolsError):
 
 
 class MessageStore(Protocol):
-    """The messages of a channel (protocol section 10.7).
+    """The messages of a channel (protocol section 10.7). The properties may be attributes."""
 
-    Attributes:
-        first: First sequence that is there; one more than `last` if none is left; 0 if there never was one.
-        last: Last sequence that was ever stored; 0 if there never was one.
-        count: Messages that are there.
-        bytes: What they take in the store's own accounting (protocol section 10.9).
-        limits: What the channel may hold.
-    """
+    @property
+    def first(self) -> int:
+        """First sequence that is there; one more than `last` if none is left; 0 if there never was one."""
 
-    first: int
-    last: int
-    count: int
-    bytes: int
-    limits: ChannelLimits
+    @property
+    def last(self) -> int:
+        """Last sequence that was ever stored; 0 if there never was one."""
+
+    @property
+    def count(self) -> int:
+        """Messages that are there."""
+
+    @property
+    def bytes(self) -> int:
+        """What they take in the store's own accounting (protocol section 10.9)."""
+
+    @property
+    def limits(self) -> ChannelLimits:
+        """What the channel may hold."""
 
     def append(self, records: Records) -> None:
         """Adds messages; the first has the sequence `last + 1`, the others follow without gaps.
@@ -171,3 +177,10 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Flushes and closes everything. Raises StorageError."""
+
+
+class Maintained(Protocol):
+    """A store that wants to be called from time to time, to sync what nobody flushes."""
+
+    def maintain(self) -> int | None:
+        """Does what is due. Returns when to call again (monotonic nanoseconds), None for never. Raises nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.stores.interface import Store
-from broker.streaming.names import Nuids
+from broker.streaming.ids import Nuids
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Bus, Clock, Driver
 from broker.streaming.timers import Timers

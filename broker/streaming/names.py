@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-import secrets
 from dataclasses import dataclass
-from typing import Final
 
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.report import quote
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
-_DIGITS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_RANDOM_SIZE: Final = 12
-_COUNTER_SIZE: Final = 10
-_COUNTERS: Final = len(_DIGITS) ** _COUNTER_SIZE
 
 
 def text(name: bytes) -> str:
@@ -53,28 +47,6 @@ def without_case(name: bytes) -> str:
 def durable_key(client_id: bytes, channel: bytes, durable: bytes) -> bytes:
     """Returns what makes a plain durable unique. That different ones can share a key is so in the original as well."""
     return b"-".join((client_id, channel, durable))
-
-
-class Nuids:
-    """Unique names of 22 digits and letters: a random part, and a counter that begins and steps at random."""
-
-    def __init__(self) -> None:
-        self._random = bytes(secrets.choice(_DIGITS) for _ in range(_RANDOM_SIZE))
-        self._counter = secrets.randbelow(_COUNTERS)
-        self._step = 33 + secrets.randbelow(300)
-
-    def new(self) -> bytes:
-        """Returns the next one."""
-        self._counter = rest = (self._counter + self._step) % _COUNTERS
-        digits = bytearray(_COUNTER_SIZE)
-        for i in range(_COUNTER_SIZE - 1, -1, -1):
-            rest, digit = divmod(rest, len(_DIGITS))
-            digits[i] = _DIGITS[digit]
-        return self._random + bytes(digits)
-
-    def inbox(self) -> bytes:
-        """Returns a new inbox."""
-        return b"_INBOX." + self.new()
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,9 @@ class Removal:
         channel = subscription.channel
         client = subscription.client
         assert client is not None
-        self._bus.unlisten(subscription.listener)
+        if subscription.listener is not None:
+            self._bus.unlisten(subscription.listener)
+            subscription.listener = None
         self._redelivery.stop(subscription)
         del client.subscriptions[subscription]
         del channel.by_ack_inbox[subscription.state.ack_inbox]

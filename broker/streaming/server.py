@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.stores.interface import StorageError
 from broker.streaming.acknowledgements import Acknowledgements
-from broker.streaming.channels import Channel, Channels
+from broker.streaming.channels import Channels
 from broker.streaming.clients import Clients
 from broker.streaming.connecting import Connecting
 from broker.streaming.context import Context, Statistics
 from broker.streaming.delivery import Delivery, Sender
 from broker.streaming.detection import detect
 from broker.streaming.heartbeats import Heartbeats
+from broker.streaming.ids import new_id
 from broker.streaming.lifetimes import Ageing, Inactivity
 from broker.streaming.names import Subjects
 from broker.streaming.partitioning import Partitions, Waiting
@@ -52,11 +53,12 @@ class StreamingServer:
         bus: NATS.
         clock: The time.
         driver: Calls `commit` and `run_timers` as asked.
+        server_id: What this server calls itself; a new id if empty.
 
     Attributes:
         options: As given.
         store: As given.
-        server_id: What this server calls itself; another one at every start.
+        server_id: What this server calls itself.
         clients: Who is connected.
         channels: The channels.
         statistics: Counters.
@@ -66,7 +68,16 @@ class StreamingServer:
         recovered: How many channels were found in the store; None if it was empty.
     """
 
-    def __init__(self, options: StreamingOptions, store: Store, bus: Bus, clock: Clock, driver: Driver) -> None:
+    def __init__(
+        self,
+        options: StreamingOptions,
+        store: Store,
+        bus: Bus,
+        clock: Clock,
+        driver: Driver,
+        *,
+        server_id: str = "",
+    ) -> None:
         timers = Timers(clock, driver)
         self._context = context = Context(options, store, bus, clock, driver, timers)
         self._bus = bus
@@ -74,7 +85,7 @@ class StreamingServer:
         self.options = options
         self.store = store
         self.clock = clock
-        self.server_id = context.nuids.new()
+        self.server_id = server_id or new_id()
         self.started_at = 0
         self.ready = False
         self.subjects: Subjects | None = None
@@ -234,7 +245,7 @@ class StreamingServer:
 
     def _partition(self) -> None:
         """Lets the other parts ask which channels are here, and wait for clients that are not known yet."""
-        self._partitions = partitions = Partitions(self._context, self.server_id)
+        self._partitions = partitions = Partitions(self._context, self.server_id.encode())
         waiting = Waiting(self._context)
 
         def publish(request: Request, message: protocol.PubMsg) -> bool:
@@ -262,6 +273,3 @@ class StreamingServer:
         self._subscribing.serves = partitions.serves
         self._removal.serves = partitions.serves
         self.clients.on_registered.append(waiting.registered)
-
-
-__all__ = ["VERSION", "Channel", "StreamingServer"]

@@ -128,7 +128,13 @@ class Subscribing:
         channel.by_ack_inbox[ack_inbox] = subscription
         if subscription.group is None:
             channel.plain[subscription.id] = subscription
-        subscription.listener = self._bus.listen(Role.ACKS, ack_inbox, self._acknowledgements.handler(subscription))
+        try:
+            listener = self._bus.listen(Role.ACKS, ack_inbox, self._acknowledgements.handler(subscription))
+        except ValueError as error:
+            # Only a store that something else has written to can have such an inbox.
+            log.STREAMING.error("Unable to add subscription for %s: %s", text(ack_inbox), error)
+            listener = None
+        subscription.listener = listener
 
     def start(self, subscription: Subscription) -> None:
         """Lets a subscription get messages, and the group with it that it is a member of."""

@@ -26,6 +26,9 @@ _OPTIONS: Final[dict[str, type]] = {
     "headers": bool,
     "no_responders": bool,
 }
+#: Numbers have 64 bits; so many characters of one are shown.
+_MOST: Final = (1 << 63) - 1
+_SNIP: Final = 32
 _TYPE_NAMES: Final[dict[type, str]] = {bool: "bool", str: "string", int: "int"}
 
 
@@ -45,8 +48,8 @@ def parse_options(text: bytes) -> dict[str, Any]:
         wanted = _OPTIONS.get(name)
         if wanted is None or value is None:
             continue
-        if type(value) is not wanted:
-            shown = f"number {value}" if wanted is int and isinstance(value, float) else _kind(value)
+        if type(value) is not wanted or (isinstance(value, int) and abs(value) > _MOST):
+            shown = f"number {str(value)[:_SNIP]}" if wanted is int and _kind(value) == "number" else _kind(value)
             field = f"ClientOpts.{name} of type {_TYPE_NAMES[wanted]}"
             raise RefusedError(f"json: cannot unmarshal {shown} into Go struct field {field}")
         options[name] = value
@@ -62,6 +65,8 @@ def parse_object(text: bytes) -> dict[str, Any]:
     try:
         # The original replaces what is not UTF-8, too.
         value = json.loads(text.decode("utf-8", "replace"), parse_constant=_constant)
+    except RefusedError:
+        raise
     except json.JSONDecodeError as problem:
         raise RefusedError(_said(problem)) from None
     except (ValueError, RecursionError):
@@ -74,7 +79,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Never:
-    raise ValueError(f"{name} is no JSON")
+    raise RefusedError(f"invalid character {name[0]!r} looking for beginning of value")
 
 
 def _said(problem: json.JSONDecodeError) -> str:

@@ -171,13 +171,14 @@ class _Job:
                 self.result.outcome = outcome
                 self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
                 return
+        begun = self._journal.state(self._plan.name) is not None
         publish = self._options.way is Way.PUBLISH or outcome in (Outcome.APPENDED, Outcome.CONTINUED)
         self._journal.note(self._plan.name, StreamState.STARTED, way=Way.PUBLISH if publish else Way.ARCHIVE)
         started = time.monotonic()
         if publish:
             await self._publish(resume=outcome in (Outcome.CONTINUED, Outcome.APPENDED))
         else:
-            await self._restore(expected)
+            await self._restore(expected, begun=begun)
         self.result.seconds = time.monotonic() - started
         self.result.outcome = outcome
         self._journal.note(self._plan.name, StreamState.LOADED, messages=expected.messages)
@@ -234,7 +235,7 @@ class _Job:
             return state
         return {name: state[name] for name in ("messages", "first_seq", "last_seq")}
 
-    async def _restore(self, expected: ArchiveState) -> None:
+    async def _restore(self, expected: ArchiveState, *, begun: bool) -> None:
         plan, state = self._plan, expected.as_json() | {"consumer_count": len(self._plan.consumers)}
         for attempt in range(1, self._options.attempts + 1):
             archive = self._stream.archive(plan.loading_config, self._options.compression)
@@ -249,6 +250,7 @@ class _Job:
                     self._stream.pieces(archive, counter),
                     chunk_timeout=self._options.chunk_timeout,
                     final_timeout=self._options.final_timeout,
+                    begun=begun or attempt > 1,
                 )
                 return
             except RestoreError as problem:

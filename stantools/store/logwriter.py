@@ -406,6 +406,21 @@ class SubsLog(_Log):
         self.dead += total - sent
         self._add(records)
 
+    def flow_encoded(self, records: bytes, *, sent: int = 0, acked: int = 0) -> None:
+        """Writes Msg and Ack records that are encoded already (`logencode.encode_flow`).
+
+        Args:
+            records: The records.
+            sent: How many are Msg records.
+            acked: How many are Ack records.
+
+        Raises:
+            StoreUnwritableError: What was gathered cannot be written.
+        """
+        self.records += sent
+        self.dead += acked
+        self._add(records)
+
     def due(self, *, now: float | None = None) -> bool:
         """Tells, after a delete or an acknowledgement, whether a compaction is due.
 

@@ -25,42 +25,30 @@ import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from nats import errors as nats_errors
-from nats.aio.client import Client as NatsClient
-
 from stantools.errors import UsageError
-from stantools.streaming import subscribing
-from stantools.streaming.errors import (
-    ClosedError,
-    NoServerError,
-    RefusedByServerError,
-    SessionLostError,
-    StreamingError,
-)
+from stantools.streaming.errors import ClosedError, RefusedByServerError, SessionLostError, StreamingError
+from stantools.streaming.link import Link, is_nobody, open_link
 from stantools.streaming.publishing import Acked, Outstanding
 from stantools.streaming.session import DISCOVER_PREFIX, Session, State
-from stantools.streaming.subscribing import Delivered, Start, SubscriptionOptions
+from stantools.streaming.subscribing import Start, SubscriptionOptions
+from stantools.streaming.subscription import Handler, Message, Subscription
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription as NatsSubscription
 
 __all__ = ["Client", "ClientOptions", "Message", "Start", "Subscription", "SubscriptionOptions", "connect"]
 
 _LOG: Final = logging.getLogger(__name__)
 #: What the official clients receive acks on; users may have rights for no other subject.
 _ACKS: Final = "_STAN.acks"
-#: Seconds between two looks at the clock, and between two attempts to connect to NATS again.
+#: Seconds between two looks at the clock.
 _TICK: Final = 0.5
-_RECONNECT_WAIT: Final = 0.25
-#: Messages that may wait for a handler; more are thrown away, and come again when the server sees no acks.
-_MOST_WAITING: Final = 65536
 
-Handler = Callable[["Message"], Awaitable[None] | None]
 Lost = Callable[[StreamingError], Awaitable[None] | None]
 
 
@@ -85,123 +73,6 @@ class ClientOptions:
     ping_max_out: int = 88
 
 
-@dataclass(frozen=True, slots=True)
-class Message(Delivered):
-    """A message that a handler gets; see `Delivered` for what is in it."""
-
-    subscription: Subscription | None = field(default=None, repr=False, compare=False)
-
-    async def ack(self) -> None:
-        """Acknowledges it; needed, and of use, with `manual_acks` only. Raises StreamingError if we are closed."""
-        if self.subscription is not None:
-            await self.subscription.ack(self)
-
-
-class Subscription:
-    """A subscription, made by `Client.subscribe`.
-
-    Attributes:
-        channel: Name of the channel.
-        options: How it was made.
-    """
-
-    def __init__(self, client: Client, channel: str, handler: Handler, options: SubscriptionOptions) -> None:
-        self.channel = channel
-        self.options = options
-        self._client = client
-        self._handler = handler
-        self._inbox: NatsSubscription | None = None
-        self._ack_inbox = ""
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(max(_MOST_WAITING, 2 * options.max_in_flight))
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed; its handler is not called any more then."""
-        return self._task is None
-
-    async def ack(self, message: Delivered) -> None:
-        """Acknowledges a message. Raises StreamingError if it is closed."""
-        if self.closed:
-            raise ClosedError(f"the subscription to {self.channel} is closed")
-        await self._client._send(self._ack_inbox, subscribing.ack(message))
-
-    async def close(self) -> None:
-        """Ends it; the server keeps the position of a durable. Raises StreamingError."""
-        await self._leave(self._client._session.leave_subject)
-
-    async def unsubscribe(self) -> None:
-        """Ends it; the server forgets the position of a durable. Raises StreamingError."""
-        await self._leave(self._client._session.unsubscribe_subject)
-
-    async def _leave(self, subject: str) -> None:
-        if self.closed:
-            raise ClosedError(f"the subscription to {self.channel} is closed")
-        if not subject:
-            raise StreamingError("the streaming server is too old to close a subscription")
-        client = self._client
-        what = f"to end the subscription to {self.channel}"
-        request = subscribing.leave_request(client.client_id, self.channel, self._ack_inbox, self.options.durable)
-        try:
-            subscribing.read_answer(await client._request(subject, request, what), what)
-        finally:
-            client._subscriptions.discard(self)
-            await self._stop()
-
-    async def _start(self) -> None:
-        """Asks the server; messages may come before its answer has been read."""
-        client = self._client
-        inbox = client._nats.new_inbox()
-        self._inbox = await client._nats.subscribe(inbox, cb=self._on_message)
-        what = f"a subscription to {self.channel}"
-        request = subscribing.subscribe_request(client.client_id, self.channel, inbox, self.options)
-        try:
-            answer = await client._request(client._session.subscribe_subject, request, what)
-            self._ack_inbox = subscribing.read_answer(answer, what)
-        except BaseException as problem:
-            await self._quit_inbox()
-            if not isinstance(problem, RefusedByServerError):
-                # The server may have subscribed us: it finds it by the inbox too (protocol section 12, note 8).
-                leave = subscribing.leave_request(client.client_id, self.channel, inbox, self.options.durable)
-                with contextlib.suppress(StreamingError):
-                    await client._send(client._session.leave_subject, leave)
-            raise
-        self._task = asyncio.create_task(self._handle())
-
-    async def _on_message(self, message: Msg) -> None:
-        try:
-            self._waiting.put_nowait(message.data)
-        except asyncio.QueueFull:
-            _LOG.warning("%s: messages come faster than they are handled", self.channel)
-
-    async def _handle(self) -> None:
-        while not self.closed:
-            payload = await self._waiting.get()
-            try:
-                message = subscribing.read_message(payload, Message, subscription=self)
-                done = self._handler(message)
-                if inspect.isawaitable(done):
-                    await done
-                if not self.options.manual_acks and not self.closed:
-                    await self.ack(message)
-            except Exception as problem:  # a handler may raise anything; the message comes again
-                _LOG.error("%s: a message was not handled: %r", self.channel, problem)
-
-    async def _stop(self) -> None:
-        task, self._task = self._task, None
-        # A handler may close its own subscription.
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await self._quit_inbox()
-
-    async def _quit_inbox(self) -> None:
-        inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            with contextlib.suppress(nats_errors.Error):
-                await inbox.unsubscribe()
-
-
 class Client:
     """A client that is registered with a streaming server, made by `connect`. An asynchronous context manager.
 
@@ -210,18 +81,14 @@ class Client:
         options: How it behaves.
     """
 
-    def __init__(
-        self, nats: NatsClient, own: bool, session: Session, options: ClientOptions, connection_lost: Lost | None
-    ) -> None:
+    def __init__(self, link: Link, session: Session, options: ClientOptions, connection_lost: Lost | None) -> None:
         self.client_id = session.client_id
         self.options = options
-        self._nats = nats
-        self._own = own
+        self._link = link
         self._session = session
         self._connection_lost = connection_lost
         self._outstanding = Outstanding(options.max_outstanding, options.ack_timeout)
         self._subscriptions: set[Subscription] = set()
-        self._inboxes: list[NatsSubscription] = []
         self._acks = self._pings = ""
         self._ticking: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -293,7 +160,7 @@ class Client:
         number = self._outstanding.add(now, acked or self._log_failure)
         sent = self._session.publish(number, name, reply.encode(), data)
         try:
-            await self._send(sent.subject, sent.payload, self._acks)
+            await self._link.send(sent.subject, sent.payload, self._acks)
         except BaseException:
             self._outstanding.forget(number)
             raise
@@ -318,8 +185,15 @@ class Client:
         """
         _checked(channel)
         self._check()
-        subscription = Subscription(self, channel, handler, options or SubscriptionOptions())
-        await subscription._start()
+        subscription = Subscription(
+            self._link,
+            self._session,
+            channel,
+            handler,
+            options or SubscriptionOptions(),
+            self._subscriptions.discard,
+        )
+        await subscription.start()
         self._subscriptions.add(subscription)
         return subscription
 
@@ -337,11 +211,11 @@ class Client:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.settled(), self.options.timeout)
-        if self.closed:
+        if self._session.state is not State.OPEN:  # meanwhile
             return
         request = self._session.close()
         try:
-            error = self._session.close_answered(await self._request(request.subject, request.payload, "to close"))
+            error = self._session.close_answered(await self._link.request(request.subject, request.payload, "to close"))
             if error:
                 raise RefusedByServerError("to close", error)
         finally:
@@ -351,43 +225,25 @@ class Client:
     # What the connection to NATS is used for.
 
     async def _begin(self) -> None:
-        session, nats = self._session, self._nats
-        self._acks = f"{_ACKS}.{nats.new_inbox().rpartition('.')[2]}"
-        self._pings = nats.new_inbox()
-        self._inboxes = [
-            await nats.subscribe(session.heartbeat_inbox, cb=self._on_heartbeat),
-            await nats.subscribe(self._pings, cb=self._on_ping_answer),
-            await nats.subscribe(self._acks, cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1),
-        ]
+        session, link = self._session, self._link
+        self._acks = f"{_ACKS}.{link.new_inbox().rpartition('.')[2]}"
+        self._pings = link.new_inbox()
+        await link.listen(session.heartbeat_inbox, self._on_heartbeat)
+        await link.listen(self._pings, self._on_ping_answer)
+        await link.listen(self._acks, self._on_ack)
         request = session.connect()
-        answer = await self._request(request.subject, request.payload, f"as cluster {session.cluster_id!r}")
+        answer = await self._link.request(request.subject, request.payload, f"as cluster {session.cluster_id!r}")
         session.connect_answered(answer, asyncio.get_running_loop().time())
         self._ticking = asyncio.create_task(self._tick())
-
-    async def _send(self, subject: str, payload: bytes, reply: str = "") -> None:
-        try:
-            await self._nats.publish(subject, payload, reply)
-        except nats_errors.Error as problem:
-            raise StreamingError(f"a message of {len(payload)} bytes could not be sent: {problem}") from problem
-
-    async def _request(self, subject: str, payload: bytes, what: str) -> bytes:
-        timeout = self.options.timeout
-        try:
-            answer = await self._nats.request(subject, payload, timeout=timeout)
-        except nats_errors.NoRespondersError:
-            raise NoServerError(f"no streaming server answers {what}: nobody listens on {subject}") from None
-        except TimeoutError:
-            raise NoServerError(f"no streaming server answered {what} within {timeout:g} s") from None
-        except nats_errors.Error as problem:
-            raise StreamingError(f"a request could not be sent ({what}): {problem}") from problem
-        return bytes(answer.data)
 
     async def _on_heartbeat(self, message: Msg) -> None:
         if message.reply:
             with contextlib.suppress(StreamingError):
-                await self._send(message.reply, self._session.heartbeat())
+                await self._link.send(message.reply, self._session.heartbeat())
 
     async def _on_ping_answer(self, message: Msg) -> None:
+        if is_nobody(message):
+            return  # as if nothing had come
         try:
             self._session.ping_answered(message.data)
         except StreamingError as problem:
@@ -395,6 +251,8 @@ class Client:
         self._look()
 
     async def _on_ack(self, message: Msg) -> None:
+        if is_nobody(message):
+            return  # it does not say which message; the ack does not come
         try:
             ack = self._session.ack(message.data)
         except StreamingError as problem:
@@ -413,8 +271,8 @@ class Client:
             ping = self._session.tick(now)
             if ping is not None:
                 with contextlib.suppress(StreamingError):
-                    await self._send(ping.subject, ping.payload, self._pings)
-            if self._own and self._nats.is_closed and self._session.state is State.OPEN:
+                    await self._link.send(ping.subject, ping.payload, self._pings)
+            if self._link.broken and not self.closed:
                 self._session.lost("the connection to NATS was closed")
             self._look()
 
@@ -443,14 +301,9 @@ class Client:
             await asyncio.gather(self._ticking, return_exceptions=True)
         self._outstanding.fail(problem)
         for subscription in tuple(self._subscriptions):
-            await subscription._stop()
+            await subscription.stop()
         self._subscriptions.clear()
-        if self._own:
-            await _close(self._nats, self.options.timeout)
-            return
-        for inbox in self._inboxes:
-            with contextlib.suppress(nats_errors.Error):
-                await inbox.unsubscribe()
+        await self._link.close()
 
     def _check(self) -> None:
         if self._session.state is not State.OPEN:
@@ -486,58 +339,25 @@ async def connect(
         StreamingError: The server refused.
     """
     options = options or ClientOptions()
-    if not 1 <= options.ping_interval or options.ping_max_out < 1 or options.max_outstanding < 1:
+    if min(options.ping_interval, options.ping_max_out, options.max_outstanding) < 1:
         raise UsageError("ping_interval, ping_max_out and max_outstanding are at least 1")
-    own = not isinstance(url, NatsClient)
-    nats = await _connected(url, options.timeout, client_id, nats_options) if not isinstance(url, NatsClient) else url
+    link = await open_link(url, client_id, options.timeout, nats_options)
     session = Session(
         cluster_id,
         client_id,
         secrets.token_hex(11),
-        nats.new_inbox(),
+        link.new_inbox(),
         discover_prefix=options.discover_prefix,
         ping_interval=options.ping_interval,
         ping_max_out=options.ping_max_out,
     )
-    client = Client(nats, own, session, options, connection_lost)
+    client = Client(link, session, options, connection_lost)
     try:
         await client._begin()
     except BaseException:
         await client._end(ClosedError("the client is not connected"))
         raise
     return client
-
-
-async def _connected(url: str | Sequence[str], timeout: float, name: str, nats_options: dict[str, Any]) -> NatsClient:
-    said: list[Exception] = []
-
-    async def note(problem: Exception) -> None:
-        del said[:-1]
-        said.append(problem)
-        _LOG.debug("NATS: %r", problem)
-
-    nats = NatsClient()
-    servers = [url] if isinstance(url, str) else list(url)
-    settings: dict[str, Any] = {
-        "name": name,
-        "error_cb": note,
-        "max_reconnect_attempts": -1,
-        "reconnect_time_wait": _RECONNECT_WAIT,
-    } | nats_options
-    try:
-        # The library itself would try for ever.
-        await asyncio.wait_for(nats.connect(servers, **settings), timeout)
-    except (TimeoutError, OSError, nats_errors.Error) as problem:
-        await _close(nats, timeout)
-        why = said[-1] if said else problem
-        where = ", ".join(server.rpartition("@")[2] for server in servers)
-        raise NoServerError(f"no connection to NATS at {where}: {str(why) or type(why).__name__}") from problem
-    return nats
-
-
-async def _close(nats: NatsClient, timeout: float) -> None:
-    with contextlib.suppress(TimeoutError, OSError, nats_errors.Error, AttributeError):
-        await asyncio.wait_for(nats.close(), timeout)
 
 
 def _checked(channel: str) -> bytes:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
+import nats.errors
+import nats.js.errors
 import pytest
 
 from stantools.errors import ExitCode
@@ -191,51 +196,111 @@ def test_the_server_restarts_midway(big_store: Path, start_server: Callable[...,
         assert streamed(server.url, stream_of(channel)).keys() == stored(big_store, channel).keys()
 
 
+def when_begun(place: Path, act: Callable[[], None]) -> threading.Thread:
+    """Does something as soon as the first stream is being made."""
+    journal = place / "store.migration.yaml.journal"
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while not (journal.exists() and "started" in journal.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def until_whole(urls: list[str], streams: list[str]) -> None:
+    """Waits until every stream that is there has a leader and two followers that are up to date."""
+
+    async def whole(url: str) -> bool:
+        client = await nats.connect(url)
+        try:
+            js = client.jetstream(timeout=2)
+            for stream in streams:
+                with contextlib.suppress(nats.js.errors.NotFoundError):
+                    found = (await js.stream_info(stream)).cluster
+                    if not (found and found.leader and found.replicas):
+                        return False
+                    if len(found.replicas) < 2 or any(each.offline or not each.current for each in found.replicas):
+                        return False
+        except (nats.errors.Error, nats.js.errors.Error):
+            return False
+        finally:
+            await client.close()
+        return True
+
+    deadline = time.monotonic() + 120
+    while not all(asyncio.run(whole(url)) for url in urls):
+        assert time.monotonic() < deadline, "the cluster does not become whole again"
+        time.sleep(0.5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
 def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Path) -> None:
-    """Three replicas; a node is killed while streams are restored; the same command, if needed again, finishes."""
+    """Three replicas; a node is killed while streams are restored.
+
+    What is promised: the command ends, and either it is done or says how to go on; with the node back the same
+    command finishes. That it finishes without the node is up to the cluster: old ones have been seen not to answer
+    for minutes.
+    """
     if not servers.binary(version).exists():
         pytest.skip(f"nats-server {version} is not here")
+    place, streams = tmp_path / "work", [stream_of(channel) for channel in channels_of(big_store)]
+    place.mkdir()
     with servers.Cluster(tmp_path / "cluster", version) as cluster:
-        urls = ",".join(cluster.urls)
-        words = ["migrate", big_store, "--server", urls, "--yes", "--replicas", "3", "--parallel", "1"]
-        place = tmp_path / "work"
-        place.mkdir()
         victim = cluster.servers[2]
-        killer = threading.Timer(1.2, victim.kill)
-        killer.start()
-        code = 1
-        for _ in range(4):
-            done = subprocess.run([*COMMAND, *map(str, words)], cwd=place, capture_output=True, text=True, timeout=400)
-            assert "Traceback" not in done.stderr
-            code = done.returncode
-            if code == 0:
-                break
-            time.sleep(1)
-        killer.join()
-        assert code == 0, done.stdout + done.stderr
+        words = ["migrate", big_store, "--server", ",".join(cluster.urls), "--yes", "--replicas", 3]
+        command = [*COMMAND, *map(str, words)]
+        killing = when_begun(place, victim.kill)
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
+        killing.join()
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, ExitCode.UNREACHABLE), done.stdout + done.stderr
+        assert done.returncode == 0 or "go on with" in done.stderr
         victim.start()
+        for _ in range(3):
+            until_whole(cluster.urls, streams)
+            done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
+            assert "Traceback" not in done.stderr
+            if done.returncode == 0:
+                break
+            assert done.returncode == ExitCode.UNREACHABLE and "go on with" in done.stderr, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        until_whole(cluster.urls, streams)
         check_all(big_store, cluster.servers[0].url)
-        for channel in channels_of(big_store):
-            info = asyncio.run(state_of(cluster.servers[1].url, stream_of(channel)))
-            assert info.config.num_replicas == 3
+        for stream in streams:
+            assert asyncio.run(state_of(cluster.servers[1].url, stream)).config.num_replicas == 3
 
 
-@pytest.mark.slow
+#: Waits a second for a server to come back where the command waits ten to sixty.
+_IMPATIENT = """
+import sys
+from stantools.cli.main import main
+from stantools.migration import apply
+from stantools.migration.proof import readback
+from stantools.migration.target import leftovers
+apply._RECONNECT = readback._RECONNECT = leftovers.SETTLE_SECONDS = leftovers._ASK_SECONDS = 1.0
+sys.exit(main())
+"""
+
+
 def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     place.mkdir()
     words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", "1"]
     process = subprocess.Popen(
-        [*COMMAND, *map(str, words)], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", _IMPATIENT, *map(str, words)],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    journal = place / "store.migration.yaml.journal"
-    deadline = time.monotonic() + 20
-    while not (journal.exists() and "started" in journal.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    server.kill()
+    killing = when_begun(place, server.kill)
     output, errors = process.communicate(timeout=110)
+    killing.join()
     assert process.returncode == ExitCode.UNREACHABLE, output + errors
     assert "Traceback" not in errors and "go on with" in errors
     server.start()

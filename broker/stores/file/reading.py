@@ -22,6 +22,7 @@ from stantools.format.layout import (
     FILE_HEADER_SIZE,
     INDEX_RECORD,
     INDEX_RECORD_SIZE,
+    RECORD_HEADER,
     RECORD_HEADER_SIZE,
     Stop,
 )
@@ -113,7 +114,14 @@ class SliceReader:
             if row >= found.count:
                 return None
             entries = self._entries(row, min(count, found.count - row, MAX_ROWS))
-            return self._messages(entries, first, size)
+            try:
+                return self._messages(entries, first, size)
+            except UnreadableError:
+                # Only the index may be wrong: the message may be where the one before it ends.
+                behind = self._behind(row, entries[0])
+                if behind is None:
+                    raise
+                return behind
         except OSError as error:
             raise UnreadableError(first, f"{self._directory}: {error.strerror}") from error
 
@@ -220,6 +228,23 @@ class SliceReader:
             columns.timestamp.copy(),
         )
 
+    def _behind(self, row: int, entry: np.void) -> Records | None:
+        """Reads the record that follows the one before a row, if it is the message that belongs there."""
+        _, offset, _, size, _ = self.entry(row - 1) if row else (0, FILE_HEADER_SIZE - RECORD_HEADER_SIZE, 0, 0, 0)
+        offset += RECORD_HEADER_SIZE + size
+        header = _pread(self._data, RECORD_HEADER_SIZE, offset) if offset >= FILE_HEADER_SIZE else b""
+        if len(header) < RECORD_HEADER_SIZE:
+            return None
+        size, _ = RECORD_HEADER.unpack(header)
+        if size > os.fstat(self._data).st_size - offset - RECORD_HEADER_SIZE:
+            return None
+        data = _pread(self._data, RECORD_HEADER_SIZE + size, offset)
+        payload, error = read_payload(memoryview(data), 0, len(data), self._crc)
+        message = None if error else decode_message(payload)[0]
+        if message is None or message.sequence != int(entry["sequence"]):
+            return None
+        return _single(data, size, message.sequence, message.timestamp)
+
     def _one(self, data: bytes, entry: np.void) -> Records:
         """Reads a record that is not as it should be: only its header may be damaged."""
         size, sequence = int(entry["size"]), int(entry["sequence"])
@@ -231,13 +256,17 @@ class SliceReader:
                 error = f"message sequence in index is {sequence}, data file is {message.sequence}"
         if error:
             raise UnreadableError(sequence, error)
-        return Records(
-            data,
-            np.array([RECORD_HEADER_SIZE], np.int64),
-            np.array([size], np.uint32),
-            np.array([sequence], np.uint64),
-            np.array([int(entry["timestamp"])], np.int64),
-        )
+        return _single(data, size, sequence, int(entry["timestamp"]))
+
+
+def _single(data: bytes, size: int, sequence: int, timestamp: int) -> Records:
+    return Records(
+        data,
+        np.array([RECORD_HEADER_SIZE], np.int64),
+        np.array([size], np.uint32),
+        np.array([sequence], np.uint64),
+        np.array([timestamp], np.int64),
+    )
 
 
 def _pread(descriptor: int, count: int, offset: int) -> bytes:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.log import STREAMING
+from broker.stores.file.kernels import encode_flow
 from broker.stores.file.messages import Services
 from broker.stores.interface import RecoveredSubscription, StorageError
 from stantools.errors import StoreUnwritableError
-from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import SUBS_FILE
 from stantools.store.durable import writing
@@ -26,6 +27,8 @@ from stantools.store.sublog import SubsState
 
 #: Seconds until a compaction that failed is tried again.
 _RETRY = 10.0
+
+_MSG, _ACK = int(SubRecord.MSG), int(SubRecord.ACK)
 
 
 @dataclass(slots=True)
@@ -138,7 +141,7 @@ class FileSubscriptions:
         log = self._opened()
         if not self._stale:
             try:
-                log.sent(subscription, sequences)
+                log.flow_encoded(encode_flow(_MSG, subscription, sequences, self._services.crc), sent=len(sequences))
             except StoreUnwritableError as error:
                 raise self._failed(error) from error
 
@@ -152,7 +155,7 @@ class FileSubscriptions:
         log = self._opened()
         if not self._stale:
             try:
-                log.acked(subscription, sequences)
+                log.flow_encoded(encode_flow(_ACK, subscription, sequences, self._services.crc), acked=len(sequences))
             except StoreUnwritableError as error:
                 raise self._failed(error) from error
         self._compact_if_due()

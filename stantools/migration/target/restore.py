@@ -73,6 +73,7 @@ async def restore(
     chunk_timeout: float = CHUNK_TIMEOUT,
     final_timeout: float = FINAL_TIMEOUT,
     limits_apply: bool = False,
+    begun: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Restores one stream with its consumers.
@@ -90,6 +91,8 @@ async def restore(
         chunk_timeout: Seconds to wait for the next piece to be answered.
         final_timeout: Seconds to wait at the end: old servers unpack only then.
         limits_apply: The stream's limits will remove messages at once, so only its last sequence is compared.
+        begun: A restore of this stream was begun before. What a cluster kept of it, a taken name with nothing behind
+            it, is deleted first.
         progress: Is told how many bytes of the archive were taken.
 
     Returns:
@@ -102,7 +105,7 @@ async def restore(
     """
     job = _Restore(js, stream, config, {"last_seq": state["last_seq"]} if limits_apply else state)
     with _only_one(js, stream):
-        subject = await job.begin(state)
+        subject = await job.begin(state, begun=begun)
         sending = None
         try:
             async with transfer(
@@ -147,12 +150,12 @@ class _Restore:
         self._expected = expected
         self._was_free = False
 
-    async def begin(self, state: Mapping[str, Any]) -> str:
+    async def begin(self, state: Mapping[str, Any], *, begun: bool) -> str:
         """Asks for the restore; returns the subject that the archive goes to."""
         js = self._js
         timeout = max(_REQUEST_SECONDS, js.connection.options.timeout)
         if js.connection.cluster:
-            await self._look_before()
+            await self._look_before(begun=begun)
         try:
             answer = await js.api(self.operation, {"config": dict(self._config), "state": dict(state)}, timeout=timeout)
         except TargetError as problem:
@@ -168,13 +171,15 @@ class _Restore:
             raise TargetError(f"the answer to {self.operation} does not say where the archive goes", "see its log")
         return subject
 
-    async def _look_before(self) -> None:
+    async def _look_before(self, *, begun: bool) -> None:
         """Finds out whether the name is free, so that it is known later whose stream it is."""
         try:
             info = await find_in_time(self._js, self._stream, self._subjects)
         except PermissionDeniedError:
             return
-        if info is not None:
+        if info is not None and begun and not (info.get("state") or {}).get("last_seq"):
+            await remove(self._js, self._stream, self._subjects)
+        elif info is not None:
             raise self._is_there("choose another name for the stream, or remove the one that is there")
         self._was_free = True
 

@@ -12,7 +12,10 @@ from broker.wire import answers
 from broker.wire.frames import Stop, frame_table
 from tests.broker.wire.feeding import columns
 
-DATA = b"PUB foo 2\r\nhi\r\nPUB foo re 0\r\n\r\nHPUB bar re 12 14\r\nNATS/1.0\r\n\r\nho\r\nHPUB bar 12 12\r\nNATS/1.0\r\n\r\n\r\n"
+DATA = (
+    b"PUB foo 2\r\nhi\r\nPUB foo re 0\r\n\r\nHPUB bar re 12 14\r\nNATS/1.0\r\n\r\nho\r\n"
+    b"HPUB bar 12 12\r\nNATS/1.0\r\n\r\n\r\n"
+)
 
 
 def rows(kernels: ModuleType) -> np.ndarray:

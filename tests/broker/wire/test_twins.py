@@ -56,8 +56,12 @@ OPERATIONS = st.sampled_from(
 )
 
 
+PUBLISHES = frames() | OPERATIONS
+MESSAGES = frames((b"MSG", b"HMSG"), True) | OPERATIONS
+
+
 @st.composite
-def streams(draw: st.DrawFn, one: st.SearchStrategy[bytes] = frames() | OPERATIONS) -> bytes:
+def streams(draw: st.DrawFn, one: st.SearchStrategy[bytes] = PUBLISHES) -> bytes:
     """Frames, repeated and sometimes damaged."""
     parts: list[bytes] = []
     for part in draw(st.lists(one, max_size=6)):
@@ -89,9 +93,7 @@ def test_publishes(twins: list[ModuleType], data: bytes, rows: int, limit: int, 
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    streams(frames((b"MSG", b"HMSG"), True) | OPERATIONS), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40)
-)
+@given(streams(MESSAGES), st.integers(0, 5), st.integers(0, 80), st.integers(-1, 40))
 def test_messages(twins: list[ModuleType], data: bytes, rows: int, limit: int, most: int) -> None:
     results: list[Any] = []
     for kernels in twins:

@@ -1,0 +1,60 @@
+"""The command `stan-broker`: takes the original server's command line (operations section 2)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from broker.config.logs import startup_problem
+from broker.config.options import Answer, SignalRequest
+from broker.config.parsing import parse
+from broker.config.signals import send
+from broker.config.values import ConfigurationError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the broker, or answers.
+
+    Args:
+        argv: The arguments behind the program's name; those of the process if None.
+
+    Returns:
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parsed = parse(arguments)
+    if isinstance(parsed, Answer):
+        _say(parsed)
+        return parsed.exit_code
+    if isinstance(parsed, SignalRequest):
+        try:
+            send(parsed.text)
+        except ConfigurationError as problem:
+            _say(Answer(1, stderr=f"{problem.message}\n"))
+            return 1
+        return 0
+    # The rest of the broker is not needed for answers.
+    from broker.process import run
+
+    try:
+        return run(parsed, arguments)
+    except ConfigurationError as problem:
+        _say(Answer(1, stderr=f"{startup_problem(problem.message)}\n"))
+        return 1
+
+
+def console() -> None:
+    """Runs the broker as a program."""
+    sys.exit(main())
+
+
+def _say(answer: Answer) -> None:
+    for stream, text in ((sys.stderr, answer.stderr), (sys.stdout, answer.stdout)):
+        if text:
+            try:
+                stream.write(text.encode("utf-8", "backslashreplace").decode())
+                stream.flush()
+            except BrokenPipeError:
+                # Whoever read it has seen enough.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,166 @@
+"""From a command line to the options of a broker, or to an answer (operations sections 2, 5 and 10)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from broker.config import grammar
+from broker.config.building import build
+from broker.config.flags import CommandLine, FlagError, parse_flags
+from broker.config.helptexts import overview, tls_help, version_line
+from broker.config.nats import NatsFile, read_nats
+from broker.config.natsserver import tls_options
+from broker.config.options import SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
+from broker.config.settings import Setting, Settings
+from broker.config.streaming import StreamingFile, read_streaming
+from broker.config.values import ConfigurationError, Node, quoted
+
+#: Exit code for what the original can do and this broker cannot yet.
+EXIT_UNAVAILABLE: Final = 2
+_EXIT_ERROR: Final = 1
+_SQL_DRIVERS: Final = ("mysql", "postgres")
+
+
+@dataclass(slots=True)
+class Configured:
+    """What the command line and the files say, before options are made from it.
+
+    Attributes:
+        flags: The command line.
+        nats: The NATS part of the files.
+        streaming: Their streaming part.
+        settings: Everything merged.
+        nats_path: File that configures NATS, as given; empty without.
+    """
+
+    flags: CommandLine
+    nats: NatsFile = field(default_factory=NatsFile)
+    streaming: StreamingFile = field(default_factory=StreamingFile)
+    settings: Settings = field(default_factory=lambda: Settings({}, {}, {}))
+    nats_path: str = ""
+
+
+def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
+    """Parses a command line.
+
+    Args:
+        argv: The arguments behind the program's name.
+        environ: The environment; the process's if None.
+
+    Returns:
+        Options to start a broker with; or an `Answer` (help, version, errors); or a signal to send. It never raises.
+    """
+    environ = os.environ if environ is None else environ
+    try:
+        flags = parse_flags(argv)
+    except FlagError as problem:
+        return Answer(0, stdout=overview(), stderr=f"{problem.message}\n")
+    try:
+        return _asked(flags) or _checked(configure(flags, environ), environ)
+    except ConfigurationError as problem:
+        return Answer(_EXIT_ERROR, stderr=f"{problem.message}\n")
+
+
+def configure(flags: CommandLine, environ: Environment) -> Configured:
+    """Reads the files that a command line names, and merges.
+
+    Raises:
+        ConfigurationError: Something is wrong with them, or with a size on the command line.
+    """
+    flags.sizes()
+    found = Configured(flags)
+    config, stan_config = str(flags.settings.get("config", "")), str(flags.settings.get("stan_config", ""))
+    found.nats_path = config or stan_config
+    streaming_path = stan_config or config
+    top: dict[str, Node] = {}
+    if found.nats_path:
+        top = grammar.parse_file(found.nats_path, environ)
+        found.nats = read_nats(top)
+    if streaming_path:
+        if streaming_path != found.nats_path:
+            top = _streaming_file(streaming_path, environ)
+        found.streaming = read_streaming(top)
+    found.settings = Settings(found.nats.settings, found.streaming.settings, flags.settings)
+    return found
+
+
+def _streaming_file(path: str, environ: Environment) -> dict[str, Node]:
+    try:
+        return grammar.parse_file(path, environ)
+    except ConfigurationError as problem:
+        if problem.message.startswith(f"open {path}:"):
+            raise ConfigurationError(f"error opening config file: {problem.message}") from None
+        raise
+
+
+def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
+    """Answers what needs no configuration."""
+    given: Mapping[str, Setting] = flags.settings
+    if given.get("version"):
+        return Answer(0, stdout=f"{version_line()}\n")
+    if given.get("help"):
+        return Answer(0, stdout=overview())
+    if given.get("help_tls"):
+        return Answer(0, stdout=tls_help())
+    for word in flags.rest:
+        if word.lower() == "version":
+            return Answer(0, stdout=f"{version_line()}\n")
+        if word.lower() == "help":
+            return Answer(0, stdout=overview())
+        raise ConfigurationError(f"unrecognized command: {quoted(word)}")
+    if given.get("signal"):
+        return SignalRequest(str(given["signal"]))
+    if given.get("check") and not given.get("config") and not given.get("stan_config"):
+        raise ConfigurationError("must specify [-c, --config] option to check configuration file syntax")
+    return None
+
+
+def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
+    settings = found.settings
+    if settings.text("routes") and not _listens_for_routes(found):
+        raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
+    tls = tls_options(dict(found.flags.settings), found.nats)
+    if settings.switch("cluster.clustered"):
+        if settings.text("store").upper() not in ("FILE", SQL):
+            return Answer(_EXIT_ERROR, stdout="stan: clustering mode not supported with MEMORY store type\n")
+        if settings.switch("partitioning"):
+            problem = "stan: channels partitioning in clustering mode is not supported"
+            return Answer(_EXIT_ERROR, stdout=f"{problem}\n")
+    if unavailable := _unavailable(found):
+        listed = "".join(f"not available yet: {each}\n" for each in unavailable)
+        return Answer(EXIT_UNAVAILABLE, stderr=listed)
+    options = replace(build(settings, found.nats, found.streaming, tls, environ), config_file=found.nats_path)
+    if settings.switch("check"):
+        problem = options.failure or options.monitoring.problem
+        if problem:
+            return Answer(_EXIT_ERROR, stderr=f"{problem}\n")
+        checked = dict.fromkeys(str(found.flags.settings.get(name, "")) for name in ("config", "stan_config"))
+        return Answer(0, stderr="".join(f"configuration file {path} is valid\n" for path in checked if path))
+    return options
+
+
+def _listens_for_routes(found: Configured) -> bool:
+    in_file = any(each.endswith(("listen of cluster", "port of cluster")) for each in found.nats.unavailable)
+    return bool(found.settings.text("routes.cluster")) or in_file
+
+
+def _unavailable(found: Configured) -> list[str]:
+    """Returns what was asked for that this broker does not have yet."""
+    settings = found.settings
+    listed = []
+    if settings.switch("cluster.clustered"):
+        listed.append('clustering (--clustered, or a map "cluster" for streaming)')
+    if settings.text("ft_group") and settings.text("store").upper() != "MEMORY":
+        listed.append("fault tolerance (--ft_group)")
+    if settings.text("store").upper() == SQL and settings.text("sql.driver") in _SQL_DRIVERS:
+        listed.append("SQL stores (--store SQL)")
+    if not settings.text("nats_server"):
+        if settings.text("routes") or settings.text("routes.cluster"):
+            listed.append("routes of the embedded NATS server (--cluster, --routes)")
+        if settings.switch("jetstream"):
+            listed.append("JetStream (--jetstream)")
+        listed += found.nats.unavailable
+    return listed

@@ -1,0 +1,90 @@
+"""`-sl`: sending a signal to a server that runs (operations section 2)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from broker.config.systemerrors import reason
+from broker.config.values import ConfigurationError, quoted
+
+SIGNALS: Final = {
+    "stop": signal.SIGKILL,
+    "quit": signal.SIGINT,
+    "term": signal.SIGTERM,
+    "reopen": signal.SIGUSR1,
+    "reload": signal.SIGHUP,
+    "ldm": signal.SIGUSR2,
+}
+#: Names of programs that are looked for when no process is given: the original's, and this one's.
+PROGRAMS: Final = ("nats-streaming-server", "stan-broker")
+_MAX_PID_FILE: Final = 64
+
+
+def send(request: str) -> None:
+    """Sends a signal: `<signal>`, `<signal>=<pid>` or `<signal>=<pid file>`.
+
+    Raises:
+        ConfigurationError: The request is wrong, or there is no such process, or more than one.
+    """
+    parts = request.split("=")
+    if len(parts) > 2:
+        raise ConfigurationError(f"invalid signal parameters: [{' '.join(parts[2:])}]")
+    number = SIGNALS.get(parts[0])
+    if number is None:
+        raise ConfigurationError(f"unknown signal {quoted(parts[0])}")
+    process = _given(parts[1]) if len(parts) == 2 and parts[1] else _only_one()
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        raise ConfigurationError("no such process") from None
+    except (OSError, OverflowError) as problem:
+        raise ConfigurationError(reason(problem) if isinstance(problem, OSError) else "no such process") from None
+
+
+def _given(text: str) -> int:
+    """Returns a process id from a number or from a file with one."""
+    found = text
+    if not _is_number(text):
+        try:
+            with Path(text).open("rb") as file:
+                found = file.read(_MAX_PID_FILE).decode("ascii", "replace").strip()
+        except (OSError, ValueError):
+            raise ConfigurationError(f"invalid pid: {text}") from None
+    # 0 and negative numbers would signal whole groups of processes.
+    if not _is_number(found) or int(found) <= 0:
+        raise ConfigurationError(f"invalid pid: {found or text}")
+    return int(found)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19
+
+
+def _only_one() -> int:
+    found = sorted(_running())
+    if not found:
+        raise ConfigurationError(f"no {PROGRAMS[0]} processes running")
+    if len(found) > 1:
+        listed = "\n".join(str(process) for process in found)
+        raise ConfigurationError(f"multiple {PROGRAMS[0]} processes running:\n{listed}")
+    return found[0]
+
+
+def _running() -> Iterator[int]:
+    """Yields the processes of servers, without this one."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")[:3]
+        except OSError:
+            continue
+        names = [os.fsdecode(word).rpartition("/")[2] for word in words]
+        # The program itself, or an interpreter that runs it as a script.
+        interpreted = names[0].startswith("python") and len(names) > 1 and names[1] in PROGRAMS
+        if names[0] in PROGRAMS or interpreted:
+            yield int(entry.name)

@@ -1,0 +1,215 @@
+"""Encryption at rest around any store: the data of messages is encrypted on the way in (file store section 9).
+
+Blocks are taken apart and encoded anew, both ways; that costs a few microseconds a message.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+
+import numpy as np
+
+from broker.blocks import Records
+from broker.log import STREAMING
+from broker.stores.blocklist import empty
+from broker.stores.interface import ChannelStore, MessageStore, Recovered, StorageError, Store
+from broker.stores.options import EncryptionOptions, StoreLimits
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.encryption import ChannelCipher, Cipher, DecryptError, cipher_named, master_key
+from stantools.format.layout import RECORD_HEADER_SIZE, Stop
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import ChannelLimits
+
+#: Nanoseconds between two lines about the same message.
+_REPEAT = 1_000_000_000
+
+#: `bytes` is a property of the class below.
+_Bytes = bytes
+
+
+class EncryptedMessages:
+    """See `MessageStore`; sizes and limits are those of what is stored, which is longer."""
+
+    def __init__(self, name: _Bytes, inner: MessageStore, key: _Bytes, cipher: Cipher, crc: Crc) -> None:
+        self._name = name
+        self._inner = inner
+        self._key = key
+        self._cipher = cipher
+        self._crc = crc
+        self._crypt = ChannelCipher(key, name, last_sequence=inner.last)
+        self._complaint = (0, 0)
+
+    @property
+    def first(self) -> int:
+        """As of the store inside."""
+        return self._inner.first
+
+    @property
+    def last(self) -> int:
+        """As of the store inside."""
+        return self._inner.last
+
+    @property
+    def count(self) -> int:
+        """As of the store inside."""
+        return self._inner.count
+
+    @property
+    def bytes(self) -> int:
+        """As of the store inside."""
+        return self._inner.bytes
+
+    @property
+    def limits(self) -> ChannelLimits:
+        """As of the store inside."""
+        return self._inner.limits
+
+    def append(self, records: Records) -> None:
+        """Adds messages; see `MessageStore.append`."""
+        columns, stops = self._take_apart(records)
+        if bool((stops != Stop.END).any()):
+            raise StorageError("a message cannot be decoded")
+        data = memoryview(records.data)
+        payloads = [
+            self._crypt.encrypt(data[start : start + size], self._cipher)
+            for start, size in zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+        ]
+        self._inner.append(self._encode(records, columns, payloads))
+
+    def flush(self) -> None:
+        """Makes durable what was appended; see `MessageStore.flush`."""
+        self._inner.flush()
+
+    def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
+        """Returns messages in order; see `MessageStore.read`."""
+        records = self._inner.read(first, count, size)
+        if not len(records.sizes):
+            return records
+        columns, _ = self._take_apart(records)
+        data = memoryview(records.data)
+        payloads: list[_Bytes] = []
+        for row, (start, length) in enumerate(
+            zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+        ):
+            try:
+                payloads.append(self._crypt.decrypt(data[start : start + length]))
+            except DecryptError as error:
+                if not row:
+                    self._complain(int(records.sequences[0]), error)
+                    return empty()
+                break
+        return self._encode(records, columns.take(len(payloads)), payloads)
+
+    def sequence_at(self, timestamp: int) -> int:
+        """See `MessageStore.sequence_at`."""
+        return self._inner.sequence_at(timestamp)
+
+    def expire(self, now: int) -> int | None:
+        """See `MessageStore.expire`."""
+        return self._inner.expire(now)
+
+    def _take_apart(self, records: Records) -> tuple[MessageColumns, np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+        columns, stops = MessageColumns(len(records.sizes)), np.zeros(len(records.sizes), np.uint8)
+        places = records.starts - RECORD_HEADER_SIZE
+        data = records.data
+        kernels.read_messages_at(data, len(data), places, self._crc, False, self._name, columns, stops)
+        return columns, stops
+
+    def _encode(self, records: Records, columns: MessageColumns, payloads: list[_Bytes]) -> Records:
+        """Returns the messages of a block with other data."""
+        count = len(payloads)
+        replies = None
+        if bool(columns.reply_size.any()):
+            data = memoryview(records.data)
+            spans = zip(columns.reply_start.tolist(), columns.reply_size.tolist(), strict=True)
+            replies = [bytes(data[start : start + size]) for start, size in spans]
+        sequences, timestamps = records.sequences[:count], records.timestamps[:count]
+        encoded, sizes = kernels.encode_messages(self._name, sequences, timestamps, replies, payloads, self._crc)
+        ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
+        return Records(encoded, ends - sizes.astype(np.int64), sizes, sequences, timestamps)
+
+    def _complain(self, sequence: int, error: DecryptError) -> None:
+        now = time.monotonic_ns()
+        if self._complaint[0] != sequence or now - self._complaint[1] >= _REPEAT:
+            self._complaint = sequence, now
+            STREAMING.error(
+                "Error looking up message %s:%d (%s)", self._name.decode("utf-8", "replace"), sequence, error
+            )
+
+
+class EncryptedStore:
+    """See `Store`.
+
+    Args:
+        inner: The store that gets the encrypted messages.
+        options: Key and cipher.
+
+    Attributes:
+        kind: As of the store inside.
+        limits: As of the store inside.
+        crc: None: blocks are encoded anew.
+
+    Raises:
+        UsageError: There is no key or no such cipher (the texts are the original's).
+    """
+
+    def __init__(self, inner: Store, options: EncryptionOptions) -> None:
+        master_key(options.key)
+        self.kind: str = inner.kind
+        self.limits: StoreLimits = inner.limits
+        self.crc: Crc | None = None
+        self._inner = inner
+        self._key = options.key
+        self._cipher = cipher_named(options.cipher) if options.cipher else _default_cipher()
+
+    def recover(self) -> Recovered | None:
+        """Reads what is there; see `Store.recover`."""
+        found = self._inner.recover()
+        if found is None:
+            return None
+        channels = {name: (self._wrap(name, store), subs) for name, (store, subs) in found.channels.items()}
+        return Recovered(found.server, found.clients, channels)
+
+    def init(self, server: pb.ServerInfo) -> None:
+        """Stores who the server is."""
+        self._inner.init(server)
+
+    def add_client(self, client: pb.ClientInfo) -> None:
+        """Stores a client."""
+        self._inner.add_client(client)
+
+    def delete_client(self, client_id: bytes) -> None:
+        """Removes a client."""
+        self._inner.delete_client(client_id)
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        """Adds a channel."""
+        return self._wrap(name, self._inner.create_channel(name))
+
+    def delete_channel(self, name: bytes) -> None:
+        """Removes a channel."""
+        self._inner.delete_channel(name)
+
+    def limits_of(self, name: bytes) -> ChannelLimits:
+        """Returns what a channel may hold."""
+        return self._inner.limits_of(name)
+
+    def maintain(self) -> int | None:
+        """As of the store inside, if it wants to be maintained."""
+        maintain = getattr(self._inner, "maintain", None)
+        return maintain() if maintain else None
+
+    def close(self) -> None:
+        """Flushes and closes everything."""
+        self._inner.close()
+
+    def _wrap(self, name: bytes, store: ChannelStore) -> ChannelStore:
+        crc = self._inner.crc or Crc()
+        return ChannelStore(EncryptedMessages(name, store.messages, self._key, self._cipher, crc), store.subscriptions)
+
+
+def _default_cipher() -> Cipher:
+    return Cipher.AES if platform.machine().lower() in ("x86_64", "amd64", "i386", "i686") else Cipher.CHACHA

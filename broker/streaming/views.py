@@ -1,0 +1,235 @@
+"""What monitoring shows of a streaming server, in the shape and order of the original (operations section 14)."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.streaming.names import text
+from broker.streaming.server import VERSION
+
+if TYPE_CHECKING:
+    from broker.streaming.channels import Channel
+    from broker.streaming.clients import Client
+    from broker.streaming.server import StreamingServer
+    from broker.streaming.subscriptions import Subscription
+    from stantools.store.limits import ChannelLimits
+
+#: How many entries a list has if nobody says otherwise.
+DEFAULT_LIMIT: Final = 1024
+_SECOND: Final = 1_000_000_000
+
+Json = dict[str, Any]
+
+
+def serverz(server: StreamingServer) -> Json:
+    """Returns what is to be known about the server as a whole."""
+    now = server.clock.wall()
+    messages, size = _totals(server)
+    statistics = server.statistics
+    view: Json = {
+        "cluster_id": text(server.options.cluster_id),
+        "server_id": server.server_id,
+        "version": VERSION,
+        "go": f"python{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}",
+        "state": "STANDALONE",
+        "now": moment(now),
+        "start_time": moment(server.started_at),
+        "uptime": uptime(now - server.started_at),
+        "clients": len(server.clients),
+        "subscriptions": sum(_count(channel) for channel in server.channels),
+        "channels": len(server.channels),
+        "total_msgs": messages,
+        "total_bytes": size,
+        "in_msgs": statistics.in_msgs,
+        "in_bytes": statistics.in_bytes,
+        "out_msgs": statistics.out_msgs,
+        "out_bytes": statistics.out_bytes,
+    }
+    view |= _descriptors()
+    return view
+
+
+def storez(server: StreamingServer) -> Json:
+    """Returns what is to be known about the store and its limits, after inheritance."""
+    messages, size = _totals(server)
+    limits = server.store.limits
+    shown: Json = {"max_channels": limits.max_channels} | _limits(limits.channel)
+    if limits.channels:
+        shown["channels"] = {text(name): _limits(limits.channels[name]) for name in sorted(limits.channels)}
+    return {
+        "cluster_id": text(server.options.cluster_id),
+        "server_id": server.server_id,
+        "now": moment(server.clock.wall()),
+        "type": server.store.kind,
+        "limits": shown,
+        "total_msgs": messages,
+        "total_bytes": size,
+    }
+
+
+def clientsz(server: StreamingServer, offset: int = 0, limit: int = DEFAULT_LIMIT, subs: bool = False) -> Json:
+    """Returns some of the clients, by id.
+
+    Args:
+        server: The server.
+        offset: Clients to leave out.
+        limit: How many at most.
+        subs: With their subscriptions.
+    """
+    page, head = _page(server, sorted(server.clients, key=lambda each: each.id), offset, limit)
+    return head | {"clients": [_client(each, subs) for each in page]}
+
+
+def client(server: StreamingServer, client_id: bytes, subs: bool = False) -> Json | None:
+    """Returns one client, None if there is none of that id."""
+    found = server.clients.get(client_id)
+    return None if found is None else _client(found, subs)
+
+
+def channelsz(server: StreamingServer, offset: int = 0, limit: int = DEFAULT_LIMIT, subs: bool = False) -> Json:
+    """Returns some of the channels, by name.
+
+    Args:
+        server: The server.
+        offset: Channels to leave out.
+        limit: How many at most.
+        subs: All about them instead of the names.
+    """
+    page, head = _page(server, sorted(server.channels, key=lambda each: each.name), offset, limit)
+    if page and subs:
+        head["channels"] = [_channel(each, subs=True) for each in page]
+    elif page:
+        head["names"] = [text(each.name) for each in page]
+    return head
+
+
+def channel(server: StreamingServer, name: bytes, subs: bool = False) -> Json | None:
+    """Returns one channel, None if there is none of that name."""
+    found = server.channels.get(name)
+    return None if found is None else _channel(found, subs=subs)
+
+
+def _page(server: StreamingServer, everything: list[Any], offset: int, limit: int) -> tuple[list[Any], Json]:
+    offset = max(offset, 0)
+    limit = limit if limit > 0 else DEFAULT_LIMIT
+    page = everything[offset : offset + limit]
+    return page, {
+        "cluster_id": text(server.options.cluster_id),
+        "server_id": server.server_id,
+        "now": moment(server.clock.wall()),
+        "offset": offset,
+        "limit": limit,
+        "count": len(page),
+        "total": len(everything),
+    }
+
+
+def _client(shown: Client, subs: bool) -> Json:
+    view: Json = {
+        "id": text(shown.id),
+        "hb_inbox": text(shown.info.hb_inbox),
+        "subs_count": len(shown.subscriptions),
+    }
+    if subs and shown.subscriptions:
+        by_channel: dict[str, list[Json]] = {}
+        for subscription in sorted(shown.subscriptions, key=lambda each: each.channel.name):
+            by_channel.setdefault(text(subscription.channel.name), []).append(_subscription(subscription))
+        view["subscriptions"] = by_channel
+    return view
+
+
+def _channel(shown: Channel, *, subs: bool) -> Json:
+    messages = shown.messages
+    view: Json = {
+        "name": text(shown.name),
+        "msgs": messages.count,
+        "bytes": messages.bytes,
+        "first_seq": messages.first,
+        "last_seq": messages.last,
+        "subs_count": _count(shown),
+    }
+    if subs and (subscriptions := [_subscription(each) for each in shown.subscriptions()]):
+        view["subscriptions"] = subscriptions
+    return view
+
+
+def _subscription(shown: Subscription) -> Json:
+    state = shown.state
+    view: Json = {
+        "client_id": text(shown.last_client_id),
+        "inbox": text(state.inbox),
+        "ack_inbox": text(state.ack_inbox),
+    }
+    if state.durable_name:
+        view["durable_name"] = text(state.durable_name)
+    if state.q_group:
+        view["queue_name"] = text(state.q_group)
+    return view | {
+        "is_durable": state.is_durable,
+        "is_offline": not shown.active,
+        "max_inflight": state.max_in_flight,
+        "ack_wait": state.ack_wait_in_secs,
+        "last_sent": shown.last_sent,
+        "pending_count": len(shown.pending),
+        "is_stalled": shown.stalled,
+    }
+
+
+def _count(shown: Channel) -> int:
+    """Returns how many subscriptions a channel has: active ones, offline durables, offline durable groups."""
+    offline = sum(not each.active for each in shown.durables.values())
+    shadows = sum(group.shadow is not None for group in shown.groups.values())
+    return len(shown.by_ack_inbox) + offline + shadows
+
+
+def _totals(server: StreamingServer) -> tuple[int, int]:
+    """Returns messages and bytes of all channels."""
+    return (
+        sum(each.messages.count for each in server.channels),
+        sum(each.messages.bytes for each in server.channels),
+    )
+
+
+def _limits(limits: ChannelLimits) -> Json:
+    return {
+        "max_msgs": limits.max_msgs,
+        "max_bytes": limits.max_bytes,
+        "max_age": limits.max_age_ns,
+        "max_subscriptions": limits.max_subs,
+        "max_inactivity": limits.max_inactivity_ns,
+    }
+
+
+def _descriptors() -> Json:
+    """Returns open files and their limit, where the system tells."""
+    view: Json = {}
+    try:
+        if count := sum(1 for _ in Path("/proc/self/fd").iterdir()):
+            view["open_fds"] = count
+        if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) > 0:
+            view["max_fds"] = limit
+    except OSError:
+        pass
+    return view
+
+
+def moment(timestamp: int) -> str:
+    """Returns a time (ns since the epoch) as RFC 3339 says it; trailing zeros of the fraction are left out."""
+    seconds, rest = divmod(timestamp, _SECOND)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def uptime(duration: int) -> str:
+    """Returns a duration (ns) as `3s`, `2m5s`, `1h0m5s`, `2d1h0m5s` or `1y2d1h0m5s`."""
+    minutes, seconds = divmod(max(duration, 0) // _SECOND, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    years, days = divmod(days, 365)
+    parts = ((years, "y"), (days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s"))
+    first = next((i for i, (value, _) in enumerate(parts) if value), len(parts) - 1)
+    return "".join(f"{value}{unit}" for value, unit in parts[first:])

@@ -1,0 +1,156 @@
+"""A published client library at work on the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from broker.nats.options import Authorization, User
+from broker.nats.server import NatsServer
+from tests.broker.nats.serving import PATIENCE, eventually, serving
+from tests.broker.nats.test_permissions import HASHED, PUBLIC, SEED
+
+
+async def join(server: NatsServer, **options: Any) -> Client:
+    return await nats.connect(f"nats://127.0.0.1:{server.port}", **options)
+
+
+def test_publish_subscribe_request() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            one, two = await join(server, name="one"), await join(server, name="two")
+
+            async def answer(message: Msg) -> None:
+                await message.respond(b"re: " + message.data)
+
+            await one.subscribe("service", cb=answer)
+            wild, rest = await one.subscribe("a.*.c"), await one.subscribe("a.>")
+            await one.flush()
+            await two.publish("a.b.c", b"1", headers={"k": "v"})
+            await two.publish("a.b", b"2")
+            first = await wild.next_msg(PATIENCE)
+            assert (first.subject, first.data, first.headers) == ("a.b.c", b"1", {"k": "v"})
+            assert [(await rest.next_msg(PATIENCE)).data for _ in range(2)] == [b"1", b"2"]
+            assert (await two.request("service", b"x", timeout=PATIENCE)).data == b"re: x"
+            assert (await two.request("service", b"y", timeout=PATIENCE, old_style=True)).data == b"re: y"
+            with pytest.raises(nats.errors.NoRespondersError):
+                await two.request("nobody", b"", timeout=PATIENCE)
+            await one.close()
+            await two.close()
+
+    asyncio.run(scenario())
+
+
+def test_queue_groups_share_the_work() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            got: list[tuple[int, int]] = []
+            members = []
+            for i in range(3):
+                member = await join(server)
+
+                async def take(message: Msg, i: int = i) -> None:
+                    got.append((i, int(message.data)))
+
+                await member.subscribe("work.*", "group", cb=take)
+                await member.flush()
+                members.append(member)
+            sender = await join(server)
+            for i in range(900):
+                await sender.publish(f"work.{i % 7}", b"%d" % i)
+            await sender.flush()
+            await eventually(lambda: len(got) == 900)
+            assert sorted(number for _, number in got) == list(range(900))
+            counts = Counter(i for i, _ in got)
+            assert min(counts.values()) > 200
+            for i in range(3):
+                own = [number for member, number in got if member == i]
+                assert own == sorted(own)
+            for client in (*members, sender):
+                await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_drain_and_unsubscribe() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            one, two = await join(server), await join(server)
+            few = await one.subscribe("few")
+            await few.unsubscribe(limit=3)
+            await one.flush()
+            for i in range(5):
+                await two.publish("few", b"%d" % i)
+            await two.flush()
+            assert [(await few.next_msg(PATIENCE)).data for _ in range(3)] == [b"0", b"1", b"2"]
+            await one.flush()
+            assert server.router.interest.count == 0
+            got: list[bytes] = []
+
+            async def take(message: Msg) -> None:
+                await asyncio.sleep(0)
+                got.append(message.data)
+
+            await one.subscribe("many", cb=take)
+            await one.flush()
+            for i in range(500):
+                await two.publish("many", b"%d" % i)
+            await two.flush()
+            await one.drain()
+            assert got == [b"%d" % i for i in range(500)]
+            await eventually(lambda: len(server.clients()) == 1)
+            await two.close()
+
+    asyncio.run(scenario())
+
+
+def test_large_messages_and_many_small_ones() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            one, two = await join(server), await join(server)
+            inbox = await one.subscribe("x.>", pending_bytes_limit=1 << 30, pending_msgs_limit=1 << 20)
+            await one.flush()
+            sizes = [0, 1, 60_000, 70_000, 262_144, 300_000, 1_048_576, 5, 1_000_000, 2, 2, 2]
+            for size in sizes:
+                await two.publish(f"x.{size}", bytes(size))
+            for i in range(20_000):
+                await two.publish(f"x.{i % 100}", b"%d" % i)
+            await two.flush()
+            for size in sizes:
+                message = await inbox.next_msg(PATIENCE)
+                assert (message.subject, len(message.data)) == (f"x.{size}", size)
+            assert [int((await inbox.next_msg(PATIENCE)).data) for _ in range(20_000)] == list(range(20_000))
+            await one.close()
+            await two.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", ["user", "hash", "token", "nkey"])
+def test_credentials(version: str, tmp_path: Path) -> None:
+    seed = tmp_path / "seed"
+    seed.write_bytes(SEED)
+    how: dict[str, tuple[Authorization, dict[str, Any]]] = {
+        "user": (Authorization(user="u", password="p"), {"user": "u", "password": "p"}),
+        "hash": (Authorization(users=(User("u", HASHED),)), {"user": "u", "password": "secret"}),
+        "token": (Authorization(token="t"), {"token": "t"}),
+        "nkey": (Authorization(users=(User(nkey=PUBLIC),)), {"nkeys_seed": str(seed)}),
+    }
+    authorization, options = how[version]
+
+    async def scenario() -> None:
+        async with serving(authorization=authorization) as server:
+            client = await join(server, **options)
+            await client.flush()
+            await client.close()
+            with pytest.raises(nats.errors.Error):
+                await join(server, allow_reconnect=False, max_reconnect_attempts=0)
+
+    asyncio.run(scenario())

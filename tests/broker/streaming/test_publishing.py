@@ -1,0 +1,286 @@
+"""Publishes: protocol section 11, names of section 10, and traces 3 and 4 of section 27."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.stores.interface import StorageError
+from broker.stores.memory import MemoryStore
+from broker.stores.options import StoreLimits
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.proto import store_pb2 as pb
+from tests.broker.streaming.world import START, World
+
+INVALID = b"stan: invalid publish request"
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.connect()
+    return world
+
+
+@pytest.mark.parametrize("name", [b"foo.", b".foo", b"foo..bar", b"foo.*", b"foo.>", b"foo>", b"foo/bar", b""])
+def test_channel_names_that_are_refused(world: World, name: bytes) -> None:
+    assert world.publish(name, b"x") == [INVALID]
+
+
+@pytest.mark.parametrize("name", [b"foo bar", b"f\\oo", "é".encode(), b"\x01", b"\xff", b"a.b.c"])
+def test_channel_names_that_are_fine(world: World, name: bytes) -> None:
+    assert world.publish(name, b"x") == [b""]
+    assert world.channel(name).messages.last == 1
+
+
+def test_bad_payloads(world: World) -> None:
+    assert world.publish_raw(b"") == [protocol.PubAck(error=INVALID)]
+    assert world.publish_raw(b"\xff\xff\xff") == [protocol.PubAck(error=INVALID)]
+    no_guid = world.message(b"foo", b"x", guid=b"")
+    assert world.publish_raw(no_guid) == [protocol.PubAck(error=INVALID)]
+    bad_name = world.message(b"foo.*", guid=b"my-guid")
+    assert world.publish_raw(bad_name) == [protocol.PubAck(guid=b"my-guid", error=INVALID)]
+
+
+def test_control_messages_are_dropped(world: World) -> None:
+    control = protocol.CtrlMsg(msg_type=protocol.CtrlMsg.PARTITIONING, server_id=b"x", data=b"y")
+    assert world.publish_raw(control.SerializeToString()) == []
+
+
+def test_a_connection_id_alone_decides(world: World) -> None:
+    assert world.publish(b"foo", b"x", client=b"nobody", connection=b"me-conn") == [b""]
+    assert world.publish(b"foo", b"x", client=b"", connection=b"me-conn") == [b""]
+    assert world.publish(b"foo", b"x", client=b"me", connection=b"wrong") == [INVALID]
+    assert world.publish(b"foo", b"x", client=b"me") == [b""], "without one the client id does, for any protocol"
+    assert world.publish(b"foo", b"x", client=b"nobody") == [INVALID]
+
+
+def test_the_message_says_which_channel(world: World) -> None:
+    acks = world.publish_raw(world.message(b"real", b"x"), b"other")
+    assert acks == [protocol.PubAck(guid=b"g")]
+    assert world.channel(b"other") is None
+    assert world.channel(b"real").messages.last == 1
+
+
+def test_an_odd_encoding_is_stored_in_the_usual_one(world: World) -> None:
+    # An unknown group, which the kernels leave to the general decoder.
+    payload = world.message(b"foo", b"hello") + bytes([15 << 3 | 3, 15 << 3 | 4])
+    assert world.publish_raw(payload) == [protocol.PubAck(guid=b"g")]
+    stored = pb.MsgProto.FromString(world.channel(b"foo").messages.read(1, 1).payload(0))
+    assert (stored.sequence, stored.data) == (1, b"hello")
+    assert world.server.statistics.in_bytes == len(payload)
+
+
+def test_good_and_bad_ones_in_one_batch_keep_their_order(world: World) -> None:
+    reply, subject = b"acks", b"_STAN.pub.test-cluster.foo"
+    messages = []
+    for i in range(10):
+        channel = (b"foo", b"bad.", b"bar")[i % 3]
+        messages.append((subject, world.message(channel, b"%d" % i, guid=b"%d" % i), reply))
+    world.bus.feed(messages)
+    world.settle()
+    acks = [protocol.PubAck.FromString(sent.payload) for sent in world.bus.sent if sent.subject == reply]
+    assert [ack.guid for ack in acks if ack.error] == [b"1", b"4", b"7"]
+    assert [ack.guid for ack in acks if not ack.error] == [b"0", b"2", b"3", b"5", b"6", b"8", b"9"]
+    foo = world.channel(b"foo").messages.read(1, 10)
+    assert [pb.MsgProto.FromString(foo.payload(row)).data for row in range(len(foo))] == [b"0", b"3", b"6", b"9"]
+
+
+def test_the_message_comes_before_the_ack(world: World) -> None:
+    subscriber = world.subscribe(b"foo")
+    world.bus.sent.clear()
+    world.publish(b"foo", b"1", b"2", b"3")
+    inbox = subscriber.request.inbox
+    assert [sent.subject == inbox for sent in world.bus.sent] == [True] * 3 + [False] * 3
+
+
+def test_acks_go_where_each_message_says(world: World) -> None:
+    subject = b"_STAN.pub.test-cluster.foo"
+    replies = [b"a", b"a", b"b", b"", b"a"]
+    world.bus.sent.clear()
+    world.bus.feed([(subject, world.message(b"foo", guid=b"%d" % i), reply) for i, reply in enumerate(replies)])
+    world.settle()
+    assert [(sent.subject, protocol.PubAck.FromString(sent.payload).guid) for sent in world.bus.sent] == [
+        (b"a", b"0"),
+        (b"a", b"1"),
+        (b"b", b"2"),
+        (b"a", b"4"),
+    ]
+    assert world.channel(b"foo").messages.last == 5
+
+
+def test_the_same_guid_is_stored_twice(world: World) -> None:
+    message = world.message(b"foo")
+    world.publish_raw(message)
+    world.publish_raw(message)
+    assert world.channel(b"foo").messages.last == 2
+
+
+def test_statistics(world: World) -> None:
+    subscriber = world.subscribe(b"foo")
+    message = world.message(b"foo", b"hello")
+    world.publish_raw(message)
+    world.publish_raw(world.message(b"foo", client=b"nobody"))
+    statistics = world.server.statistics
+    assert statistics.in_msgs == 2
+    assert statistics.in_bytes == len(message) + len(world.message(b"foo", client=b"nobody"))
+    (delivered,) = [sent for sent in world.bus.sent if sent.subject == subscriber.request.inbox]
+    assert (statistics.out_msgs, statistics.out_bytes) == (1, len(delivered.payload))
+
+
+def test_timestamps_never_go_back(world: World) -> None:
+    world.publish(b"foo", b"1")
+    world.time.now -= 10**9
+    world.publish(b"foo", b"2")
+    world.time.now += 5 * 10**9
+    world.publish(b"foo", b"3")
+    timestamps = world.channel(b"foo").messages.read(1, 3).timestamps.tolist()
+    assert timestamps[0] == timestamps[1] == world.time.now - 4 * 10**9 + START
+    assert timestamps[2] == timestamps[0] + 4 * 10**9
+
+
+def test_waiting_for_more() -> None:
+    world = World(io_sleep_time=200_000_000)
+    world.connect()
+    assert world.publish(b"foo", b"x") == []
+    world.bus.sent.clear()
+    world.advance(0.1)
+    world.publish(b"foo", b"y")
+    world.advance(0.09)
+    assert world.bus.sent == []
+    world.advance(0.02)
+    assert len(world.bus.sent) == 2
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 3, 4, 1024])
+def test_a_batch_has_a_bound(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(io_batch_size=size)
+    world.connect()
+    world.publish(b"foo", b"first")
+    flushed = []
+    messages = world.channel(b"foo").messages
+    monkeypatch.setattr(messages, "flush", lambda: flushed.append(messages.last))
+    assert world.publish(b"foo", *[b"x"] * 10) == [b""] * 10
+    expected = {3: [4, 7, 10, 11], 4: [5, 9, 11], 1024: [11]}.get(size, list(range(2, 12)))
+    assert flushed == expected
+
+
+class TestFailures:
+    """A store that fails: publishers are told, nothing that was acknowledged is lost, and it goes on."""
+
+    @staticmethod
+    def failing_flush(monkeypatch: pytest.MonkeyPatch, world: World, channel: bytes) -> None:
+        messages = world.channel(channel).messages
+        last, first, count, size = messages.last, messages.first, messages.count, messages.bytes
+        kept = messages.read(1, 1000)
+
+        def fail() -> None:
+            messages.__init__(channel, messages.limits)
+            if len(kept):
+                messages.append(kept)
+            assert (messages.last, messages.first, messages.count, messages.bytes) == (last, first, count, size)
+            raise StorageError("no space left on device")
+
+        monkeypatch.setattr(messages, "flush", fail)
+
+    def test_a_failing_flush(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.publish(b"foo", b"1")
+        world.publish(b"bar", b"1")
+        subscriber = world.subscribe(b"foo")
+        assert subscriber.sequences() == [1]
+        subject = b"_STAN.pub.test-cluster.foo"
+        with monkeypatch.context() as patch:
+            self.failing_flush(patch, world, b"foo")
+            world.bus.feed(
+                [
+                    (subject, world.message(name, guid=name + b"%d" % number), b"acks")
+                    for number, name in enumerate([b"foo", b"bar", b"foo", b"bar"])
+                ]
+            )
+            world.settle()
+        acks = [protocol.PubAck.FromString(sent.payload) for sent in world.bus.sent if sent.subject == b"acks"]
+        full = b"no space left on device"
+        assert [(ack.guid, ack.error) for ack in acks] == [
+            (b"foo0", full),
+            (b"bar1", b""),
+            (b"foo2", full),
+            (b"bar3", b""),
+        ]
+        assert subscriber.sequences() == []
+        assert world.publish(b"foo", b"again") == [b""]
+        assert [(each.sequence, each.data) for each in subscriber.new()] == [(2, b"again")]
+
+    def test_a_failing_append(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.publish(b"foo", b"1")
+        world.publish(b"bar", b"1")
+
+        def fail(_records: object) -> None:
+            raise StorageError("disk quota exceeded")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.channel(b"foo").messages, "append", fail)
+            assert world.publish(b"foo", b"2") == [b"disk quota exceeded"]
+            assert world.publish(b"bar", b"2") == [b""]
+        assert world.publish(b"foo", b"2") == [b""]
+        assert world.channel(b"foo").messages.last == 2
+
+    def test_a_failing_append_that_takes_more_with_it(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.publish(b"foo", b"1")
+        messages = world.channel(b"foo").messages
+        kept = messages.read(1, 1)
+        append = messages.append
+        calls = []
+
+        def second_fails(records: object) -> None:
+            calls.append(records)
+            if len(calls) == 2:
+                messages.__init__(b"foo", messages.limits)
+                append(kept)
+                raise StorageError("broken")
+            append(records)  # type: ignore[arg-type]
+
+        subscriber = world.subscribe(b"foo")
+        assert subscriber.sequences() == [1]
+        with monkeypatch.context() as patch:
+            patch.setattr(messages, "append", second_fails)
+            subject = b"_STAN.pub.test-cluster.foo"
+            for i in range(3):
+                world.bus.feed([(subject, world.message(b"foo", b"%d" % i, guid=b"%d" % i), b"acks")])
+            world.settle()
+        acks = [protocol.PubAck.FromString(sent.payload) for sent in world.bus.sent if sent.subject == b"acks"]
+        assert [(ack.guid, ack.error) for ack in acks] == [(b"0", b"broken"), (b"1", b"broken"), (b"2", b"")]
+        assert [(each.sequence, each.data) for each in subscriber.new()] == [(2, b"2")]
+
+    def test_a_failing_subscription_store_does_not_stop_delivery(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        subscriber = world.subscribe(b"foo", max_in_flight=1)
+
+        def fail(*_: object) -> None:
+            raise StorageError("broken")
+
+        store = world.channel(b"foo").store
+        for name in ("sent", "acked", "flush"):
+            monkeypatch.setattr(store, name, fail)
+        assert world.publish(b"foo", b"1", b"2") == [b"", b""]
+        assert subscriber.sequences() == [1]
+        subscriber.ack(1)
+        assert subscriber.sequences() == [2]
+
+
+class TestChannels:
+    """How many there may be, and how they are spelled."""
+
+    def test_too_many(self) -> None:
+        world = World(store=MemoryStore(StoreLimits(max_channels=1)))
+        world.connect()
+        assert world.publish(b"foo", b"x") == [b""]
+        assert world.publish(b"bar", b"x") == [b"too many channels"]
+        assert world.subscribe(b"bar").error == b"too many channels"
+        assert world.publish(b"foo", b"x") == [b""]
+
+    def test_names_differ_in_more_than_case(self, world: World) -> None:
+        world.publish(b"foo", b"x")
+        error = b'rejecting channel "FOO" because channel "foo" alreay exists (different cases not allowed)'
+        assert world.publish(b"FOO", b"x") == [error]
+        assert world.subscribe(b"FOO").error == error
+        assert world.publish(b"foo", b"x") == [b""]

@@ -1,0 +1,126 @@
+"""Subjects and patterns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.wire.subjects import covers, is_literal, matches, valid_pattern, valid_subject
+
+BOTH = [b"foo", b"foo.bar", b"f*o", b"a>b.c", b"**", b">>", b"$SYS.x", b"a.\xff\x00.b", b"x." * 100 + b"x"]
+PATTERNS = [b"*", b">", b"foo.*", b"foo.>", b"*.*.>", b"*.x.*", b"foo.>>", b"a.b*.>"]
+NEITHER = [
+    b"",
+    b".",
+    b"foo.",
+    b".foo",
+    b"a..b",
+    b"a b",
+    b"a\tb",
+    b"a\r",
+    b"a\n",
+    b"\n",
+    b"a.\x0c",
+    b">.a",
+    b"a.>.b",
+    b"a.>.",
+]
+
+
+@pytest.mark.parametrize("subject", BOTH)
+def test_subjects(subject: bytes) -> None:
+    assert valid_subject(subject)
+    assert valid_pattern(subject)
+    assert is_literal(subject)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns(pattern: bytes) -> None:
+    assert valid_subject(pattern) is (pattern == b"foo.>>")
+    assert valid_pattern(pattern)
+    assert is_literal(pattern) is (pattern == b"foo.>>")
+
+
+@pytest.mark.parametrize("neither", NEITHER)
+def test_neither(neither: bytes) -> None:
+    assert not valid_subject(neither)
+    assert not valid_pattern(neither)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "expected"),
+    [
+        (b"foo", b"foo", True),
+        (b"foo", b"foo.bar", False),
+        (b"*", b"foo", True),
+        (b"*", b"foo.bar", False),
+        (b">", b"foo", True),
+        (b">", b"foo.bar.baz", True),
+        (b"foo.*", b"foo", False),
+        (b"foo.*", b"foo.bar", True),
+        (b"foo.*", b"bar.bar", False),
+        (b"foo.*.baz", b"foo.bar.baz", True),
+        (b"foo.*.baz", b"foo.bar.bar", False),
+        (b"foo.>", b"foo", False),
+        (b"foo.>", b"foo.bar", True),
+        (b"foo.>", b"foo.bar.baz", True),
+        (b"foo.>", b"fox.bar", False),
+        (b"f*", b"foo", False),
+        (b"f*", b"f*", True),
+    ],
+)
+def test_matches(pattern: bytes, subject: bytes, expected: bool) -> None:
+    assert matches(pattern, subject) is expected
+
+
+TOKENS = st.sampled_from([b"a", b"b", b"*", b">", b""])
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> bytes:
+    tokens = draw(st.lists(st.sampled_from([b"a", b"b", b"*"]), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        tokens[-1] = b">"
+    return b".".join(tokens)
+
+
+LITERALS = st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=5).map(b".".join)
+
+
+def model(pattern: list[bytes], subject: list[bytes]) -> bool:
+    if pattern == [b">"]:
+        return bool(subject)
+    if not pattern or not subject:
+        return pattern == subject
+    return pattern[0] in (b"*", subject[0]) and model(pattern[1:], subject[1:])
+
+
+@given(patterns(), LITERALS)
+def test_matches_like_the_model(pattern: bytes, subject: bytes) -> None:
+    assert matches(pattern, subject) is model(pattern.split(b"."), subject.split(b"."))
+
+
+@given(st.lists(TOKENS, max_size=5).map(b".".join))
+def test_valid_like_the_model(text: bytes) -> None:
+    tokens = text.split(b".")
+    assert valid_subject(text) is all(token in (b"a", b"b") for token in tokens)
+    assert valid_pattern(text) is (b"" not in tokens and b">" not in tokens[:-1])
+
+
+@given(patterns(), patterns(), LITERALS)
+def test_covers(pattern: bytes, other: bytes, subject: bytes) -> None:
+    assert covers(pattern, pattern)
+    assert covers(b">", pattern)
+    if covers(pattern, other) and matches(other, subject):
+        assert matches(pattern, subject)
+    if is_literal(other):
+        assert covers(pattern, other) is matches(pattern, other)
+
+
+def test_long_subjects_take_no_time() -> None:
+    long = b"a." * 100_000
+    assert not valid_subject(long)
+    assert not valid_pattern(long)
+    assert valid_subject(long + b"a")
+    assert matches(b">", long + b"a")
