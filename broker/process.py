@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from broker.bus.embedded import EmbeddedBus
 from broker.bus.external import ExternalBus
 from broker.config import logs
-from broker.config.ports import PortsFile, write_pid_file
-from broker.config.reload import ReloadError, reload_options
+from broker.config.portsfile import PortsFile, write_pid_file
+from broker.config.reload import ReloadProblem, reload_options
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, report_loop_error
 from broker.log import NATS, STREAMING
@@ -100,8 +100,8 @@ class _Process:
             # What is there now stays: the collector need not look at it again and again.
             gc.collect()
             gc.freeze()
-            return await self._ended
-        return EXIT_FAILURE  # never: the stack suppresses nothing
+            await self._ended
+        return self._ended.result()
 
     def _end(self, code: int) -> None:
         if not self._ended.done():
@@ -197,8 +197,9 @@ class _Process:
                 started.set_result(problem)
 
         server.start(lambda: settle(""), settle)
-        await asyncio.wait({started, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-        if started.done() and (problem := started.result()):
+        self._ended.add_done_callback(lambda _: settle(""))
+        await started
+        if problem := started.result():
             raise StartError(problem)
 
     def _banner(self, store: Store) -> None:
@@ -236,7 +237,7 @@ class _Process:
             if self._nats is not None:
                 self._nats.reload(reloaded.options.nats)
             self._log_files.apply(reloaded.options.logging)
-        except (ReloadError, nats_reload.ReloadError, TLSError) as error:
+        except (ReloadProblem, nats_reload.ReloadError, TLSError) as error:
             STREAMING.error("Reload: %s", error)
         except ConfigurationError as error:
             STREAMING.error("Reload: %s", error.message)

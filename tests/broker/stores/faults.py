@@ -50,7 +50,5 @@ class Faults:
 @contextmanager
 def faults() -> Iterator[Faults]:
     found = Faults()
-    with patch.multiple(
-        os, **{name: (lambda *a, _name=name, **k: found.call(_name, *a, **k)) for name in CALLS}
-    ):
+    with patch.multiple(os, **{name: (lambda *a, _name=name, **k: found.call(_name, *a, **k)) for name in CALLS}):
         yield found

@@ -107,7 +107,7 @@ class Bus:
 
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         assert 0 <= begin < end <= len(block)
-        return all([self.publish(role, subject, block.payload(row)) for row in range(begin, end)])
+        return all(self.publish(role, subject, block.payload(row)) for row in range(begin, end))
 
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
@@ -115,16 +115,12 @@ class Bus:
         self.requests.append((self._time.now, subject))
         reply = b"_INBOX.request.%d" % next(self._numbers)
         if self._listening(subject):
-            heapq.heappush(
-                self._timeouts, _Timeout(self._time.now + timeout, next(self._numbers), answer, reply)
-            )
+            heapq.heappush(self._timeouts, _Timeout(self._time.now + timeout, next(self._numbers), answer, reply))
             self._route(subject, payload, reply)
         elif subject in self.responders:
             response = self.responders[subject]
             if response is None:
-                heapq.heappush(
-                    self._timeouts, _Timeout(self._time.now + timeout, next(self._numbers), answer, reply)
-                )
+                heapq.heappush(self._timeouts, _Timeout(self._time.now + timeout, next(self._numbers), answer, reply))
             else:
                 self._answers.append((answer, Answer(Outcome.REPLY, response)))
         else:
@@ -327,14 +323,10 @@ class World:
             ]
         )
         self.settle()
-        return [
-            protocol.PubAck.FromString(sent.payload).error for sent in self.bus.sent[at:] if sent.subject == reply
-        ]
+        return [protocol.PubAck.FromString(sent.payload).error for sent in self.bus.sent[at:] if sent.subject == reply]
 
     def publish_raw(self, payload: bytes, channel: bytes = b"foo") -> list[protocol.PubAck]:
-        return [
-            protocol.PubAck.FromString(each) for each in self.ask(self.subjects.publish + b"." + channel, payload)
-        ]
+        return [protocol.PubAck.FromString(each) for each in self.ask(self.subjects.publish + b"." + channel, payload)]
 
     def request(self, channel: bytes, client: bytes = b"me", **more: Any) -> pb.SubscriptionRequest:
         wishes = {"max_in_flight": 1024, "ack_wait_in_secs": 30, "inbox": self.inbox(), "start_position": pb.FIRST}
