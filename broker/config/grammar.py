@@ -6,7 +6,7 @@ keeps to the oddities that files in use rely on, and to those whose error texts 
 - what begins with digits and goes on with something else is a word (`24h`), unless a size letter comes first: `10m`
   is ten million;
 - an integer swallows the `]` right behind it: `[1,2]` fails, `[1, 2 ]` does not;
-- a word may contain `#`, `=`, `:`, `{`, `[` and quotes.
+- a word may contain `#`, `=`, `:`, `{`, `[` and `"`, but ends with a `'`, which vanishes.
 
 Depth, number of included files and their size are bounded.
 """
@@ -37,9 +37,10 @@ _END: Final = ""
 _DIGITS: Final = frozenset("0123456789")
 _SUFFIX: Final = re.compile(r"([kmgtpe])(b|ib?)?", re.IGNORECASE | re.ASCII)
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
-_WORD: Final = re.compile(r"[^ \t\r\n,;\]}\\]*")
+_WORD: Final = re.compile(r"[^ \t\r\n,;\]}'\\]*")
 _BARE_KEY: Final = re.compile(r"[^\t\n\v\f\r \x85\xa0=:]*")
-_BARE_INCLUDE: Final = re.compile(r"[^ \t\r\n;\]}]*")
+_BARE_INCLUDE: Final = re.compile(r"[^ \t\r\n;}']*")
+_COMMENT: Final = re.compile(r"[^\r\n]*")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{2}")
 _FLOAT_PLACES: Final = re.compile(r"[0-9]+")
 _ADDRESS: Final = re.compile(r"[0-9.:-]*")
@@ -165,6 +166,8 @@ class _Scanner:
 
     def _entry(self, into: dict[str, Node], *, nested: bool) -> None:
         character = self._peek()
+        if nested and character == "]":
+            raise self._error("Unexpected array end ']' processing map.")
         if character in "=:":
             raise self._error(f"Unexpected key separator '{character}'" + ("." if nested else ""))
         bare = character not in "\"'"
@@ -184,7 +187,7 @@ class _Scanner:
         if not nested and character != _END and character in _LINE_ENDS:
             self.position += 1
             raise self._error("Expected value but found new line")
-        if character == _END and not separated:
+        if character == _END and not separated and not nested:
             at = self._node(self.position)
             raise ConfigurationError(f"config is invalid ({at.place})")
         node.value = self._value(node, in_map=nested)
@@ -197,7 +200,8 @@ class _Scanner:
             end = self.text.find(mark, begin)
             if end < 0:
                 self.position = len(self.text)
-                raise self._error("Unexpected EOF processing quoted map key." if nested else "Unexpected EOF.")
+                quotes = "double quoted" if mark == '"' else "quoted"
+                raise self._error(f"Unexpected EOF processing {quotes} map key." if nested else "Unexpected EOF.")
             self.position = end + 1
             return self.text[begin:end], begin
         begin = self.position
@@ -243,14 +247,17 @@ class _Scanner:
         if character == "-":
             self.position += 1
             if self._peek() not in _DIGITS:
-                raise self._error(f"Expected a digit but got {_shown(self._peek())}.")
+                found_instead = _shown(self._peek())
+                self.position += 1
+                raise self._error(f"Expected a digit but got {found_instead}.")
             return self._number(self.position - 1)
         if character in _DIGITS:
             return self._number(self.position)
         if character == ".":
             raise self._error("Floats must start with a digit")
+        begin = self.position
         word = self._word()
-        if word.startswith("$"):
+        if word.startswith("$") and "\\" not in self.text[begin : self.position]:
             return self._variable(word[1:], node)
         return _BOOLS.get(word.lower(), word)
 
@@ -311,6 +318,9 @@ class _Scanner:
             if match:
                 parts.append(match.group())
                 self.position = match.end()
+            if self._peek() == "'":
+                self.position += 1
+                return "".join(parts)
             if self._peek() != "\\":
                 return "".join(parts)
             self.position += 1
@@ -371,10 +381,7 @@ class _Scanner:
             return self._in_range(self._integer(begin), begin)
         # Digits and something else: a word, of which the first other character is part whatever it is.
         self.position += 1
-        match = _WORD.match(self.text, self.position)
-        self.position = match.end() if match else self.position
-        head = self.text[begin : self.position]
-        return head + self._word() if self._peek() == "\\" else head
+        return self.text[begin : self.position] + self._word()
 
     def _float(self, begin: int) -> float | str:
         self.position += 1
@@ -492,8 +499,8 @@ class _Scanner:
         """Skips a comment, up to the end of its line."""
         if not (self._peek() == "#" or self.text.startswith("//", self.position)):
             return False
-        end = self.text.find("\n", self.position)
-        self.position = end if end >= 0 else len(self.text)
+        match = _COMMENT.match(self.text, self.position)
+        self.position = match.end() if match else self.position
         return True
 
     def _skip_blank_lines(self) -> None:

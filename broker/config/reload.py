@@ -23,7 +23,12 @@ from stantools.errors import StantoolsError
 
 
 class ReloadProblem(StantoolsError):  # noqa: N818 (it is a refusal)
-    """The configuration cannot be taken over: the text of a line of the streaming logger, at level ERR."""
+    """The configuration cannot be taken over."""
+
+    @property
+    def line(self) -> str:
+        """The line for the streaming logger, at level ERR."""
+        return self.message if self.message.startswith("Reload ") else f"Reload: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +61,14 @@ def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment
     if old.connection.urls:
         raise ReloadProblem("Reload supported only for embedded NATS Server's configuration")
     if not old.config_file:
-        raise ReloadProblem("Reload: can only reload config when a file is provided using -c or --config")
+        raise ReloadProblem("can only reload config when a file is provided using -c or --config")
     try:
         found = configure(parse_flags(argv), os.environ if environ is None else environ)
         tls = tls_options(dict(found.flags.settings), found.nats)
     except (ConfigurationError, FlagError) as problem:
-        raise ReloadProblem(f"Reload: {problem.message}") from None
+        raise ReloadProblem(problem.message) from None
     if found.nats.unavailable:
-        raise ReloadProblem(f"Reload: not available yet: {', '.join(found.nats.unavailable)}")
+        raise ReloadProblem(f"not available yet: {', '.join(found.nats.unavailable)}")
     return _compare(old, found, tls)
 
 
@@ -72,7 +77,7 @@ def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> R
     # Where it listens cannot change: the original goes on silently with the old address.
     nats = replace(nats, host=old.nats.host)
     if problem := server_problem(nats):
-        raise ReloadProblem(f"Reload: {problem}")
+        raise ReloadProblem(problem)
     monitoring, was = monitoring_options(found.settings, tls), old.monitoring
     _refuse_change("HTTPBasePath", was.base_path, monitoring.base_path)
     _refuse_change("HTTPSPort" if was.https else "HTTPPort", was.port, monitoring.port)
@@ -110,7 +115,7 @@ def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> R
 
 def _refuse_change(name: str, old: int | str, new: int | str) -> None:
     if old != new:
-        raise ReloadProblem(f"Reload: config reload not supported for {name}: old={old}, new={new}")
+        raise ReloadProblem(f"config reload not supported for {name}: old={old}, new={new}")
 
 
 def _shown(value: bool | str) -> str:

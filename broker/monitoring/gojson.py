@@ -15,6 +15,7 @@ from math import isfinite
 from typing import Any
 
 _INDENT = "  "
+_CONTAINERS = frozenset((dict, list, tuple))
 #: What Go escapes and Python does not, or not in the same way.
 _SPECIAL = re.compile("[<>&\x08\x0c\u2028\u2029\ud800-\udfff]")
 #: Go writes smaller and larger numbers with an exponent.
@@ -25,7 +26,7 @@ def written(value: Any) -> Iterator[str]:
     """Writes a document, piece by piece.
 
     Args:
-        value: Mappings, lists, tuples, text, bytes (shown as UTF-8), numbers, True, False and None.
+        value: Dictionaries, lists, tuples, text, bytes (shown as UTF-8), numbers, True, False and None.
 
     Raises:
         TypeError: Something else is in it.
@@ -45,11 +46,11 @@ def compact(value: Mapping[str, Any]) -> bytes:
 
 def _written(value: Any, margin: str) -> Iterator[str]:
     inner = margin + _INDENT
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         if not value:
             yield "{}"
             return
-        if not any(isinstance(each, Mapping | list | tuple) for each in value.values()):
+        if _CONTAINERS.isdisjoint(map(type, value.values())):
             # Most of a long document: one piece each.
             rows = f",{inner}".join([f"{_text(key)}: {_scalar(each)}" for key, each in value.items()])
             yield f"{{{inner}{rows}{margin}}}"
@@ -77,10 +78,10 @@ def _written(value: Any, margin: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
+    if type(value) is int:  # nearly all others
+        return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return int.__repr__(value)
     if value is None:
         return "null"
     if isinstance(value, float):

@@ -20,7 +20,7 @@ from broker.monitoring.sources import Document, NatsViews, StreamingViews
 _GAUGE: Final = "gauge"
 _COUNTER: Final = "counter"
 #: Channels that are asked about before others get their turn.
-_PAGE: Final = 64
+_PAGE: Final = 256
 _NANOSECONDS: Final = 1_000_000_000
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z")
 

@@ -42,7 +42,7 @@ _CONGESTED: Final = 1024 * 1024
 _RELAXED: Final = 256 * 1024
 #: How long (seconds) a publisher waits for a congested receiver, and for one that is near its limit.
 _STALL: Final = 0.005
-_LONG_STALL: Final = 0.1
+_LONG_STALL: Final = 0.02
 #: Reply subjects that are remembered for permission to respond.
 _REPLIES: Final = 65536
 _NEVER: Final = 1 << 63
@@ -374,7 +374,7 @@ class Connection(Client, asyncio.BufferedProtocol):
     def stalls(self, origin: Client) -> None:
         """Slows down who sends to a client that does not keep up. For a short time each: it may be stuck."""
         if self._congested and isinstance(origin, Connection) and origin is not self:
-            origin.stall(self, near_limit=2 * self.pending > self.server.options.max_pending)
+            origin.stall(self, near_limit=4 * self.pending > 3 * self.server.options.max_pending)
 
     def stall(self, receiver: Connection, *, near_limit: bool) -> None:
         """Reads no more for a while, or until the receiver has caught up."""

@@ -182,8 +182,6 @@ def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Docu
         found["tls_version"], found["tls_cipher_suite"] = socket.tls_version, socket.tls_cipher
     if auth and client.user:
         found["authorized_user"] = client.user
-    if auth:
-        found["account"] = _ACCOUNT
     if listed and client.subscriptions:
         held = client.subscriptions.values()
         if details:

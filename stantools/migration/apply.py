@@ -97,13 +97,19 @@ async def apply_streams(
         watch: Told what is going on.
     """
     shown = watch or Unwatched()
+    gone: ConnectionLostError | None = None
 
     async def one(stream: PreparedStream) -> StreamResult:
+        nonlocal gone
         job = _Job(js, stream, journal, options, shown)
         try:
+            if gone and not js.connection.client.is_connected:
+                # It was waited for already; with hundreds of streams that would take hours.
+                raise gone
             await job.run()
         except StantoolsError as problem:
             job.result.outcome, job.result.error = Outcome.FAILED, problem
+            gone = problem if isinstance(problem, ConnectionLostError) else gone
             await job.see_what_is_there()
         return job.result
 
@@ -149,6 +155,8 @@ class _Job:
 
     async def see_what_is_there(self) -> None:
         """Notes what the stream holds after a failure, as far as the server tells."""
+        if not self._js.connection.client.is_connected:
+            return
         with contextlib.suppress(StantoolsError):
             if (info := await self._js.stream_info(self._plan.name)) is not None:
                 self.result.messages, self.result.bytes = info["state"]["messages"], info["state"]["bytes"]

@@ -87,8 +87,8 @@ def test_a_golden_store_is_served_and_continued(case: str, golden_copy: Callable
         serverz = ask(broker, "serverz")
         for key in ("cluster_id", "state", "clients", "subscriptions", "channels", "total_msgs", "total_bytes"):
             assert serverz[key] == golden["serverz"][key], key
-        for name, channel in expected["channels"].items():
-            got = stored(broker.port, "dropin", name.encode())
+        for number, (name, channel) in enumerate(expected["channels"].items()):
+            got = stored(broker.port, f"reader-{number}", name.encode())
             assert digest_matches(got, channel), name
         with_room = list(expected["channels"])[:3]
         publisher = Publisher(broker.port, "continues", [name.encode() for name in with_room] or [b"new"])

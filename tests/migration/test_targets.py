@@ -290,7 +290,7 @@ sys.exit(main())
 def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     place.mkdir()
-    words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", "1"]
+    words = ["migrate", big_store, "--server", server.url, "--yes", "--timeout", 1]
     process = subprocess.Popen(
         [sys.executable, "-c", _IMPATIENT, *map(str, words)],
         cwd=place,
@@ -299,7 +299,7 @@ def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., A
         text=True,
     )
     killing = when_begun(place, server.kill)
-    output, errors = process.communicate(timeout=110)
+    output, errors = process.communicate(timeout=60)
     killing.join()
     assert process.returncode == ExitCode.UNREACHABLE, output + errors
     assert "Traceback" not in errors and "go on with" in errors

@@ -138,16 +138,16 @@ def _files(root: Path) -> dict[str, int]:
     return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_thousands_of_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_hundreds_of_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)
 
 
@@ -417,8 +417,8 @@ print("done")
 
 
 def _kill_points() -> Iterator[int]:
-    yield from range(0, 60, 4)
-    yield from range(60, 200, 13)
+    yield from range(0, 60, 6)
+    yield from range(60, 200, 20)
 
 
 def test_killed_at_any_point(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:

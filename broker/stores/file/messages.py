@@ -147,8 +147,7 @@ class FileMessages:
         self._complaint: tuple[int, int] = (0, 0)
         self.last = self._writer.last_sequence
         self._learn()
-        self._mark = self._writer.mark()
-        self._marked = (self.first, self.last, self.count, self.bytes)
+        self._set_mark()
 
     def _learn(self) -> None:
         retention = self._retention
@@ -190,6 +189,8 @@ class FileMessages:
         if not self._dirty:
             if self._broken:
                 self._repair()
+            if self._enforcing_failed:
+                self._keep_within_limits()
             return
         try:
             self._writer.flush()
@@ -205,6 +206,9 @@ class FileMessages:
             self._retention.catch_up()
         if not self._services.options.sync:
             self._services.unsynced.add(self)
+        self._keep_within_limits()
+
+    def _keep_within_limits(self) -> None:
         limits = self.limits
         if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
             if not self._told:
@@ -212,6 +216,10 @@ class FileMessages:
                 STREAMING.warning(*limits_reached(self._name, self.count, self.bytes, limits))
             # The age is left to `expire`.
             self._enforce(0)
+        self._set_mark()
+
+    def _set_mark(self) -> None:
+        """Takes note of the state to which a failure returns."""
         self._mark = self._writer.mark()
         self._marked = (self.first, self.last, self.count, self.bytes)
 
@@ -231,8 +239,7 @@ class FileMessages:
             return None
         if not self._dirty and not self._broken:
             self._enforce(now)
-            self._mark = self._writer.mark()
-            self._marked = (self.first, self.last, self.count, self.bytes)
+            self._set_mark()
         if not self.count:
             return None
         return max(self._retention.first_timestamp + age, now + 1)
@@ -240,8 +247,7 @@ class FileMessages:
     def apply_limits(self, now: int) -> None:
         """Removes what limits do not allow of what was found when the store was opened."""
         self._enforce(now)
-        self._mark = self._writer.mark()
-        self._marked = (self.first, self.last, self.count, self.bytes)
+        self._set_mark()
 
     def _enforce(self, now: int) -> None:
         removal = Removal()

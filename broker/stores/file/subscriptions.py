@@ -94,7 +94,7 @@ class FileSubscriptions:
                 raise self._failed(error) from error
         self._last_id = state.id = copy.id
         self._kept[copy.id] = _Kept(copy, set())
-        self._gathered = True
+        self._gather()
 
     def update(self, state: pb.SubState) -> None:
         """Stores the changed state of a subscription."""
@@ -106,8 +106,8 @@ class FileSubscriptions:
             self._last_id = max(self._last_id, state.id)
         else:
             kept.state = copy
-        self._gathered = True
         log = self._opened()
+        self._gather()
         if not self._stale:
             try:
                 log.update(copy)
@@ -117,8 +117,8 @@ class FileSubscriptions:
     def delete(self, subscription: int) -> None:
         """Removes a subscription and what it has pending."""
         kept = self._kept.pop(subscription, None)
-        self._gathered = True
         log = self._opened()
+        self._gather()
         if not self._stale:
             try:
                 # An id that is not known any more is told again (section 4.2), and counts for nothing.
@@ -137,8 +137,8 @@ class FileSubscriptions:
         highest = max(sequences[-1], sequences[0]) if len(sequences) < 3 else max(sequences)
         if highest > kept.state.last_sent:
             kept.state.last_sent = int(highest)
-        self._gathered = True
         log = self._opened()
+        self._gather()
         if not self._stale:
             try:
                 log.flow_encoded(encode_flow(_MSG, subscription, sequences, self._services.crc), sent=len(sequences))
@@ -151,8 +151,8 @@ class FileSubscriptions:
         if kept is None or not len(sequences):
             return
         kept.pending.difference_update(sequences)
-        self._gathered = True
         log = self._opened()
+        self._gather()
         if not self._stale:
             try:
                 log.flow_encoded(encode_flow(_ACK, subscription, sequences, self._services.crc), acked=len(sequences))
@@ -181,8 +181,13 @@ class FileSubscriptions:
         except StoreUnwritableError as error:
             raise self._failed(error) from error
         self._gathered = False
-        if not sync:
-            self._services.unsynced_logs.add(self)
+        if sync:
+            self._services.unsynced_logs.discard(self)
+
+    def _gather(self) -> None:
+        """Takes note that something has changed that is not durable."""
+        self._gathered = True
+        self._services.unsynced_logs.add(self)
 
     def _live(self) -> Iterable[Live]:
         return [(kept.state, kept.pending) for _, kept in sorted(self._kept.items())]
@@ -228,7 +233,6 @@ class FileSubscriptions:
             except StoreUnwritableError as error:
                 raise self._failed(error) from error
         services.open_files.touch(self)
-        services.unsynced_logs.add(self)
         return self._log
 
     def release(self) -> bool:

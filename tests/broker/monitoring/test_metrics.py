@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,7 +106,7 @@ def test_members_of_a_group_are_one() -> None:
     assert value(found, "stan_subscription_pending_messages", **group) == 6
 
 
-@pytest.mark.parametrize("number", [63, 64, 65, 200])
+@pytest.mark.parametrize("number", [255, 256, 257, 600])
 def test_many_channels(number: int) -> None:
     streaming = Streaming()
     streaming.documents["channelsz"]["channels"] = [_channel(f"c{each:04}") for each in range(number)]
@@ -114,7 +116,7 @@ def test_many_channels(number: int) -> None:
 
 def test_a_channel_that_comes_meanwhile() -> None:
     streaming = Streaming()
-    channels = [_channel(f"c{each:04}") for each in range(100)]
+    channels = [_channel(f"c{each:04}") for each in range(300)]
     streaming.documents["channelsz"]["channels"] = channels
     pages = streaming.channelsz
 
@@ -125,7 +127,7 @@ def test_a_channel_that_comes_meanwhile() -> None:
 
     streaming.channelsz = growing  # type: ignore[method-assign]
     _, found = scrape(streaming)
-    assert sum(name == "stan_channel_messages" for name, _ in found) == 100
+    assert sum(name == "stan_channel_messages" for name, _ in found) == 300
 
 
 def test_what_is_too_much_can_be_left_out() -> None:
@@ -135,6 +137,13 @@ def test_what_is_too_much_can_be_left_out() -> None:
     names = {name for name, _ in scrape(query="?channels=0")[1]}
     assert "stan_channels" in names
     assert not any(name.startswith("stan_channel_") for name in names)
+
+
+def test_every_name_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
+    documented = re.findall(r"^\| `((?:stan|nats)_\w+)` \|", page, re.MULTILINE)
+    got, _ = scrape()
+    assert documented == re.findall(r"^# TYPE (\S+)", got.body.decode(), re.MULTILINE)
 
 
 def test_numbers_and_labels_are_written_exactly() -> None:

@@ -80,27 +80,26 @@ def test_fast_publisher_waits_for_subscriber() -> None:
     """What waits in the server stays small though the subscriber reads slowly; nothing is lost."""
 
     async def scenario() -> None:
-        async with serving() as server:
-            async with await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as reader:
-                await reader.until_pong()
-                connection = server.connections()[0]
-                async with await Raw.connect(server.port, QUIET) as sender:
-                    count, most = 400, 0
-                    frame = b"PUB a 100000\r\n" + bytes(100000) + b"\r\n"
+        async with serving() as server, await Raw.connect(server.port, QUIET + b"SUB a 1\r\n") as reader:
+            await reader.until_pong()
+            connection = server.connections()[0]
+            async with await Raw.connect(server.port, QUIET) as sender:
+                count, most = 400, 0
+                frame = b"PUB a 100000\r\n" + bytes(100000) + b"\r\n"
 
-                    async def send() -> None:
-                        for _ in range(count):
-                            sender.send(frame)
-                            await sender.writer.drain()
-
-                    task = asyncio.create_task(send())
+                async def send() -> None:
                     for _ in range(count):
-                        await reader.reader.readexactly(len(b"MSG a 1 100000\r\n") + 100002)
-                        most = max(most, connection.pending)
-                        await asyncio.sleep(0)
-                    await task
-                    assert most < 48 << 20
-                    assert not server.slow_consumers
+                        sender.send(frame)
+                        await sender.writer.drain()
+
+                task = asyncio.create_task(send())
+                for _ in range(count):
+                    await reader.reader.readexactly(len(b"MSG a 1 100000\r\n") + 100002)
+                    most = max(most, connection.pending)
+                    await asyncio.sleep(0)
+                await task
+                assert most < 48 << 20
+                assert not server.slow_consumers
 
     asyncio.run(scenario())
 

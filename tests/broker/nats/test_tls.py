@@ -72,7 +72,11 @@ def test_clients_without_certificate_are_refused(parties: dict[str, Party]) -> N
             for who in ("", "stranger"):
                 with pytest.raises((OSError, nats.errors.Error, asyncio.TimeoutError)):
                     await nats.connect(
-                        url, tls=context(parties, who), connect_timeout=1, allow_reconnect=False, max_reconnect_attempts=0
+                        url,
+                        tls=context(parties, who),
+                        connect_timeout=1,
+                        allow_reconnect=False,
+                        max_reconnect_attempts=0,
                     )
             client = await nats.connect(url, tls=context(parties, "client"))
             await client.flush()

@@ -104,8 +104,12 @@ def run(make: Callable[[], Store], allowed: ChannelLimits, steps, *, overhead: i
                     messages.append(records)
                     model.append(records, payloads)
                 elif kind == "flush":
+                    failures = broken.happened
                     messages.flush()
                     model.flush()
+                    if broken.happened > failures:
+                        # Stored; only what limits remove could not be removed.
+                        messages.flush()
             except StorageError:
                 model.take_back()
                 clean = False

@@ -22,6 +22,8 @@ from stantools.format.proto import store_pb2 as pb
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 
+_inboxes = itertools.count(1)
+
 
 class Time:
     """A clock that others move."""
@@ -228,7 +230,6 @@ class World:
         self.began = self.time.now
         self.started = False
         self.failure: str | None = None
-        self._inboxes = itertools.count(1)
         self._seen = 0
         if start:
             self.start()
@@ -286,7 +287,7 @@ class World:
         return [sent.payload for sent in self.bus.sent[at:] if sent.subject == reply]
 
     def inbox(self) -> bytes:
-        return b"_INBOX.client.%d" % next(self._inboxes)
+        return b"_INBOX.client.%d" % next(_inboxes)
 
     def connect(
         self, client_id: bytes = b"me", *, alive: bytes | None = b"", connection: bytes = b"", **more: Any
@@ -404,3 +405,8 @@ class Subscriber:
 
     def close(self, *, inbox: bytes = b"", client: bytes = b"") -> bytes:
         return self._end(self.world.subjects.sub_close, inbox, client)
+
+
+def everything(subscribers: list[Subscriber]) -> list[int]:
+    """Returns the sequences that have come to any of them, sorted."""
+    return sorted(sequence for each in subscribers for sequence in each.sequences())

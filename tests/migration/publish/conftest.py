@@ -14,6 +14,7 @@ from stantools.migration import headers
 from stantools.migration.batches import Batch
 from stantools.migration.publish import guards
 from stantools.migration.target.connection import connect
+from stantools.migration.target.errors import NoAnswerError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from stantools.migration.wire.receive import open_inbox
@@ -92,11 +93,18 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
     client = js.connection.client
     inbox = await open_inbox(client, client.new_inbox())
     await js.connection.flush()
-    name = f"reader{client.new_inbox()[-8:]}"
-    config = {"name": name, "deliver_subject": inbox.subject, "ack_policy": "none", "deliver_policy": "all"}
     # With one replica it might be given to a server that is down.
     more = {"num_replicas": info["config"]["num_replicas"], "mem_storage": True, "inactive_threshold": 60 * 10**9}
-    await js.consumer_create(stream, config | more)
+    for left in reversed(range(5)):
+        name = f"reader{client.new_inbox()[-8:]}"
+        config = {"name": name, "deliver_subject": inbox.subject, "ack_policy": "none", "deliver_policy": "all"}
+        try:
+            await js.consumer_create(stream, config | more)
+            break
+        except NoAnswerError:
+            # Old clusters that have lost a node do not always answer.
+            if not left:
+                raise
     found: list[Message] = []
     try:
         while len(found) < info["state"]["messages"]:

@@ -1,0 +1,460 @@
+"""Command lines and files as a whole: precedence, answers, failures (operations sections 2, 5, 9, 10)."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cli import main
+from broker.config.options import Answer, BrokerOptions, ClientTLSOptions, SignalRequest
+from broker.config.parsing import parse
+from broker.nats.options import NatsOptions
+from broker.stores.options import EncryptionOptions, FileOptions
+from broker.streaming.options import StreamingOptions
+from stantools.store.limits import ChannelLimits, SliceLimits
+from stantools.store.logwriter import CompactionRules
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def options(*argv: str, **environ: str) -> BrokerOptions:
+    parsed = parse(argv, environ)
+    assert isinstance(parsed, BrokerOptions), parsed
+    return parsed
+
+
+def answer(*argv: str, **environ: str) -> Answer:
+    parsed = parse(argv, environ)
+    assert isinstance(parsed, Answer), parsed
+    return parsed
+
+
+def write(text: str, name: str = "a.conf") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+# Examples of section 9
+
+
+def test_stand_alone_with_limits() -> None:
+    file = write("""
+        # stand-alone broker, file store, monitoring
+        listen: "127.0.0.1:4222"
+        http: "127.0.0.1:8222"
+
+        streaming {
+          cluster_id: orders
+          store: file
+          dir: "data/orders"
+          hb_interval: "10s", hb_timeout: "5s", hb_fail_count: 3
+
+          store_limits {
+            max_channels: 200
+            max_subs: 0             # unlimited
+            max_msgs: 500k          # 500 000
+            max_bytes: 2GB          # 2 * 1024^3
+            max_age: "72h"
+          }
+          file {
+            sync: true
+            auto_sync: "30s"
+            slice_max_bytes: 16MB
+            compact_interval: 120
+          }
+        }
+        """)
+    found = options("-c", file)
+    assert found.streaming == StreamingOptions(b"orders", b"_STAN.discover", 10 * SECOND, 5 * SECOND, 3)
+    assert (found.nats.host, found.nats.port) == ("127.0.0.1", 4222)
+    assert (found.monitoring.host, found.monitoring.port, found.monitoring.https) == ("127.0.0.1", 8222, False)
+    assert found.file == FileOptions(
+        Path("data/orders"),
+        auto_sync=30 * SECOND,
+        slices=SliceLimits(max_bytes=16 << 20),
+        compaction=CompactionRules(interval=120),
+    )
+    assert found.limits.max_channels == 200
+    assert found.limits.channel == ChannelLimits(500_000, 2 << 30, 72 * 3600 * SECOND, 0, 0)
+    assert found.failure == "" and found.config_file == file
+
+
+def test_other_separators_a_variable_wildcard_limits() -> None:
+    file = write("""
+        port = 4222; host = 127.0.0.1
+        BIG  = 64MB                 // variable, used below
+        streaming = {
+          id = limits
+          store_limits = {
+            max_msgs = 10000, max_age = "24h"
+            channels = {
+              "audit.>"     { max_msgs: 0, max_age: "0s" }      // 0 here means unlimited
+              "audit.tmp.*" { max_msgs: 100 }
+              metrics       { max_bytes: $BIG, max_inactivity: "1h" }
+              "session.*"   { max_inactivity: "15m", max_subs: 1 }
+            }
+          }
+        }
+        """)
+    limits = options("-sc", file).limits
+    day = 24 * 3600 * SECOND
+    assert limits.channels == {
+        b"audit.>": ChannelLimits(0, 1_024_000_000, 0, 1000, 0),
+        b"audit.tmp.*": ChannelLimits(100, 1_024_000_000, 0, 1000, 0),
+        b"metrics": ChannelLimits(10000, 64 << 20, day, 1000, 3600 * SECOND),
+        b"session.*": ChannelLimits(10000, 1_024_000_000, day, 1, 900 * SECOND),
+    }
+
+
+def test_a_node_of_a_cluster_is_answered_clearly() -> None:
+    file = write("""
+        listen: "127.0.0.1:4222"
+        cluster {                       # NATS routes
+          name: backbone
+          listen: "127.0.0.1:6222"
+          authorization { user: route_user, password: route_pw, timeout: 0.5 }
+          routes: [
+            "nats://route_user:route_pw@127.0.0.1:6222"
+            "nats://route_user:route_pw@127.0.0.1:6223"
+          ]
+        }
+        streaming {
+          cluster_id: trio
+          store: file
+          dir: "data/store-a"
+          cluster {                     # Raft
+            node_id: "a"
+            peers: ["b", "c"]
+            log_path: "data/raft-a"
+            sync: true
+            raft_heartbeat_timeout: "2s"
+            raft_commit_timeout: "100ms"
+          }
+        }
+        """)
+    found = answer("-c", file)
+    assert found.exit_code == 2
+    assert "not available yet: clustering" in found.stderr
+    assert "not available yet: a.conf:5:12: listen of cluster" in found.stderr
+    assert "not available yet: a.conf:7:12: routes of cluster" in found.stderr
+
+
+def test_json_style() -> None:
+    file = write("""{
+      "listen": "127.0.0.1:4222",
+      "streaming": {
+        "id": "json-style",
+        "sd": false,
+        "store_limits": { "max_msgs": 100, "channels": { "a": { "max_bytes": 1MB } } }
+      }
+    }""")
+    found = options("-c", file)
+    assert found.streaming.cluster_id == b"json-style"
+    assert found.limits.channels == {b"a": ChannelLimits(100, 1 << 20)}
+
+
+def test_includes_and_environment() -> None:
+    write("port: 5000", "net.conf")
+    write("store_limits { mm: 7 }", "limits.inc")
+    file = write('include "net.conf"\nstreaming {\n  id: $STAN_ID\n  include "limits.inc"\n}')
+    found = options("-c", file, STAN_ID="orders")
+    assert (found.nats.port, found.streaming.cluster_id) == (5000, b"orders")
+    assert found.limits.channel.max_msgs == 7
+
+
+def test_locked_down_accounts() -> None:
+    file = write("""
+        listen: "127.0.0.1:4222"
+        authorization {
+          CLIENT = {
+            publish:   ["_STAN.discover.orders", "_STAN.pub.orders.>", "_INBOX.>"]
+            subscribe: ["_INBOX.>", "_STAN.acks.>"]
+          }
+          SERVER = { publish: ["_INBOX.>"], subscribe: "_STAN.>" }
+          users = [
+            { user: broker, password: b_pw, permissions: $SERVER }
+            { user: app,    password: a_pw, permissions: $CLIENT }
+          ]
+        }
+        streaming { id: orders, username: broker, password: b_pw }
+        """)
+    found = options("-c", file)
+    broker, app = found.nats.authorization.users
+    assert (broker.name, broker.password, app.name) == ("broker", "b_pw", "app")
+    assert app.permissions is not None and broker.permissions is not None
+    assert app.permissions.publish.allow == (b"_STAN.discover.orders", b"_STAN.pub.orders.>", b"_INBOX.>")
+    assert broker.permissions.subscribe.allow == (b"_STAN.>",)
+    assert (found.connection.user, found.connection.password) == ("broker", "b_pw")
+    assert "Plaintext passwords detected, use nkeys or bcrypt" in found.nats_warnings
+
+
+def test_external_server_with_tls() -> None:
+    file = write("""streaming {
+        ns: "nats://u:p@h1:4222, nats://u:p@h2:4222"
+        tls { client_ca: "ca.pem", client_cert: "c.pem", client_key: "c.key", skip_verify: true, server_name: n }
+    }""")
+    found = options("-c", file, "-P", "pid", "-ports_file_dir", ".")
+    assert found.connection.url_list == ("nats://u:p@h1:4222", "nats://u:p@h2:4222")
+    assert found.connection.tls == ClientTLSOptions(Path("c.pem"), Path("c.key"), Path("ca.pem"), "n", True)
+    assert any("DO NOT USE IN PRODUCTION" in line for line in found.warnings)
+    assert (found.pid_file, found.ports_file_dir) == ("", "")
+
+
+def test_partitions() -> None:
+    file = write('streaming { partitioning: true, store_limits { channels { "foo" {}, "bar.*" {} } } }')
+    assert options("-sc", file).streaming.partitions == (b"foo", b"bar.*")
+    write("streaming { partitioning: true }")
+    assert options("-sc", file).failure == "stan: no configured channel"
+
+
+# Defaults and precedence
+
+
+def test_defaults() -> None:
+    found = options()
+    assert found == replace(BrokerOptions(), limits_table=found.limits_table)
+    assert found.nats == NatsOptions()
+    assert options("-st", "FILE", "-dir", "ds").file == FileOptions(Path("ds"))
+
+
+def test_which_file_configures_what() -> None:
+    one = write("port: 5001\nstreaming { id: one, store_limits { mm: 1 } }", "one.conf")
+    two = write("port: 5002\nid: two", "two.conf")
+    both = options("-c", one, "-sc", two)
+    assert (both.nats.port, both.streaming.cluster_id, both.limits.channel.max_msgs) == (5001, b"two", 1_000_000)
+    for flag in ("-c", "-sc"):
+        alone = options(flag, one)
+        assert (alone.nats.port, alone.streaming.cluster_id, alone.config_file) == (5001, b"one", one)
+
+
+def test_options_win_over_the_file() -> None:
+    file = write("""port: 5001, debug: true
+        streaming { id: one, sd: true, encryption_key: fromfile, store_limits { max_msgs: 5, max_bytes: 1KB } }""")
+    found = options("-c", file, "-mm", "1000000", "-mb", "2KB", "-p", "5002", "-cid", "two", "-SD=false", "-D=false")
+    assert found.limits.channel == ChannelLimits(max_msgs=1_000_000, max_bytes=2048)
+    assert (found.nats.port, found.nats.debug, found.streaming.cluster_id) == (5002, False, b"two")
+    assert not found.logging.streaming_debug
+    # The other way round here.
+    assert options("-c", file, "--encryption_key", "k").encryption == EncryptionOptions(b"fromfile")
+    assert options("--encryption_key", "k", "--encryption_cipher", "chacha").encryption == EncryptionOptions(
+        b"k", "CHACHA"
+    )
+    env = {"NATS_STREAMING_ENCRYPTION_KEY": "env"}
+    assert options("-c", file, **env).encryption == EncryptionOptions(b"env")
+    assert options("--encrypt", **env).encryption == EncryptionOptions(b"env")
+    assert options(**env).encryption is None
+    assert "fromfile" not in repr(options("-c", file))
+
+
+def test_credentials_of_its_own_connections() -> None:
+    file = write("streaming { username: s, password: sp }")
+    assert options("-c", file).connection.user == "s"
+    assert options("-c", file, "-user", "n", "-pass", "np").connection.user == "n"
+    token = options("-c", file, "-auth", "tok")
+    assert (token.connection.user, token.connection.token, token.nats.authorization.token) == ("", "tok", "tok")
+
+
+def test_zero_in_a_file_is_not_nothing() -> None:
+    file = write("streaming { store: file, dir: d, store_limits { mm: 0, mc: 0 }, file { buffer_size: 0, sync: no } }")
+    found = options("-sc", file)
+    assert (found.limits.channel.max_msgs, found.limits.max_channels) == (0, 0)
+    assert found.file is not None
+    assert (found.file.buffer_size, found.file.sync, found.file.read_buffer_size) == (0, False, 2 << 20)
+
+
+def test_every_file_option() -> None:
+    found = options(
+        *["-st", "file", "-dir", "d", "--file_compact_enabled=false", "--file_compact_frag", "1", "--file_compact_interval", "2"],
+        *["--file_compact_min_size", "3KB", "--file_buffer_size", "4", "--file_read_buffer_size", "5", "--file_crc=0"],
+        *["--file_crc_poly", "0x82F63B78", "--file_sync=false", "--file_auto_sync", "-1s", "--file_slice_max_msgs", "6"],
+        *["--file_slice_max_bytes", "7", "--file_slice_max_age", "8s", "--file_slice_archive_script", "s", "--file_fds_limit", "9"],
+        *["--file_parallel_recovery", "10", "--file_truncate_bad_eof"],
+    )
+    assert found.file == FileOptions(
+        Path("d"), 4, 5, False, 0x82F63B78, False, -SECOND, SliceLimits(6, 7, 8 * SECOND), "s",
+        CompactionRules(False, 1, 2, 3072), 9, 10, True,
+    )  # fmt: skip
+
+
+# Section 10
+
+
+@pytest.mark.parametrize(
+    ("argv", "failure"),
+    [
+        ("-st foo", "unsupported store type: FOO"),
+        ("-st FILE", "for FILE stores, root directory must be specified"),
+        ("-mc -1", "max channels limit cannot be negative (-1)"),
+        ("-msu -1", "max subscriptions limit cannot be negative (-1)"),
+        ("-mm -1", "max messages limit cannot be negative (-1)"),
+        ("-mb -1", "max bytes limit cannot be negative (-1)"),
+        ("-ma -1s", "max age limit cannot be negative (-1s)"),
+        ("-mi -1m", "max inactivity limit cannot be negative (-1m0s)"),
+        ("-ns foo", "malformed url: foo"),
+        ("--encrypt", "encryption key required"),
+        ("--encryption_key k --encryption_cipher x", "encryption cipher not supported"),
+        ("-ft_group g", "ft: only FILE or SQL stores supported in FT mode"),
+        ("-st SQL", 'sql: unknown driver "" (forgotten import?)'),
+        ("-st SQL --sql_driver x", 'sql: unknown driver "x" (forgotten import?)'),
+        ("-st FILE -dir d --file_buffer_size -1", "buffer size value must be a positive number"),
+        ("-st FILE -dir d --file_read_buffer_size -1", "read buffer size value must be a positive number"),
+        ("-st FILE -dir d --file_compact_interval 0", "compact interval value must at least be 1 seconds"),
+        ("-st FILE -dir d --file_compact_frag 0", "compact fragmentation value must at least be 1"),
+        ("-st FILE -dir d --file_compact_min_size -1", "compact minimum file size value must be a positive number"),
+        ("-st FILE -dir d --file_crc_poly 0", "crc polynomial should be between 1 and 4294967295"),
+        ("-st FILE -dir d --file_crc_poly 4294967296", "crc polynomial should be between 1 and 4294967295"),
+        ("-st FILE -dir d --file_slice_max_age -1s", "slice max values must be positive numbers"),
+        ("-st FILE -dir d --file_fds_limit -1", "file descriptor limit must be a positive number"),
+        ("-st FILE -dir d --file_parallel_recovery 0", "parallel recovery value must be at least 1"),
+    ],
+)
+def test_failures_of_the_start(argv: str, failure: str) -> None:
+    assert options(*argv.split()).failure == failure
+
+
+def test_too_many_channels() -> None:
+    file = write("streaming { store_limits { mc: 1, channels { a {}, b {}, c.* {} } } }")
+    assert options("-sc", file).failure == "too many channels defined (2). The max channels limit is set to 1"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("-mb abc", "mb should be a size, got 'abc'"),
+        ("-file_slice_max_bytes x", "file_slice_max_bytes should be a size, got 'x'"),
+        ("-c missing", "open missing: no such file or directory"),
+        ("-c empty.conf -sc missing", "error opening config file: open missing: no such file or directory"),
+        ("foo", 'unrecognized command: "foo"'),
+        ("-SD false", 'unrecognized command: "false"'),
+        ("-t", "must specify [-c, --config] option to check configuration file syntax"),
+        ("--routes nats://h:1", "solicited routes require cluster capabilities, e.g. --cluster"),
+        ("-tls", "TLS Server certificate must be present and valid"),
+        ("-tls_client_cacert x", "TLS Server certificate must be present and valid"),
+        ("-tlscert x", "TLS Server private key must be present and valid"),
+        (
+            "-tlscert x -tlskey y",
+            "error parsing X509 certificate/key pair: open x: no such file or directory",
+        ),
+    ],
+)
+def test_answers_with_exit_code_1(argv: str, said: str) -> None:
+    write("", "empty.conf")
+    assert answer(*argv.split()) == Answer(1, stderr=f"{said}\n")
+
+
+def test_answers_on_stdout() -> None:
+    said = "stan: clustering mode not supported with MEMORY store type\n"
+    assert answer("-clustered") == Answer(1, stdout=said)
+    file = write('partitioning: true, store_limits { channels { "a" {} } }')
+    found = answer("-sc", file, "-clustered", "-st", "FILE", "-dir", "d")
+    assert found == Answer(1, stdout="stan: channels partitioning in clustering mode is not supported\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("-clustered -st FILE -dir d", "clustering"),
+        ("-st FILE -dir d -ft_group g", "fault tolerance"),
+        ("-st SQL --sql_driver mysql --sql_source s", "SQL stores"),
+        ("--cluster nats://127.0.0.1:6222", "routes"),
+        ("-js", "JetStream"),
+    ],
+)
+def test_what_is_not_available_yet(argv: str, said: str) -> None:
+    found = answer(*argv.split())
+    assert found.exit_code == 2
+    assert found.stderr.startswith("not available yet: ") and said in found.stderr
+
+
+def test_no_embedded_server_needs_nothing() -> None:
+    assert options("-ns", "nats://127.0.0.1:4222", "-js").connection.urls == "nats://127.0.0.1:4222"
+    write("jetstream: enabled\naccounts { A { users: [] } }")
+    assert options("-ns", "nats://127.0.0.1:4222", "-c", "a.conf").failure == ""
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("-v", "--version", "version", "VERSION"):
+        assert main([word]) == 0
+        assert capsys.readouterr().out == "nats-streaming-server version 0.25.6, nats-server: v2.9.24\n"
+    for word in ("-h", "--help", "help"):
+        assert main([word]) == 0
+        assert capsys.readouterr().out.startswith("\nUsage: nats-streaming-server [options]\n")
+    assert main(["--help_tls"]) == 0
+    assert "TLS_AES_128_GCM_SHA256" in capsys.readouterr().out
+    assert main(["-x"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "flag provided but not defined: -x\n"
+    assert shown.out.startswith("\nUsage: nats-streaming-server [options]\n")
+    assert main(["foo"]) == 1
+    assert capsys.readouterr().err == 'unrecognized command: "foo"\n'
+
+
+def test_check(capsys: pytest.CaptureFixture[str]) -> None:
+    file = write("streaming { id: a }")
+    assert main(["-t", "-c", file]) == 0
+    assert capsys.readouterr().err == "configuration file a.conf is valid\n"
+    write("streaming { id: 5 }")
+    assert main(["-t", "-c", file]) == 1
+    assert capsys.readouterr().err == 'parameter "id" value is expected to be string, got int64\n'
+    write("streaming { store: file }")
+    assert main(["-t", "-c", file]) == 1
+    assert capsys.readouterr().err == "for FILE stores, root directory must be specified\n"
+
+
+def test_signals() -> None:
+    assert parse(["-sl", "stop=5"], {}) == SignalRequest("stop=5")
+
+
+def test_monitoring() -> None:
+    assert options("-m", "8222").monitoring.port == 8222
+    assert options("-a", "127.0.0.1", "-m", "-1").monitoring.host == "127.0.0.1"
+    assert options("-ms", "8222").monitoring.problem == "Can't start monitoring: TLS cert and key required for HTTPS"
+    both = options("-ms", "2", "-m", "1").monitoring.problem
+    assert both == "Can't start monitoring: can't specify both HTTP (1) and HTTPs (2) ports"
+
+
+def test_logs() -> None:
+    found = options(*["-l", "f", "--log_size_limit", "5", "-T=false", "--logtime_utc", "-s", "-r", "udp://h:1", "-DV", "-SDV"]).logging
+    shown = tuple(getattr(found, field.name) for field in fields(found))
+    assert shown == ("f", 5, False, True, True, "udp://h:1", True, True, True, True)
+
+
+@given(st.binary(max_size=80))
+def test_any_file(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.conf"
+    path.write_bytes(content)
+    assert isinstance(parse(["-c", str(path)], {}), BrokerOptions | Answer)
+
+
+keys = st.sampled_from(
+    ["streaming", "authorization", "users", "permissions", "publish", "tls", "cluster", "limits", "channels", "file"]
+    + ["user", "password", "nkey", "token", "allow", "deny", "allow_responses", "timeout", "port", "listen", "id", "a"]
+    + ["verify", "cert_file", "cipher_suites", "max_age", "mm", "store", "http", "ping_interval", "peers", "foo..bar"]
+)
+trees = st.recursive(
+    st.sampled_from(["5", "-1", "x", '"1s"', "true", "1.5", '"a.b"', '"a:5"', "FILE"]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda each: "[" + ", ".join(f"{one} " for one in each) + "]")
+        | st.dictionaries(keys, inner, max_size=4).map(
+            lambda each: "{" + "\n".join(f"{key}: {one}" for key, one in each.items()) + "}"
+        )
+    ),
+    max_leaves=14,
+)
+
+
+@given(st.dictionaries(keys, trees, max_size=5))
+def test_any_tree(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, str]) -> None:
+    path = tmp_path_factory.getbasetemp() / "tree.conf"
+    path.write_text("\n".join(f"{key}: {value}" for key, value in tree.items()))
+    assert isinstance(parse(["-c", str(path)], {}), BrokerOptions | Answer)

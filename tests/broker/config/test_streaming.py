@@ -1,0 +1,99 @@
+"""The streaming part of a file: every key and alias, types, errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config.catalogue import STREAMING_KEYS, Key, Kind
+from broker.config.grammar import parse
+from broker.config.streaming import StreamingFile, read_streaming
+from broker.config.values import ConfigurationError
+from stantools.store.limits import PatternLimits
+
+
+def read(source: str) -> StreamingFile:
+    return read_streaming(parse(source, environ={}))
+
+
+def problem(source: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read(source)
+    return caught.value.message
+
+
+VALUES = {
+    Kind.STRING: ('"x"', "x"),
+    Kind.BOOL: ("true", True),
+    Kind.INT: ("1KB", 1024),
+    Kind.DURATION: ('"1m30s"', 90_000_000_000),
+    Kind.LIST: ('["x", y]', ("x", "y")),
+}
+ENTRIES = [
+    (section.path, name, entry)
+    for section in STREAMING_KEYS
+    for entry in section.entries
+    if isinstance(entry, Key) and entry.kind is not Kind.MAP and section.path != "streaming.limits.channels"
+    for name in entry.names
+]
+
+
+@pytest.mark.parametrize(("path", "name", "key"), ENTRIES)
+def test_every_key_and_alias(path: str, name: str, key: Key) -> None:
+    written, value = VALUES[key.kind]
+    if key.to == "store":
+        written, value = "file", "FILE"
+    source = f"{name.upper()}: {written}"
+    for part in reversed(path.split(".")):
+        source = f"{part} {{ {source} }}"
+    found = read(source).settings
+    assert found[key.to] == value
+    wrong = "5" if key.kind is not Kind.INT else "x"
+    expected = "string" if key.kind is Kind.DURATION else key.kind.value
+    source = f"{name}: {wrong}"
+    for part in reversed(path.split(".")):
+        source = f"{part} {{ {source} }}"
+    got = "string" if wrong == "x" else "int64"
+    assert problem(source) == f'parameter "{name}" value is expected to be {expected}, got {got}'
+
+
+def test_without_a_section() -> None:
+    assert read("cluster_id: a\nport: 5\nunknown: 5").settings == {"cluster_id": "a"}
+    assert read("cluster_id: a\nStreaming { Max_Msgs: 5, store_limits { Max_Msgs: 7, foo: 1 } }").settings == {
+        "limits.max_msgs": 7
+    }
+
+
+def test_limits_of_channels() -> None:
+    found = read("""
+        streaming { limits { mm: 5, channels {
+            "audit.>" { max_msgs: 0, max_age: "0s" }
+            metrics   { max_bytes: 64MB, max_inactivity: "1h" }
+            "s.*"     { mi: "15m", msu: 1, mb: -1, zork: x }
+            empty {}
+        } } }""")
+    assert found.settings == {"limits.max_msgs": 5}
+    assert found.channels == {
+        "audit.>": PatternLimits(max_msgs=0, max_age_ns=0),
+        "metrics": PatternLimits(max_bytes=64 << 20, max_inactivity_ns=3_600_000_000_000),
+        "s.*": PatternLimits(max_inactivity_ns=900_000_000_000, max_subs=1, max_bytes=-1),
+        "empty": PatternLimits(),
+    }
+
+
+def test_errors() -> None:
+    assert problem("streaming: foo") == "expected streaming section to be a map/struct, got foo"
+    assert problem("tls: 5") == "expected TLS to be a map/struct, got 5"
+    assert problem("store_limits: x") == "expected store limits to be a map/struct, got x"
+    assert problem("limits { channels: x }") == "expected per channel limits to be a map/struct, got x"
+    assert problem("limits { channels { a: x } }") == "expected channel limits to be a map/struct, got x"
+    assert problem('limits { channels { "foo..bar" {} } }') == 'invalid channel name "foo..bar"'
+    assert problem("store: redis") == "unknown store type: redis"
+    assert problem('hb_interval: "10"') == 'time: missing unit in duration "10"'
+    assert problem('hb_interval: "1d"') == 'time: unknown unit "d" in duration "1d"'
+    assert problem("hb_interval: 10m") == 'parameter "hb_interval" value is expected to be string, got int64'
+    assert problem('cluster { peers: "b,c" }') == 'parameter "peers" value is expected to be slice, got string'
+    assert "slice of string" in problem("cluster { peers: [1, 2 ] }")
+
+
+def test_a_cluster_switches_clustering_on() -> None:
+    assert read("streaming { cluster {} }").settings == {"cluster.clustered": True}

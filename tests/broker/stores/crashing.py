@@ -1,0 +1,66 @@
+"""A process that stores messages until it is killed; it says after every flush how far it has come."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from broker.stores.file import FileStore
+from broker.stores.options import FileOptions, StoreLimits
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import UNLIMITED, SliceLimits
+from stantools.store.logwriter import CompactionRules
+from stantools.store.serverinfo import new_server_info
+from tests.broker.stores.making import block
+
+NAME = b"foo"
+
+
+def options(directory: Path) -> FileOptions:
+    return FileOptions(
+        directory,
+        sync=False,
+        buffer_size=3000,
+        slices=SliceLimits(500, 0),
+        compaction=CompactionRules(min_size=0, interval=0.001, fragmentation=50),
+    )
+
+
+def payload(sequence: int) -> bytes:
+    return b"%d;" % sequence * (sequence % 40)
+
+
+def main(directory: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    store = FileStore(options(directory), StoreLimits(0, UNLIMITED))
+    found = store.recover()
+    if found is None:
+        store.init(new_server_info("test-cluster"))
+        channel = store.create_channel(NAME)
+        store.add_client(pb.ClientInfo(id=b"me", hb_inbox=b"_HB"))
+        state = pb.SubState(client_id=b"me", inbox=b"_I", ack_inbox=b"_A", durable_name=b"d", is_durable=True)
+        channel.subscriptions.create(state)
+        channel.subscriptions.flush()
+        number, pending = state.id, []
+    else:
+        channel, subscriptions = found.channels[NAME]
+        number, pending = subscriptions[0].state.id, subscriptions[0].pending
+    messages = channel.messages
+    print("ready", messages.last, flush=True)
+    while True:
+        for _ in range(chance.randint(1, 4)):
+            count = chance.choice([1, 3, 50, 200])
+            first = messages.last + 1
+            messages.append(block(NAME, first, [payload(each) for each in range(first, first + count)]))
+            channel.subscriptions.sent(number, range(first, first + count))
+            pending += range(first, first + count)
+        messages.flush()
+        acked, pending = pending[:-10], pending[-10:]
+        channel.subscriptions.acked(number, acked)
+        channel.subscriptions.flush()
+        print("flushed", messages.last, *pending, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

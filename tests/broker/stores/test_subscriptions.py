@@ -1,0 +1,203 @@
+"""Subscriptions in files: what is reopened is what was stored, through compactions and failing writes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.stores import open_store
+from broker.stores.file import FileStore, kernels, plain
+from broker.stores.interface import StorageError
+from broker.stores.options import FileOptions, StoreLimits
+from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.format.layout import SubRecord
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import UNLIMITED, ChannelLimits
+from stantools.store.logwriter import CompactionRules
+from stantools.store.serverinfo import new_server_info
+from tests.broker.stores.faults import faults
+
+NAME = b"foo.bar"
+SMALL = CompactionRules(min_size=0, interval=1e-9, fragmentation=50)
+
+
+def subscription(**more: Any) -> pb.SubState:
+    values = {"client_id": b"me", "inbox": b"_I", "ack_inbox": b"_A", "max_in_flight": 5, "ack_wait_in_secs": 30} | more
+    return pb.SubState(**values)
+
+
+def new_store(directory: Path, limits: ChannelLimits = UNLIMITED, **more: Any) -> FileStore:
+    store = FileStore(FileOptions(directory, sync=False, **more), StoreLimits(0, limits))
+    assert store.recover() is None
+    store.init(new_server_info("test-cluster"))
+    return store
+
+
+def found(directory: Path) -> dict[int, tuple[pb.SubState, list[int]]]:
+    store = FileStore(FileOptions(directory))
+    recovered = store.recover()
+    assert recovered is not None
+    result = {each.state.id: (each.state, each.pending) for each in recovered.channels[NAME][1]}
+    store.close()
+    return result
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), st.integers(0, 5)),
+        st.tuples(st.just("update"), st.integers(0, 5)),
+        st.tuples(st.just("delete"), st.integers(0, 5)),
+        st.tuples(
+            st.just("sent"), st.integers(0, 5), st.lists(st.integers(1, 50), min_size=1, max_size=20, unique=True)
+        ),
+        st.tuples(st.just("acked"), st.integers(0, 5), st.integers(0, 20)),
+        st.tuples(st.just("flush"), st.just(0)),
+        st.tuples(st.just("fail"), st.integers(0, 5)),
+        st.tuples(st.just("release"), st.just(0)),
+    ),
+    max_size=50,
+)
+
+
+@given(operations, st.sampled_from([0, 60, 1 << 20]), st.sampled_from([SMALL, CompactionRules()]))
+@settings(max_examples=60, deadline=None)
+def test_against_a_model(steps, buffer_size, rules):
+    directory = Path(tempfile.mkdtemp())
+    try:
+        store = new_store(directory, buffer_size=buffer_size, compaction=rules)
+        subscriptions = store.create_channel(NAME).subscriptions
+        model: dict[int, tuple[pb.SubState, set[int]]] = {}
+        with faults() as broken:
+            for kind, which, *rest in steps:
+                ids = sorted(model)
+                chosen = ids[which % len(ids)] if ids else None
+                if kind == "fail":
+                    broken.after = which
+                elif kind == "create":
+                    state = subscription(inbox=b"%d" % which)
+                    try:
+                        subscriptions.create(state)
+                    except StorageError:
+                        assert state.id == 0
+                    else:
+                        copy = pb.SubState()
+                        copy.CopyFrom(state)
+                        model[state.id] = copy, set()
+                elif kind == "release":
+                    subscriptions.release()
+                elif kind == "flush":
+                    try:
+                        subscriptions.flush()
+                    except StorageError:
+                        subscriptions.flush()
+                elif chosen is not None:
+                    state, pending = model[chosen]
+                    try:
+                        if kind == "update":
+                            state.max_in_flight = which + 10
+                            subscriptions.update(state)
+                        elif kind == "delete":
+                            del model[chosen]
+                            subscriptions.delete(chosen)
+                        elif kind == "sent":
+                            pending.update(rest[0])
+                            state.last_sent = max(state.last_sent, *rest[0])
+                            subscriptions.sent(chosen, rest[0])
+                        else:
+                            gone = sorted(pending)[: rest[0]]
+                            pending.difference_update(gone)
+                            subscriptions.acked(chosen, gone)
+                    except StorageError:
+                        # It is kept for the next flush.
+                        pass
+            broken.after = None
+        store.close()
+        assert found(directory) == {number: (state, sorted(pending)) for number, (state, pending) in model.items()}
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_ids_are_not_used_again(tmp_path):
+    store = new_store(tmp_path)
+    subscriptions = store.create_channel(NAME).subscriptions
+    one, two = subscription(), subscription()
+    subscriptions.create(one)
+    subscriptions.create(two)
+    assert (one.id, two.id) == (1, 2)
+    subscriptions.delete(2)
+    store.close()
+    store = FileStore(FileOptions(tmp_path))
+    recovered = store.recover()
+    assert recovered is not None
+    subscriptions = recovered.channels[NAME][0].subscriptions
+    three = subscription()
+    subscriptions.create(three)
+    assert three.id == 3
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["MEMORY", "FILE"])
+def test_too_many(tmp_path, kind):
+    store = open_store(kind, FileOptions(tmp_path), StoreLimits(0, ChannelLimits(max_subs=2)))
+    store.recover()
+    subscriptions = store.create_channel(NAME).subscriptions
+    subscriptions.create(subscription())
+    subscriptions.create(subscription())
+    refused = subscription()
+    with pytest.raises(StorageError, match=r"^too many subscriptions per channel$"):
+        subscriptions.create(refused)
+    assert refused.id == 0
+    subscriptions.delete(1)
+    subscriptions.create(subscription())
+    store.close()
+
+
+def test_a_compaction_leaves_what_is_alive(tmp_path):
+    store = new_store(tmp_path, compaction=SMALL)
+    subscriptions = store.create_channel(NAME).subscriptions
+    state = subscription()
+    subscriptions.create(state)
+    subscriptions.sent(state.id, range(1, 1001))
+    subscriptions.flush()
+    before = (tmp_path / "foo.bar/subs.dat").stat().st_size
+    subscriptions.acked(state.id, range(1, 991))
+    after = (tmp_path / "foo.bar/subs.dat").stat().st_size
+    assert after < before / 20
+    store.close()
+    ((last, pending),) = found(tmp_path).values()
+    assert (last.last_sent, pending) == (1000, [*range(991, 1001)])
+
+
+def test_the_same_is_deleted_twice(tmp_path):
+    store = new_store(tmp_path)
+    subscriptions = store.create_channel(NAME).subscriptions
+    subscriptions.create(subscription())
+    subscriptions.delete(1)
+    subscriptions.delete(1)
+    store.close()
+    assert found(tmp_path) == {}
+
+
+@given(
+    st.sampled_from([SubRecord.MSG, SubRecord.ACK]),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1)), max_size=40),
+    st.sampled_from([Crc(), Crc(CASTAGNOLI)]),
+)
+def test_kernels_agree(kind, number, sequences, crc):
+    assert kernels.encode_flow(int(kind), number, sequences, crc) == plain.encode_flow(
+        int(kind), number, sequences, crc
+    )
+
+
+@pytest.mark.parametrize("kernel", [kernels, plain])
+def test_numbers_that_do_not_fit(kernel):
+    for number, sequences in ((2**64, [1]), (1, [-1]), (1, [2**64])):
+        with pytest.raises(OverflowError):
+            kernel.encode_flow(5, number, sequences, Crc())

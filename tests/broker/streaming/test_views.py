@@ -1,0 +1,152 @@
+"""What monitoring shows: shapes and order as in the original's samples (operations section 14)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from broker.stores.memory import MemoryStore
+from broker.stores.options import StoreLimits
+from broker.streaming import views
+from stantools.store.limits import ChannelLimits
+from tests.broker.streaming.world import World
+from tests.conftest import GOLDEN
+
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden stores here")
+
+
+@pytest.fixture
+def world() -> World:
+    limits = StoreLimits(channels={b"b.*": ChannelLimits(max_msgs=7)})
+    world = World(store=MemoryStore(limits))
+    world.connect(b"one")
+    world.connect(b"two")
+    world.publish(b"b.c", b"x", client=b"one")
+    world.subscribe(b"a", b"one", durable_name=b"off").close()
+    world.subscribe(b"a", b"one", durable_name=b"on", max_in_flight=3)
+    world.subscribe(b"a", b"two", q_group=b"g", durable_name=b"d").close()
+    world.subscribe(b"a", b"two", q_group=b"q")
+    world.subscribe(b"b.c", b"two", max_in_flight=1)
+    return world
+
+
+def test_serverz(world: World) -> None:
+    world.advance(125)
+    view = views.serverz(world.server)
+    assert view["state"] == "STANDALONE"
+    assert view["uptime"] == "2m5s"
+    assert (view["clients"], view["subscriptions"], view["channels"]) == (2, 5, 2)
+    assert (view["total_msgs"], view["in_msgs"]) == (1, 1)
+    assert view["out_msgs"] == 5, "one and four times again"
+
+
+def test_storez(world: World) -> None:
+    view = views.storez(world.server)
+    assert view["type"] == "MEMORY"
+    assert view["limits"]["channels"] == {
+        "b.*": {
+            "max_msgs": 7,
+            "max_bytes": 1_024_000_000,
+            "max_age": 0,
+            "max_subscriptions": 1000,
+            "max_inactivity": 0,
+        }
+    }
+
+
+def test_clientsz(world: World) -> None:
+    view = views.clientsz(world.server, offset=1, limit=1)
+    assert (view["offset"], view["limit"], view["count"], view["total"]) == (1, 1, 1, 2)
+    assert view["clients"] == [{"id": "two", "hb_inbox": "_HB.two", "subs_count": 2}]
+    assert views.clientsz(world.server, offset=7)["clients"] == []
+    assert views.clientsz(world.server, offset=-1, limit=0)["limit"] == 1024
+    shown = views.client(world.server, b"two", subs=True)
+    assert shown is not None
+    assert list(shown["subscriptions"]) == ["a", "b.c"]
+    assert views.client(world.server, b"nobody") is None
+
+
+def test_channelsz(world: World) -> None:
+    view = views.channelsz(world.server)
+    assert view["names"] == ["a", "b.c"]
+    assert "names" not in views.channelsz(world.server, offset=5)
+    full = views.channelsz(world.server, subs=True)
+    assert [each["name"] for each in full["channels"]] == ["a", "b.c"]
+    (first, _) = full["channels"]
+    assert first["subs_count"] == 4
+    shown = [
+        (each["client_id"], each.get("durable_name"), each.get("queue_name"), each["is_offline"])
+        for each in first["subscriptions"]
+    ]
+    assert shown == [
+        ("one", "on", None, False),
+        ("one", "off", None, True),
+        ("two", None, "d:g", True),
+        ("two", None, "q", False),
+    ]
+    assert views.channel(world.server, b"A") is None
+    stalled = views.channel(world.server, b"b.c", subs=True)
+    assert stalled is not None
+    assert (stalled["subscriptions"][0]["pending_count"], stalled["subscriptions"][0]["is_stalled"]) == (1, True)
+
+
+@needs_golden
+def test_shapes_are_the_original_ones(world: World) -> None:
+    samples = [
+        json.loads((directory / "expected.json").read_text()).get("monitoring") or {}
+        for directory in sorted(GOLDEN.iterdir())
+        if (directory / "expected.json").is_file()
+    ]
+    ours = {
+        "serverz": views.serverz(world.server),
+        "storez": views.storez(world.server),
+        "clientsz": views.clientsz(world.server, subs=True),
+        "channelsz": views.channelsz(world.server, subs=True),
+    }
+    seen = set()
+    optional = {"subscriptions", "channels", "durable_name", "queue_name", "role", "node_id", "names"}
+
+    def compare(sample: Any, own: Any) -> None:
+        if isinstance(sample, dict) and isinstance(own, dict):
+            keys = [key for key in sample if key not in optional]
+            assert keys == [key for key in own if key not in optional]
+            for key in sample.keys() & own.keys():
+                one, other = sample[key], own[key]
+                if key == "subscriptions" and isinstance(one, dict):
+                    # By channel, whose names are not ours.
+                    one, other = next(iter(one.values())), next(iter(other.values()))
+                compare(one, other)
+        elif isinstance(sample, list) and isinstance(own, list):
+            if sample and own:
+                compare(sample[0], own[0])
+        else:
+            assert type(sample) is type(own)
+
+    for sample in samples:
+        for name, view in ours.items():
+            if isinstance(sample.get(name), dict):
+                seen.add(name)
+                compare(sample[name], view)
+    assert seen == set(ours)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0s"),
+        (3, "3s"),
+        (125, "2m5s"),
+        (3605, "1h0m5s"),
+        (2 * 86400 + 3605, "2d1h0m5s"),
+        (366 * 86400, "1y1d0h0m0s"),
+    ],
+)
+def test_uptime(seconds: int, shown: str) -> None:
+    assert views.uptime(seconds * 10**9 + 5) == shown
+
+
+def test_moments() -> None:
+    assert views.moment(1_700_000_000 * 10**9) == "2023-11-14T22:13:20Z"
+    assert views.moment(1_700_000_000 * 10**9 + 120_000_000) == "2023-11-14T22:13:20.12Z"
