@@ -328,8 +328,9 @@ class Subscriber:
         for sequence in range(1, count + 1):
             payload = field + encode_varint(sequence)
             frames.append(b"PUB %b %d\r\n%b\r\n" % (_ACK_INBOX, len(payload), payload))
-        self._ends = np.cumsum([0, *map(len, frames)]).tolist()
-        self._prepared = b"".join(frames)
+        self._sizes = np.array([len(frame) for frame in frames])
+        self._ends = [0, *np.cumsum(self._sizes).tolist()]
+        self._acks = bytearray(b"".join(frames))
         client.subscribe(client.inbox + b".M", _MESSAGES, self._take)
         client.flush()
 
@@ -338,7 +339,12 @@ class Subscriber:
         inbox = self.client.stream_subscribe(self._channel, self._in_flight, _FIRST)
         if len(inbox) != len(_ACK_INBOX):
             raise RuntimeError(f"{inbox!r} is no ack inbox as we know it")
-        self._acks = memoryview(self._prepared.replace(_ACK_INBOX, inbox))
+        data = np.frombuffer(self._acks, np.uint8)
+        for size in np.unique(self._sizes).tolist():
+            # Sequences rise, so those of one size lie together.
+            first, count = int(self._sizes.searchsorted(size)), int((self._sizes == size).sum())
+            rows = data[self._ends[first] : self._ends[first + count]].reshape(count, size)
+            rows[:, 4 : 4 + len(inbox)] = np.frombuffer(inbox, np.uint8)
 
     def _take(self, buffer: bytearray, frames: Frames, begin: int, end: int) -> None:
         first = int(frames[begin, columns.PAYLOAD])
@@ -358,7 +364,7 @@ class Subscriber:
             self.client.write()
         seen = min(self._seen, self._count)
         if not self.client.writing and self._acked < seen:
-            data = self._acks[self._ends[self._acked] : self._ends[seen]]
+            data = memoryview(self._acks)[self._ends[self._acked] : self._ends[seen]]
             self._acked = seen
             self.client.put(data)
 

@@ -103,11 +103,15 @@ def _channel_lines(limits: StoreLimits) -> list[str]:
 
 def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
     """Returns each name with the broader ones, broadest first; names follow the one that is directly broader."""
-    patterns = [name for name in names if "*" in name or ">" in name]
-    broader = {name: [other for other in patterns if other != name and subject_matches(other, name)] for name in names}
+    patterns: list[str] = []
+    broader: dict[str, list[str]] = {}
     narrower: dict[str, list[str]] = {}
     for name in names:
+        # Only what comes before can be broader: `*` would match a `>`.
+        broader[name] = [pattern for pattern in patterns if subject_matches(pattern, name)]
         narrower.setdefault(broader[name][-1] if broader[name] else "", []).append(name)
+        if "*" in name or ">" in name:
+            patterns.append(name)
     found = []
     waiting = narrower.get("", [])[::-1]
     while waiting:

@@ -129,12 +129,16 @@ class _Scanner:
         top: dict[str, Node] = {}
         self.scopes.append(top)
         self._skip_blank_lines()
-        if self._peek() == "{":
+        braces = self._peek() == "{"
+        if braces:
             self.position += 1
         while True:
             self._skip_blank_lines()
             if self._peek() == _END:
                 return top
+            if braces and self._peek() == "}":
+                self.position += 1
+                continue
             self._entry(top, nested=False)
             self._end_of_entry()
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: A frame larger than this gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
+#: How PUB and HPUB begin.
+_PUBLISHES: Final = b"PpHh"
 #: What is collected beyond is written at once.
 _COLLECT: Final = 512 * 1024
 #: Bytes that wait in the transport: above the first those who cause them are slowed down, until the second is reached.
@@ -255,14 +257,16 @@ class Connection(Client, asyncio.BufferedProtocol):
         server, at, frames = self.server, 0, self.server.frames
         options, refused = server.options, False
         while at < end and not self.closed and not self.commands.waiting:
-            rows, at, stop, spans, need = parse_publishes(
-                data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
-            )
+            rows, stop = 0, Stop.OTHER
+            if data[at] in _PUBLISHES:
+                rows, at, stop, spans, need = parse_publishes(
+                    data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
+                )
             if rows:
                 if not self.commands.authorized:
                     self.commands.unauthorized()
                     break
-                if not self.headers and frames[:rows, HEADER_SIZE].any():
+                if not self.headers and (frames[0, HEADER_SIZE] or (rows > 1 and frames[:rows, HEADER_SIZE].any())):
                     # What came before is still good.
                     rows = int(np.argmax(frames[:rows, HEADER_SIZE] > 0))
                     spans = [(route, first, min(last, rows)) for route, first, last in spans if first < rows]

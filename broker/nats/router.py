@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -47,11 +47,16 @@ class Route:
         number: What stands in the tables.
         plain: Subscriptions without queue group.
         queues: Members of each queue group.
+        only: The only receiver, if there is just one without queue group.
     """
 
     number: int
     plain: tuple[Subscription, ...] = ()
     queues: tuple[tuple[Subscription, ...], ...] = ()
+    only: Subscription | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.only = self.plain[0] if len(self.plain) == 1 and not self.queues else None
 
 
 class SubjectTable:
@@ -200,17 +205,23 @@ class Router:
         self, origin: Connection, table: SubjectTable, buffer: Buffer, frames: Frames, spans: list[Span]
     ) -> None:
         """Hands over what a connection published."""
-        counters = origin.counters
-        routes = self._routes
+        routes, rows = self._routes, spans[-1][2]
+        size_of_all = int(frames[0, PAYLOAD_SIZE] if rows == 1 else frames[:rows, PAYLOAD_SIZE].sum())
+        for counters in (origin.counters, self.counters):
+            counters.in_msgs += rows
+            counters.in_bytes += size_of_all
         for number, begin, end in spans:
-            single = end - begin == 1
-            size = int(frames[begin, PAYLOAD_SIZE] if single else frames[begin:end, PAYLOAD_SIZE].sum())
-            counters.in_msgs += end - begin
-            counters.in_bytes += size
-            self.counters.in_msgs += end - begin
-            self.counters.in_bytes += size
+            if end - begin == rows:
+                size = size_of_all
+            else:
+                size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
             if number > 0 and routes is self._routes:
-                self._deliver(origin, routes[number], buffer, frames, begin, end, size)
+                route = routes[number]
+                only = route.only
+                if only is not None and not only.limit and not only.closed and only.client is not origin:
+                    self._hand_over(origin, only, buffer, frames, begin, end, size)
+                else:
+                    self._deliver(origin, route, buffer, frames, begin, end, size)
             else:
                 # Also if a receiver made us forget the routes while this batch is under way.
                 self._publish_unknown(origin, table, buffer, frames, begin, end, size)

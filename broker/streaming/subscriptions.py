@@ -127,8 +127,8 @@ class Subscription:
 
     def forget(self, sequences: list[int]) -> list[int]:
         """Removes sequences from those that are pending. Returns the ones that were."""
-        pending = self.pending
-        done = [sequence for sequence in sequences if pending.pop(sequence, None) is not None]
+        take = self.pending.pop
+        done = [sequence for sequence in sequences if take(sequence, None) is not None]
         if self.counts:
             for sequence in done:
                 self.counts.pop(sequence, None)

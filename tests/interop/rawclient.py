@@ -20,21 +20,39 @@ class RawClient:
     Args:
         port: Port of the broker on loopback.
         client_id: The client's id.
+        cluster: The cluster's id.
+        subjects: What an earlier connection of this client was told: only NATS is connected to again then.
+        receive_buffer: Bytes of the socket's buffer for what comes; the system's default if 0.
     """
 
-    def __init__(self, port: int, client_id: str, cluster: str = "test-cluster") -> None:
+    def __init__(
+        self,
+        port: int,
+        client_id: str,
+        cluster: str = "test-cluster",
+        *,
+        subjects: protocol.ConnectResponse | None = None,
+        receive_buffer: int = 0,
+    ) -> None:
         self.client_id = client_id.encode()
         self.connection_id = b"conn-" + self.client_id
-        self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT)
+        self._socket = socket.socket()
+        if receive_buffer:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._socket.settimeout(_TIMEOUT)
+        self._socket.connect(("127.0.0.1", port))
         self._buffer = b""
         self._sids = 0
+        self._guids = 0
         self._line()  # INFO
         self.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n')
         self.acks = b"_STAN.acks." + self.client_id
         self.inbox = b"_INBOX.raw." + self.client_id
         self.subscribe(self.acks)
         self.subscribe(self.inbox + b".>")
+        if subjects is not None:
+            self.subjects = subjects
+            return
         wanted = store.ConnectRequest(
             client_id=self.client_id, heartbeat_inbox=self.inbox + b".hb", conn_id=self.connection_id, protocol=1
         )
@@ -42,6 +60,7 @@ class RawClient:
             self.request(b"_STAN.discover." + cluster.encode(), wanted.SerializeToString())
         )
         if answer.error:
+            self.close()
             raise ConnectionError(answer.error.decode())
         self.subjects = answer
 
@@ -80,6 +99,45 @@ class RawClient:
                 return words[1], reply, data
             elif words[0] == b"-ERR":
                 raise ConnectionError(b" ".join(words).decode())
+
+    def gather(self, seconds: float) -> list[tuple[bytes, bytes, bytes]]:
+        """Returns the messages that come in some time."""
+        got, deadline = [], time.monotonic() + seconds
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                got.append(self.message())
+        except TimeoutError:
+            pass
+        finally:
+            self._socket.settimeout(_TIMEOUT)
+        return got
+
+    def stored(self, channel: bytes, data: bytes = b"") -> protocol.PubAck:
+        """Publishes one message and waits for what the broker says to it."""
+        self._guids += 1
+        guid = b"%d" % self._guids
+        self.send(self.publication(channel, guid, data))
+        while True:
+            subject, _, payload = self.message()
+            if subject == self.acks and (ack := protocol.PubAck.FromString(payload)).guid == guid:
+                return ack
+
+    def listen(self, channel: bytes, inbox: bytes, **options: int | bytes) -> bytes:
+        """Subscribes to a channel, from the beginning; returns the ack inbox. The inbox is below that of the client."""
+        wanted = store.SubscriptionRequest(client_id=self.client_id, subject=channel, inbox=inbox)
+        fields: dict[str, int | bytes] = {"max_in_flight": 1 << 20, "ack_wait_in_secs": 60, "start_position": 4}
+        for name, value in (fields | options).items():
+            setattr(wanted, name, value)
+        answer = protocol.SubscriptionResponse.FromString(
+            self.request(self.subjects.sub_requests, wanted.SerializeToString())
+        )
+        if answer.error:
+            raise RuntimeError(answer.error.decode())
+        return bytes(answer.ack_inbox)
+
+    def acknowledge(self, ack_inbox: bytes, channel: bytes, sequence: int) -> None:
+        self.publish(ack_inbox, protocol.Ack(subject=channel, sequence=sequence).SerializeToString())
 
     def publication(self, channel: bytes, guid: bytes, data: bytes) -> bytes:
         """The bytes of a publish."""
@@ -174,19 +232,7 @@ def stored(port: int, client_id: str, channel: bytes, timeout: float = 20) -> li
     """Everything that a channel has: sequence and payload, through a subscription from the beginning."""
     with RawClient(port, client_id) as client:
         inbox = client.inbox + b".messages"
-        wanted = store.SubscriptionRequest(
-            client_id=client.client_id,
-            subject=channel,
-            inbox=inbox,
-            max_in_flight=1 << 20,
-            ack_wait_in_secs=60,
-            start_position=4,
-        )
-        answer = protocol.SubscriptionResponse.FromString(
-            client.request(client.subjects.sub_requests, wanted.SerializeToString())
-        )
-        if answer.error:
-            raise RuntimeError(answer.error.decode())
+        client.listen(channel, inbox)
         # The end of it: a message of our own.
         marker = b"the end of it %d" % time.time_ns()
         client.send(client.publication(channel, b"end", marker))

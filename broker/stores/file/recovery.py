@@ -93,7 +93,6 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
     """
     root = options.directory
     try:
-        root.mkdir(parents=True, exist_ok=True)
         store = _look(root)
         if cluster_id is None:
             cluster_id = _cluster_id(store, crc, options)

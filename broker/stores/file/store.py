@@ -12,6 +12,7 @@ from pathlib import Path
 from broker.log import STREAMING
 from broker.stores.file.archive import Archiver
 from broker.stores.file.cache import CacheBudget
+from broker.stores.file.lock import lock_directory, unlock_directory
 from broker.stores.file.messages import FileMessages, Services
 from broker.stores.file.openfiles import OpenFiles
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
@@ -80,6 +81,7 @@ class FileStore:
         self._clients_log: ClientsLog | None = None
         self._deletes, self._clients_end = 0, FILE_HEADER_SIZE
         self._open = False
+        self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
         self._synced = time.monotonic_ns()
 
@@ -87,6 +89,14 @@ class FileStore:
 
     def recover(self) -> Recovered | None:
         """Reads what is there, after the repairs that the original makes; see `Store.recover`."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"mkdir {self._root}: {(error.strerror or '').lower()}") from error
+        try:
+            self._lock = lock_directory(self._root)
+        except OSError as error:
+            raise StorageError(f"open {self._root}: {(error.strerror or '').lower()}") from error
         found = recover_directory(self._options, self._services.crc, self._cluster_id)
         try:
             self._take_clients(found)
@@ -267,6 +277,9 @@ class FileStore:
             except StantoolsError as error:
                 problems.append(error)
         self._services.archiver.wait()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            unlock_directory(lock)
         if problems:
             raise _storage_error(problems[0])
 

@@ -145,8 +145,8 @@ def test_a_node_of_a_cluster_is_answered_clearly() -> None:
     found = answer("-c", file)
     assert found.exit_code == 2
     assert "not available yet: clustering" in found.stderr
-    assert "not available yet: a.conf:5:12: listen of cluster" in found.stderr
-    assert "not available yet: a.conf:7:12: routes of cluster" in found.stderr
+    assert "not available yet: a.conf:5:11: listen of cluster" in found.stderr
+    assert "not available yet: a.conf:7:11: routes of cluster" in found.stderr
 
 
 def test_json_style() -> None:
@@ -273,13 +273,12 @@ def test_zero_in_a_file_is_not_nothing() -> None:
 
 
 def test_every_file_option() -> None:
-    found = options(
-        *["-st", "file", "-dir", "d", "--file_compact_enabled=false", "--file_compact_frag", "1", "--file_compact_interval", "2"],
-        *["--file_compact_min_size", "3KB", "--file_buffer_size", "4", "--file_read_buffer_size", "5", "--file_crc=0"],
-        *["--file_crc_poly", "0x82F63B78", "--file_sync=false", "--file_auto_sync", "-1s", "--file_slice_max_msgs", "6"],
-        *["--file_slice_max_bytes", "7", "--file_slice_max_age", "8s", "--file_slice_archive_script", "s", "--file_fds_limit", "9"],
-        *["--file_parallel_recovery", "10", "--file_truncate_bad_eof"],
-    )
+    argv = """-st file -dir d --file_compact_enabled=false --file_compact_frag 1 --file_compact_interval 2
+        --file_compact_min_size 3KB --file_buffer_size 4 --file_read_buffer_size 5 --file_crc=0
+        --file_crc_poly 0x82F63B78 --file_sync=false --file_auto_sync -1s --file_slice_max_msgs 6
+        --file_slice_max_bytes 7 --file_slice_max_age 8s --file_slice_archive_script s --file_fds_limit 9
+        --file_parallel_recovery 10 --file_truncate_bad_eof"""
+    found = options(*argv.split())
     assert found.file == FileOptions(
         Path("d"), 4, 5, False, 0x82F63B78, False, -SECOND, SliceLimits(6, 7, 8 * SECOND), "s",
         CompactionRules(False, 1, 2, 3072), 9, 10, True,
@@ -424,7 +423,8 @@ def test_monitoring() -> None:
 
 
 def test_logs() -> None:
-    found = options(*["-l", "f", "--log_size_limit", "5", "-T=false", "--logtime_utc", "-s", "-r", "udp://h:1", "-DV", "-SDV"]).logging
+    argv = "-l f --log_size_limit 5 -T=false --logtime_utc -s -r udp://h:1 -DV -SDV"
+    found = options(*argv.split()).logging
     shown = tuple(getattr(found, field.name) for field in fields(found))
     assert shown == ("f", 5, False, True, True, "udp://h:1", True, True, True, True)
 
@@ -436,11 +436,10 @@ def test_any_file(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> N
     assert isinstance(parse(["-c", str(path)], {}), BrokerOptions | Answer)
 
 
-keys = st.sampled_from(
-    ["streaming", "authorization", "users", "permissions", "publish", "tls", "cluster", "limits", "channels", "file"]
-    + ["user", "password", "nkey", "token", "allow", "deny", "allow_responses", "timeout", "port", "listen", "id", "a"]
-    + ["verify", "cert_file", "cipher_suites", "max_age", "mm", "store", "http", "ping_interval", "peers", "foo..bar"]
-)
+KEYS = """streaming authorization users permissions publish tls cluster limits channels file user password nkey token
+    allow deny allow_responses timeout port listen id a verify cert_file cipher_suites max_age mm store http
+    ping_interval peers foo..bar"""
+keys = st.sampled_from(KEYS.split())
 trees = st.recursive(
     st.sampled_from(["5", "-1", "x", '"1s"', "true", "1.5", '"a.b"', '"a:5"', "FILE"]),
     lambda inner: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -17,8 +18,9 @@ from broker.stores.options import EncryptionOptions, FileOptions, StoreLimits
 from stantools.inspection.forecast import forecast
 from stantools.store.directory import open_datastore
 from tests.broker.stores.making import IEEE, block, everything
-from tests.conftest import golden_cases, load_expected
+from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 from tests.inspection import forecast_golden as g
+from tests.mutations import apply_mutation
 
 #: Release 0.23.2, which wrote down what is expected, takes a store without server.dat for empty. Later ones do not.
 LOST_SERVER = ("dmg_server_missing", "dmg_version_only_server")
@@ -197,3 +199,67 @@ def test_messages_and_going_on(case, golden_copy):
     again = opened(path, expected["open_args"]).recover()
     assert again is not None
     assert {name: channel.messages.last for name, (channel, _) in again.channels.items()} == counts
+
+
+def check_mutations(collection, golden, tmp_path, caplog, mutations):
+    """Opens mutated stores in both ways: what is forecast, which was compared with the original, is what happens."""
+    expected = load_expected(collection)
+    caplog.set_level(logging.INFO)
+    for mutation in mutations:
+        for truncate in (False, True):
+            store = tmp_path / "store"
+            shutil.rmtree(store, ignore_errors=True)
+            shutil.copytree(golden / collection / "datastore", store, copy_function=shutil.copyfile)
+            apply_mutation(store, mutation)
+            copy = tmp_path / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(store, copy, copy_function=shutil.copyfile)
+            before = sizes(store)
+            options = g.options_of(expected["open_args"], version="0.25.6", store_name=str(store), workers=1)
+            predicted = forecast(open_datastore(store), options, truncate=truncate, lookups=False)
+            caplog.clear()
+            opening = opened(store, expected["open_args"], truncate=truncate, cluster_id=b"test-cluster")
+            try:
+                recovered = opening.recover()
+            except StorageError as error:
+                assert not predicted.starts
+                assert str(error) == predicted.error
+            else:
+                assert predicted.starts
+                assert (recovered is not None) == predicted.recovered
+                channels = {} if recovered is None else recovered.channels
+                assert {os.fsdecode(name) for name in channels} == {*predicted.channels}
+                for name, (channel, subscriptions) in channels.items():
+                    theirs, ours = predicted.channels[os.fsdecode(name)], channel.messages
+                    assert (ours.first, ours.last, ours.count, ours.bytes) == (
+                        theirs.first_seq,
+                        theirs.last_seq,
+                        theirs.count,
+                        theirs.bytes,
+                    )
+                    assert [(each.state, tuple(each.pending)) for each in subscriptions] == [
+                        (each.state, each.pending) for each in theirs.subscriptions
+                    ]
+                    found = everything(ours)
+                    assert [each.sequence for each in found] == sorted({each.sequence for each in found})
+                    ours.append(block(name, ours.last + 1, [b"new"]))
+                    ours.flush()
+                    assert everything(ours, first=ours.last)[0].data == b"new"
+            changes = changed(before, sizes(store), store, copy)
+            if not predicted.starts:
+                assert changes == g.sizes_json(predicted.files_changed())
+            log = [line for line in records(caplog) if "Error looking up" not in line]
+            assert log == [line for line in predicted.log if not OURS.search(line)]
+            opening.close()
+
+
+@pytest.mark.parametrize("collection", MUTATION_SETS)
+def test_some_mutations(collection, golden, tmp_path, caplog):
+    check_mutations(collection, golden, tmp_path, caplog, load_expected(collection)["mutations"][3::12])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("collection", MUTATION_SETS)
+def test_all_mutations(collection, part, golden, tmp_path, caplog):
+    check_mutations(collection, golden, tmp_path, caplog, load_expected(collection)["mutations"][part::4])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -339,9 +341,28 @@ def test_two_starts_with_truncation(tmp_path):
     assert not (tmp_path / ".truncate.lck").exists()
 
 
+def test_a_directory_that_is_in_use(tmp_path):
+    new_store(tmp_path).close()
+    code = (
+        "import sys; from broker.stores.file import FileStore; from broker.stores.options import FileOptions;"
+        "from pathlib import Path; store = FileStore(FileOptions(Path(sys.argv[1]))); store.recover();"
+        "print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StorageError, match="another broker is using this store"):
+            FileStore(FileOptions(tmp_path)).recover()
+        other.kill()
+    store = FileStore(FileOptions(tmp_path))
+    store.recover()
+    store.close()
+
+
 def test_no_directory_can_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="file/store"):
+    with pytest.raises(StorageError, match=r"^mkdir .*/file/store: not a directory$"):
         FileStore(FileOptions(tmp_path / "file/store")).recover()
 
 
