@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stantools.inspection.forecast.report import quote
+from stantools.format.quoting import quote
 from stantools.store.limits import ChannelLimits
 
 _UNITS = "KMGTPE"

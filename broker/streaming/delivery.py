@@ -86,7 +86,7 @@ class Delivery:
         """Sends what is there for a queue group, a bounded amount. Returns True if there may be more."""
         channel = group.channel
         for _ in range(_TURN):
-            first = group.last_sent + 1
+            first = max(group.last_sent + 1, channel.messages.first)
             if first > channel.visible or not group.members:
                 return False
             if len(group.members) == 1:

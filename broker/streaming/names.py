@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast.report import quote
+from stantools.format.quoting import quote
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.inspection.forecast import report
+from stantools.format.quoting import quote
 from stantools.inspection.forecast.changes import Change
 from stantools.inspection.forecast.logfiles import recover_subs
 from stantools.inspection.forecast.removal import Totals, apply_limits
@@ -97,7 +97,7 @@ def _lexical(files: ChannelFiles) -> list[SliceFiles | Path]:
 
 def _fail(name: str, opened: str, error: str, channel: RecoveredChannel | None) -> RecoveredChannel:
     channel = channel or RecoveredChannel(name, os.fsencode(name))
-    channel.error = f"unable to recover message store for [{name}](file: {report.quote(opened)}): {error}"
+    channel.error = f"unable to recover message store for [{name}](file: {quote(opened)}): {error}"
     return channel
 
 

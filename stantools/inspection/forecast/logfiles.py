@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, Cut, Write
 from stantools.inspection.forecast.slices import Recovery
@@ -58,14 +59,14 @@ def open_clients(recovery: Recovery, path: Path | None) -> tuple[str, list[Chang
         with mapped(path) as buffer:
             error = check_file_version(buffer) or ""
     # What cannot be opened is named without its path.
-    return (f"unable to recover client file {report.quote(CLIENTS_FILE)}: {error}" if error else ""), []
+    return (f"unable to recover client file {quote(CLIENTS_FILE)}: {error}" if error else ""), []
 
 
 def recover_clients(recovery: Recovery, path: Path | None) -> LogOutcome[ClientsState]:
     """Forecasts the recovery of clients.dat."""
     outcome = _recover(recovery, path, CLIENTS_FILE, read_clients, ClientsState())
     if outcome.error:
-        name = report.quote(recovery.full_name(CLIENTS_FILE))
+        name = quote(recovery.full_name(CLIENTS_FILE))
         outcome.error = f"unable to recover client file {name}: {outcome.error}"
     return outcome
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, Delete, Write, by_path
 from stantools.inspection.forecast.channel import RecoveredChannel, recover_channels
@@ -113,7 +114,7 @@ class _Steps:
     def _server_file(self) -> ServerFile:
         """Opens server.dat and clients.dat and reads the former."""
         recovery, store, log = self._recovery, self._store, self.start.forecast.log
-        quoted = report.quote(SERVER_FILE_WHEN_OPENED)
+        quoted = quote(SERVER_FILE_WHEN_OPENED)
         if denied := recovery.denied(SERVER_FILE, store.server):
             raise _FatalError(f"unable to recover server file {quoted}: {denied}")
         if store.server is None:
@@ -129,7 +130,7 @@ class _Steps:
         if error:
             raise _FatalError(error)
         if server.outcome is ServerOutcome.REFUSED:
-            quoted = report.quote(recovery.full_name(SERVER_FILE))
+            quoted = quote(recovery.full_name(SERVER_FILE))
             if server.reported:
                 log.append(report.error(f"Server file {quoted} corrupted: {server.error}"))
                 log.append(report.error("Follow instructions in documentation in order to recover from this"))
@@ -165,5 +166,5 @@ class _Steps:
         info, configured = self.start.forecast.server_info, self._recovery.options.cluster_id
         assert info is not None
         if text(info.cluster_id) != configured:
-            recovered = report.quote(text(info.cluster_id))
-            raise _FatalError(f"cluster ID {report.quote(configured)} does not match recovered value of {recovered}")
+            recovered = quote(text(info.cluster_id))
+            raise _FatalError(f"cluster ID {quote(configured)} does not match recovered value of {recovered}")

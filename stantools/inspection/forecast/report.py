@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE
+from stantools.format.quoting import quote
 from stantools.store.mapping import Buffer
 
 _DUMP_BYTES = 20
@@ -29,18 +30,6 @@ _DUMP_LINES = 500
 
 #: What the server's text for byte 128 becomes for a reader of UTF-8: it writes the bare byte.
 _BARE_BYTE = "\N{REPLACEMENT CHARACTER}"
-
-_ESCAPES = {
-    "\a": r"\a",
-    "\b": r"\b",
-    "\f": r"\f",
-    "\n": r"\n",
-    "\r": r"\r",
-    "\t": r"\t",
-    "\v": r"\v",
-    '"': r"\"",
-    "\\": r"\\",
-}
 
 
 def error(line: str) -> str:
@@ -56,24 +45,6 @@ def warning(line: str) -> str:
 def info(line: str) -> str:
     """Returns a log line of level info."""
     return f"[INF] STREAM: {line}"
-
-
-def quote(name: str) -> str:
-    """Quotes a file or channel name as the server does (`%q`)."""
-    return '"' + "".join(_escape(character) for character in name) + '"'
-
-
-def _escape(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def torn_record(buffer: Buffer, offset: int, *, file: str, store: str, typed: bool, truncate: bool) -> list[str]:

@@ -27,6 +27,7 @@ from stantools.format.layout import (
     MESSAGE_OVERHEAD,
     Stop,
 )
+from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
@@ -196,7 +197,7 @@ class _Step:
         sequence, offset, _, size, _ = INDEX_RECORD.unpack_from(index, end - INDEX_RECORD_SIZE)
         wrong = check_last_message(self.data, sequence, offset, size, crc, since_0_25=options.since_0_25)
         if wrong:
-            name = report.quote(self.recovery.full_name(found.data_file))
+            name = quote(self.recovery.full_name(found.data_file))
             wrong = f"Verification of last message for file {name} failed: {wrong}"
             self.outcome.log.append(report.error(wrong))
             self._rebuild(index, wrong)
@@ -222,7 +223,7 @@ class _Step:
         self.outcome.slice = found
 
     def _rebuild(self, index: Buffer, why: str) -> None:
-        name = report.quote(self.recovery.full_name(self.found.index_file))
+        name = quote(self.recovery.full_name(self.found.index_file))
         self.outcome.log.append(
             report.error(f"Error with index file {name}: {why}. Truncating and recovering from data file")
         )
@@ -275,7 +276,7 @@ class _Step:
             closed = f"write {name}: file already closed"
             if not torn:
                 return closed
-            return f"unable to repair file {report.quote(name)} by truncating at offset {result.end}: {closed}"
+            return f"unable to repair file {quote(name)} by truncating at offset {result.end}: {closed}"
         if result.stop is Stop.ZEROS or repaired:
             found.data_end = result.end
             return ""

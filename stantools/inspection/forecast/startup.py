@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
+from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.model import ChannelForecast
 from stantools.inspection.subscribers import text
@@ -49,7 +50,7 @@ def restore_subscriptions(channel: ChannelForecast) -> Startup:
                 startup.log.append(
                     report.warning(
                         f"Duplicate shadow durable queue consumer (subid={state.id})"
-                        f" for group {report.quote(text(state.q_group))}"
+                        f" for group {quote(text(state.q_group))}"
                     )
                 )
             shadows.add(state.q_group)

@@ -382,6 +382,31 @@ def test_into_an_encrypted_store(start_server: Callable[..., Any], tmp_path: Pat
     on(server, work)
 
 
+@pytest.mark.parametrize("found", [{}, {"state": {"last_seq": 0}}, {"state": {"last_seq": 5}}])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_name_that_a_cluster_kept_of_an_earlier_restore(
+    monkeypatch: pytest.MonkeyPatch, begun: bool, found: dict[str, Any]
+) -> None:
+    removed: list[str] = []
+
+    async def find(*_: Any) -> dict[str, Any]:
+        return found
+
+    async def remove(js: Any, stream: str, subjects: Any) -> None:
+        removed.append(stream)
+
+    monkeypatch.setattr(module, "find_in_time", find)
+    monkeypatch.setattr(module, "remove", remove)
+    looking = module._Restore(None, "ORDERS", {}, {})._look_before(begun=begun)  # type: ignore[arg-type]
+    if begun and found != {"state": {"last_seq": 5}}:
+        asyncio.run(looking)
+        assert removed == ["ORDERS"]
+        return
+    with pytest.raises(RefusedError, match="ORDERS is there already"):
+        asyncio.run(looking)
+    assert not removed
+
+
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_cluster_that_loses_a_server_half_way(tmp_path: Path, victim: int) -> None:
     """Either it goes on, or what it left is removed, and it can be done again."""

@@ -1,0 +1,145 @@
+"""Messages that are encoded already, and taking back what was not promised."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.errors import StoreUnwritableError
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.store.limits import UNLIMITED, SliceLimits
+from stantools.store.retention import Retention
+from stantools.store.slicestate import last_slice
+from stantools.store.slicewriter import SliceWriter
+
+CRC = Crc()
+NAME = b"foo"
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def encoded(first: int, payloads: list[bytes], *, front: bytes = b"") -> tuple[bytes, ...]:
+    """Columns of a block, as `append_encoded` takes them."""
+    sequences = np.arange(first, first + len(payloads), dtype=np.uint64)
+    times = np.arange(first, first + len(payloads), dtype=np.int64) * 1000
+    data, sizes = kernels.encode_messages(NAME, sequences, times, None, payloads, CRC)
+    ends = (sizes + np.int64(8)).cumsum()
+    return front + data, ends - sizes.astype(np.int64) + len(front), sizes, sequences, times
+
+
+batches = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=20), max_size=10)
+
+
+@given(
+    batches,
+    st.builds(SliceLimits, st.sampled_from([0, 3, 7]), st.sampled_from([0, 300, 5000]), st.sampled_from([0, 9000])),
+    st.sampled_from([0, 100, 1 << 20]),
+    st.booleans(),
+    st.integers(0, 5),
+)
+def test_as_if_encoded_here(tmp_path_factory, sizes, limits, buffer_size, flushed, front):
+    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    options = {"sync": False, "buffer_size": buffer_size}
+    with (
+        SliceWriter(one, NAME, CRC, limits, **options) as plain,
+        SliceWriter(two, NAME, CRC, limits, **options) as writer,
+    ):
+        for batch in sizes:
+            payloads = [bytes(size) for size in batch]
+            columns = encoded(writer.last_sequence + 1, payloads, front=bytes(front))
+            plain.append(columns[3], columns[4], None, payloads)
+            writer.append_encoded(*columns)
+            if flushed:
+                writer.flush()
+    assert files(one) == files(two)
+
+
+def test_records_that_do_not_follow_each_other(tmp_path):
+    data, starts, sizes, sequences, times = encoded(1, [b"a", b"bb", b"ccc", b"dddd"])
+    keep = np.array([0, 2, 3])
+    with SliceWriter(tmp_path, NAME, CRC, sync=False) as writer:
+        writer.append_encoded(data, starts[keep], sizes[keep], sequences[keep], times[keep])
+        writer.append_encoded(b"", starts[:0], sizes[:0], sequences[:0], times[:0])
+    state = last_slice(tmp_path, NAME, CRC)
+    assert state is not None
+    assert (state.first_sequence, state.last_sequence, state.count) == (1, 4, 3)
+
+
+def test_blocks_without_headers_are_refused(tmp_path):
+    data, starts, sizes, sequences, times = encoded(1, [b"a", b"b"])
+    with SliceWriter(tmp_path, NAME, CRC, sync=False) as writer:
+        with pytest.raises(ValueError, match="no record header"):
+            writer.append_encoded(data[8:], starts - 8, sizes, sequences, times)
+        with pytest.raises(ValueError, match="no record header"):
+            writer.append_encoded(data, starts + 1, sizes - np.uint32(1), sequences, times)
+        with pytest.raises(ValueError, match="sequences must increase"):
+            writer.append_encoded(data, starts, sizes, sequences[::-1], times)
+    assert files(tmp_path) == {}
+
+
+@given(
+    batches,
+    batches,
+    st.builds(SliceLimits, st.sampled_from([0, 3]), st.sampled_from([0, 300])),
+    st.sampled_from([0, 99, 1 << 20]),
+)
+def test_going_back(tmp_path_factory, kept, taken_back, limits, buffer_size):
+    directory, wanted = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("wanted")
+    after = [[5, 6], [7]]
+    options = {"sync": False, "buffer_size": buffer_size}
+    with SliceWriter(wanted, NAME, CRC, limits, **options) as writer:
+        for batch in (*kept, *after):
+            writer.append_encoded(*encoded(writer.last_sequence + 1, [bytes(size) for size in batch]))
+    with SliceWriter(directory, NAME, CRC, limits, **options) as writer:
+        for batch in kept:
+            writer.append_encoded(*encoded(writer.last_sequence + 1, [bytes(size) for size in batch]))
+        writer.flush()
+        mark, before = writer.mark(), files(directory)
+        for batch in taken_back:
+            writer.append_encoded(*encoded(writer.last_sequence + 1, [bytes(size) for size in batch]))
+        writer.go_back(mark)
+        assert files(directory) == before
+        for batch in after:
+            writer.append_encoded(*encoded(writer.last_sequence + 1, [bytes(size) for size in batch]))
+    assert files(directory) == files(wanted)
+
+
+def test_going_back_may_fail_and_be_tried_again(tmp_path, monkeypatch):
+    with SliceWriter(tmp_path, NAME, CRC, SliceLimits(3, 0), sync=False, buffer_size=0) as writer:
+        writer.append_encoded(*encoded(1, [b"x"] * 2))
+        writer.flush()
+        mark, before = writer.mark(), files(tmp_path)
+        writer.append_encoded(*encoded(3, [b"x"] * 8))
+        writer.flush()
+
+        def fail(*arguments):
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", fail)
+            with pytest.raises(StoreUnwritableError, match="could not be returned"):
+                writer.go_back(mark)
+        writer.go_back(mark)
+        assert files(tmp_path) == before
+
+
+def test_finished_slices_are_consumed(tmp_path):
+    limits = SliceLimits(2, 0)
+    with SliceWriter(tmp_path, NAME, CRC, limits, sync=False) as writer:
+        retention = Retention(writer, UNLIMITED, consume=True)
+        for first in range(1, 20, 3):
+            writer.append_encoded(*encoded(first, [b"x"] * 3))
+            writer.flush()
+            retention.catch_up()
+            assert not writer.finished
+        assert [state.number for state in retention.slices] == [*range(1, 12)]
+        assert retention.count == 21
+        assert retention.removed == 0
