@@ -12,7 +12,6 @@ from broker.config.natsserver import (
     logging_options,
     monitoring_options,
     nats_options,
-    nats_warnings,
     server_problem,
 )
 from broker.config.options import (
@@ -70,7 +69,7 @@ def build(
     else:
         options = replace(
             options,
-            nats_warnings=nats_warnings(options.nats, nats),
+            nats_warnings=tuple(nats.warnings),
             failure=options.failure or server_problem(options.nats),
         )
     if options.connection.tls is not None and options.connection.tls.skip_verify:

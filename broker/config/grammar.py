@@ -14,7 +14,6 @@ Depth, number of included files and their size are bounded.
 from __future__ import annotations
 
 import bisect
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from broker.config.numbers import NumberError, scan_number, shown
 from broker.config.systemerrors import reason
 from broker.config.values import ConfigurationError, Node
 
@@ -35,18 +35,13 @@ _LINE_ENDS: Final = "\r\n"
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 _END: Final = ""
 _DIGITS: Final = frozenset("0123456789")
-_SUFFIX: Final = re.compile(r"([kmgtpe])(b|ib?)?", re.IGNORECASE | re.ASCII)
-_POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _WORD: Final = re.compile(r"[^ \t\r\n,;\]}'\\]*")
 _BARE_KEY: Final = re.compile(r"[^\t\n\v\f\r \x85\xa0=:]*")
 _BARE_INCLUDE: Final = re.compile(r"[^ \t\r\n;}']*")
 _COMMENT: Final = re.compile(r"[^\r\n]*")
 _HEX: Final = re.compile(r"[0-9a-fA-F]{2}")
-_FLOAT_PLACES: Final = re.compile(r"[0-9]+")
-_ADDRESS: Final = re.compile(r"[0-9.:-]*")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
 _BOOLS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_DATE: Final = "dddd-dd-ddTdd:dd:ddZ"
 
 
 def parse(text: str, source: str = "", *, directory: Path | None = None, environ: Mapping[str, str]) -> dict[str, Node]:
@@ -161,7 +156,7 @@ class _Scanner:
                 if character == "}":
                     break
                 if character == _END or character not in "\r\n,;":
-                    found_instead = f"but got {_shown(character)} instead."
+                    found_instead = f"but got {shown(character)} instead."
                     raise self._error(f'Expected a map value terminator "," or a map terminator "}}", {found_instead}')
                 self.position += 1
         self.position += 1
@@ -222,7 +217,7 @@ class _Scanner:
             return
         character = self._peek()
         if character != _END and character not in "\r\n,;}":
-            found_instead = f"but got {_shown(character)} instead."
+            found_instead = f"but got {shown(character)} instead."
             raise self._error(f"Expected a top-level value to end with a new line, comment or EOF, {found_instead}")
         self.position += 1
 
@@ -249,12 +244,7 @@ class _Scanner:
         if character == "(":
             return self._block()
         if character == "-":
-            self.position += 1
-            if self._peek() not in _DIGITS:
-                found_instead = _shown(self._peek())
-                self.position += 1
-                raise self._error(f"Expected a digit but got {found_instead}.")
-            return self._number(self.position - 1)
+            return self._number(self.position)
         if character in _DIGITS:
             return self._number(self.position)
         if character == ".":
@@ -297,7 +287,7 @@ class _Scanner:
 
     def _no_end_of_array(self, character: str) -> ConfigurationError:
         return self._error(
-            f'Expected an array value terminator "," or an array terminator "]", but got {_shown(character)} instead.'
+            f'Expected an array value terminator "," or an array terminator "]", but got {shown(character)} instead.'
         )
 
     def _double_quoted(self) -> str:
@@ -341,7 +331,7 @@ class _Scanner:
             return bytes((int(digits.group(), 16),)).decode("utf-8", "surrogateescape")
         if character == _END or character not in _ESCAPES:
             raise self._error(
-                f"Invalid escape character {_shown(character)}. Only the following escape characters are allowed: "
+                f"Invalid escape character {shown(character)}. Only the following escape characters are allowed: "
                 '\\xXX, \\t, \\n, \\r, \\", \\\\.'
             )
         self.position += 1
@@ -361,72 +351,13 @@ class _Scanner:
 
     def _number(self, begin: int) -> int | float | str | datetime:
         """Reads what begins with a digit, or with `-` and one."""
-        digits = _FLOAT_PLACES.match(self.text, self.position)
-        self.position = digits.end() if digits else self.position
-        character = self._peek()
-        negative = self.text[begin] == "-"
-        if character == ".":
-            return self._float(begin)
-        if character == "-" and not negative:
-            if self.position - begin != 4:
-                self.position += 1
-                raise self._error("All ISO8601 dates must be in full Zulu form.")
-            return self._date(begin)
-        suffix = _SUFFIX.match(self.text, self.position)
-        if suffix:
-            number = self._integer(begin)
-            self.position = suffix.end()
-            following = self._peek()
-            if following == _END or following in _SPACE or following in ",;}])" or following in _DIGITS:
-                power = _POWERS[suffix.group(1).lower()]
-                number *= (1024 if suffix.group(2) else 1000) ** power
-                return self._in_range(number, begin)
-        elif character == _END or character in " \t\r\n,;}" or negative:
-            return self._in_range(self._integer(begin), begin)
-        # Digits and something else: a word, of which the first other character is part whatever it is.
-        self.position += 1
-        return self.text[begin : self.position] + self._word()
-
-    def _float(self, begin: int) -> float | str:
-        self.position += 1
-        if self._peek() not in _DIGITS:
-            raise self._error(f"Floats must have a digit after the '.', but got {_shown(self._peek())} instead.")
-        places = _FLOAT_PLACES.match(self.text, self.position)
-        self.position = places.end() if places else self.position
-        if self._peek() == ".":
-            address = _ADDRESS.match(self.text, self.position)
-            self.position = address.end() if address else self.position
-            return self.text[begin : self.position]
-        number = float(self.text[begin : self.position])
-        if math.isinf(number):
-            raise ConfigurationError(f"float '{self.text[begin : self.position]}' is out of the range")
-        return number
-
-    def _date(self, begin: int) -> datetime:
-        for offset, expected in enumerate(_DATE[4:], 4):
-            character = self.text[begin + offset : begin + offset + 1]
-            self.position = begin + offset + 1
-            if expected == "d":
-                if character not in _DIGITS:
-                    raise self._error(f"Expected digit in ISO8601 datetime, but found {_shown(character)} instead.")
-            elif character != expected:
-                raise self._error(f"Expected '{expected}' in ISO8601 datetime, but found {_shown(character)} instead.")
-        written = self.text[begin : self.position]
         try:
-            return datetime.fromisoformat(written)
-        except ValueError:
-            raise ConfigurationError(f"expected Zulu formatted DateTime, but got '{written}'") from None
-
-    def _integer(self, begin: int) -> int:
-        written = self.text[begin : self.position]
-        if len(written) > 30 and len(written.lstrip("-0")) > 20:
-            raise ConfigurationError(f"integer '{written[:40]}' is out of the range")
-        return self._in_range(int(written.lstrip("-0")[:20] or "0") * (-1 if written[0] == "-" else 1), begin)
-
-    def _in_range(self, number: int, begin: int) -> int:
-        if not -(1 << 63) <= number < 1 << 63:
-            raise ConfigurationError(f"integer '{self.text[begin : self.position]}' is out of the range")
-        return number
+            value, self.position = scan_number(self.text, begin)
+        except NumberError as problem:
+            self.position = problem.position
+            raise self._error(problem.text) from None
+        # Digits and something else are a word, of which the first other character is part whatever it is.
+        return self.text[begin : self.position] + self._word() if value is None else value
 
     # Variables and includes
 
@@ -527,8 +458,3 @@ class _Scanner:
 
 
 _VARIABLE: Final = "value"
-
-
-def _shown(character: str) -> str:
-    """Shows a character in an error text; the end of the text as a blank."""
-    return "'\\n'" if character == "\n" else f"'{character or ' '}'"

@@ -15,7 +15,6 @@ from broker.nats.options import Authorization, NatsOptions, TLSOptions
 from stantools.store.limits import format_duration
 
 _SECOND: Final = 1e9
-_BCRYPT: Final = ("$2a$", "$2b$", "$2x$", "$2y$")
 #: Options that switch TLS on, and the settings that they change.
 _TLS_FLAGS: Final = frozenset(f"nats.tls{each}" for each in ("", ".verify", ".cert", ".key", ".ca")) | frozenset(
     ("tls.client_cert", "tls.client_key", "tls.client_ca")
@@ -123,16 +122,6 @@ def logging_options(settings: Settings) -> LoggingOptions:
         streaming_debug=settings.switch("stan_debug"),
         streaming_trace=settings.switch("stan_trace"),
     )
-
-
-def nats_warnings(options: NatsOptions, file: NatsFile) -> tuple[str, ...]:
-    """Returns what the log says about the configuration at the start."""
-    found = list(file.warnings)
-    who = options.authorization
-    passwords = (who.password, who.token, *(user.password for user in who.users))
-    if any(password and not password.startswith(_BCRYPT) for password in passwords):
-        found.append("Plaintext passwords detected, use nkeys or bcrypt")
-    return tuple(found)
 
 
 def server_problem(options: NatsOptions) -> str:

@@ -11,7 +11,6 @@ from broker.config.natsserver import (
     logging_options,
     monitoring_options,
     nats_options,
-    nats_warnings,
     server_problem,
     tls_options,
 )
@@ -101,7 +100,7 @@ def _compare(old: BrokerOptions, found: Configured, tls: TLSOptions | None) -> R
     ):
         if before != after:
             lines.append(f"Reloaded: {label} = {_shown(after)}")
-    warnings = nats_warnings(nats, found.nats)
+    warnings = tuple(found.nats.warnings)
     options = replace(
         old,
         nats=nats,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from stantools.errors import UsageError
 
@@ -12,9 +15,11 @@ class ConfigurationError(UsageError):
     """A file or an option is wrong. The text is for stderr, as the original has it, without a prefix."""
 
 
-#: What a value can be. Integers fit into 64 bits.
-Value = "str | bool | int | float | datetime | list[Node] | dict[str, Node]"
-#: The same without positions.
+MAX_SHOWN: Final = 500
+MAX_PIECES: Final = 1000
+MAX_SHOWN_DEPTH: Final = 20
+
+#: A value without positions.
 Plain = str | bool | int | float | datetime | list["Plain"] | dict[str, "Plain"]
 
 
@@ -77,22 +82,38 @@ def go_type(value: object) -> str:
 
 
 def text(value: object) -> str:
-    """Prints a value as it appears in error texts: `true`, `5`, `[a b]`, `map[a:1 b:2]`."""
+    """Prints a value as it appears in error texts: `true`, `5`, `[a b]`, `map[a:1 b:2]`; cut if it is long."""
+    shown = "".join(itertools.islice(_pieces(value, 0), MAX_PIECES))
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
+
+
+def _pieces(value: object, depth: int) -> Iterator[str]:
+    # Variables can make a tree that is much larger and deeper than its text.
     match value:
         case Node():
-            return text(value.value)
+            yield from _pieces(value.value, depth)
+        case list() | dict() if depth > MAX_SHOWN_DEPTH:
+            yield "..."
         case bool():
-            return "true" if value else "false"
+            yield "true" if value else "false"
         case float():
-            return _float(value)
+            yield _float(value)
         case list():
-            return f"[{' '.join(text(each) for each in value)}]"
+            yield "["
+            for number, each in enumerate(value):
+                yield " " if number else ""
+                yield from _pieces(each, depth + 1)
+            yield "]"
         case dict():
-            return f"map[{' '.join(f'{key}:{text(value[key])}' for key in sorted(value))}]"
+            yield "map["
+            for number, key in enumerate(sorted(value)):
+                yield f"{' ' if number else ''}{key}:"
+                yield from _pieces(value[key], depth + 1)
+            yield "]"
         case datetime():
-            return value.strftime("%Y-%m-%d %H:%M:%S +0000 UTC")
+            yield value.strftime("%Y-%m-%d %H:%M:%S +0000 UTC")
         case _:
-            return str(value)
+            yield str(value)
 
 
 def quoted(value: str) -> str:

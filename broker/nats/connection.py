@@ -275,7 +275,8 @@ class Connection(Client, asyncio.BufferedProtocol):
                     tracing.publishes(self, data, frames, rows)
                 if self.commands.pedantic or self.commands.verbose:
                     self.commands.before_publishes(data, frames, rows)
-                server.router.publish(self, self.table, data, frames, spans)
+                if spans:
+                    server.router.publish(self, self.table, data, frames, spans)
                 if refused:
                     self.commands.malformed(_NO_HEADERS)
                     break

@@ -16,7 +16,7 @@ from stantools.errors import UsageError
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
 def command(words: tuple[str, ...]) -> int:
-    """Run the reference broker: clients of NATS Streaming connect to it unchanged.
+    r"""Run the reference broker: clients of NATS Streaming connect to it unchanged.
 
     It takes the options of the original server, as `stan-broker` does; `stantools broker --help` lists them:
 
@@ -26,5 +26,6 @@ def command(words: tuple[str, ...]) -> int:
     try:
         from broker.cli import main
     except ImportError as error:
-        raise UsageError(f"the broker cannot run: {error}", "install the extra: pip install 'stantools[broker]'") from error
+        remedy = "install the extra: pip install 'stantools[broker]'"
+        raise UsageError(f"the broker cannot run: {error}", remedy) from error
     return main(list(words))

@@ -108,8 +108,11 @@ class Watch:
         ack = self.client.stored(self.channel, b"I am fine")
         assert not ack.error, f"{ack.error!r} after {what!r}"
         assert time.monotonic() - before < within, f"an ack took long after {what!r}"
-        said = broker.said(self._read)
-        self._read += len(said.encode())
+        with broker.log.open("rb") as file:
+            file.seek(self._read)
+            added = file.read()
+        self._read += len(added)
+        said = added.decode("utf-8", "replace")
         for sign in BAD_SIGNS:
             assert sign not in said, f"after {what!r}:\n{said[max(said.index(sign) - 500, 0) :][:3000]}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import StoreUnwritableError
@@ -45,6 +45,7 @@ batches = st.lists(st.lists(st.integers(0, 200), min_size=1, max_size=20), max_s
     st.booleans(),
     st.integers(0, 5),
 )
+@settings(max_examples=60, deadline=None)
 def test_as_if_encoded_here(tmp_path_factory, sizes, limits, buffer_size, flushed, front):
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     options = {"sync": False, "buffer_size": buffer_size}
@@ -91,6 +92,7 @@ def test_blocks_without_headers_are_refused(tmp_path):
     st.builds(SliceLimits, st.sampled_from([0, 3]), st.sampled_from([0, 300])),
     st.sampled_from([0, 99, 1 << 20]),
 )
+@settings(max_examples=60, deadline=None)
 def test_going_back(tmp_path_factory, kept, taken_back, limits, buffer_size):
     directory, wanted = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("wanted")
     after = [[5, 6], [7]]

@@ -228,6 +228,13 @@ def test_names_of_types() -> None:
     assert quoted('a"\\\n\x01\N{SNOWMAN}\udcff') == '"a\\"\\\\\\n\\x01\N{SNOWMAN}\\xff"'
 
 
+def test_a_tree_that_is_larger_than_its_text() -> None:
+    lines = ["v0: [x, {y: z}]", *(f"v{n}: [$v{n - 1}, $v{n - 1}]" for n in range(1, 1500))]
+    nodes = parse("\n".join(lines), environ={})
+    assert len(text(nodes["v1499"])) < 1000
+    assert len(text(nodes["v15"])) < 1000
+
+
 # Round trip: what is written in the grammar is read again.
 
 words = st.text(string.ascii_letters + "_", min_size=1, max_size=8)

@@ -147,8 +147,8 @@ def test_tls(certificates: Path) -> None:
     assert problem(f"{swapped} }}").startswith("F:1:0: error parsing X509 certificate/key pair: tls: ")
 
 
-UNAVAILABLE = """gateway { name: x }; leafnodes { port: 5 }; websocket { port: 5 }; mqtt { port: 5 }; jetstream: enabled;
-    accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true; resolver: MEMORY;
+UNAVAILABLE = """gateway { name: x }; leafnodes { port: 5 }; websocket { port: 5 }; mqtt { port: 5 };
+    jetstream: enabled; accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true; resolver: MEMORY;
     cluster { port: 5 }; system_account: x; authorization { users: [{user: a, clients: [mqtt]}] }"""
 
 

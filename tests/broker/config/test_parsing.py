@@ -195,7 +195,6 @@ def test_locked_down_accounts() -> None:
     assert app.permissions.publish.allow == (b"_STAN.discover.orders", b"_STAN.pub.orders.>", b"_INBOX.>")
     assert broker.permissions.subscribe.allow == (b"_STAN.>",)
     assert (found.connection.user, found.connection.password) == ("broker", "b_pw")
-    assert "Plaintext passwords detected, use nkeys or bcrypt" in found.nats_warnings
 
 
 def test_external_server_with_tls() -> None:
