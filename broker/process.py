@@ -130,7 +130,7 @@ class _Process:
             stack.push_async_callback(external.close)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file)
-            for line in options.warnings:
+            for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
                 nats, cluster_id, partitions=options.streaming.partitioning, credentials=self._credentials()
@@ -149,6 +149,8 @@ class _Process:
         STREAMING.info("Starting nats-streaming-server[%s] version %s", cluster_id, VERSION)
         STREAMING.info("Go version: none, this is the reference broker on Python %s", platform.python_version())
         STREAMING.info("Git commit: [not set]")
+        for line in self._options.warnings:
+            STREAMING.warning("%s", line)
 
     def _credentials(self) -> Credentials | None:
         """Returns who the streaming server is to its own NATS server; None for whoever is configured there."""
@@ -237,7 +239,9 @@ class _Process:
             if self._nats is not None:
                 self._nats.reload(reloaded.options.nats)
             self._log_files.apply(reloaded.options.logging)
-        except (ReloadProblem, nats_reload.ReloadError, TLSError) as error:
+        except ReloadProblem as problem:
+            STREAMING.error("%s", problem.line)
+        except (nats_reload.ReloadError, TLSError) as error:
             STREAMING.error("Reload: %s", error)
         except ConfigurationError as error:
             STREAMING.error("Reload: %s", error.message)
@@ -245,6 +249,8 @@ class _Process:
             self._options = reloaded.options
             for line in reloaded.warnings:
                 NATS.warning("%s", line)
+            for line in reloaded.lines:
+                NATS.info("%s", line)
 
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:

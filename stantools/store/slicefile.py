@@ -94,6 +94,10 @@ class SliceFile:
             StoreUnwritableError: The files are not as they were left.
             OSError: They cannot be opened.
         """
+        for path in (directory / f"msgs.{number}.dat", directory / f"msgs.{number}.idx"):
+            # An empty file in its place would keep a server from starting (weakness W15).
+            if not path.exists():
+                raise StoreUnwritableError(f"{path}: is gone", _REMEDY)
         file = cls(directory, number)
         wanted = (file._data, file.data_path, data_size), (file._index, file.index_path, index_size(count))
         for descriptor, path, size in wanted:

@@ -141,8 +141,8 @@ def test_reload(tmp_path: Path) -> None:
     found = reload(
         tmp_path,
         "streaming { id: a, sd: false }",
-        "debug: true, logtime: false, log_file: x, pid_file: p, authorization { user: a, password: b }, host: 127.0.0.1, prof_port: 5"
-        "\nstreaming { id: b, sd: true, mm: 7 }",
+        "prof_port: 5, debug: true, logtime: false, log_file: x, pid_file: p, authorization { user: a, password: b }"
+        "\nhost: 127.0.0.1\nstreaming { id: b, sd: true, mm: 7 }",
         "-V",
     )
     assert found.options.nats.debug and found.options.nats.trace
@@ -151,7 +151,7 @@ def test_reload(tmp_path: Path) -> None:
     assert (found.options.nats.host, found.options.streaming.cluster_id) == ("0.0.0.0", b"a")
     assert found.options.logging.nats_debug and not found.options.logging.streaming_debug
     assert found.lines == ("Reloaded: logtime = false", "Reloaded: log_file = x", "Reloaded: pid_file = p")
-    assert found.warnings == (f"{tmp_path}/a.conf:1:116: prof_port has no effect in this server",)
+    assert found.warnings == (f"{tmp_path}/a.conf:1:0: prof_port has no effect in this server",)
 
 
 def test_what_cannot_be_reloaded(tmp_path: Path) -> None:

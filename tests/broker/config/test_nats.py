@@ -148,8 +148,8 @@ def test_tls(certificates: Path) -> None:
 
 
 UNAVAILABLE = """gateway { name: x }; leafnodes { port: 5 }; websocket { port: 5 }; mqtt { port: 5 };
-    jetstream: enabled; accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true; resolver: MEMORY;
-    cluster { port: 5 }; system_account: x; authorization { users: [{user: a, clients: [mqtt]}] }"""
+    jetstream: enabled; accounts { A {} }; operator: x; mappings { a: b }; ocsp: true; allow_non_tls: true;
+    resolver: MEMORY; cluster { port: 5 }; system_account: x; authorization { users: [{user: a, clients: [mqtt]}] }"""
 
 
 @pytest.mark.parametrize("source", UNAVAILABLE.split(";"))

@@ -14,7 +14,7 @@ import pytest
 from broker.nats import views
 from broker.nats.options import Authorization, User
 from tests import servers
-from tests.broker.nats.serving import Raw, eventually, serving
+from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
 
 CONNECT = b'CONNECT {"user":"u","pass":"p","verbose":false,"name":"nm","lang":"py","version":"1"}\r\n'
 SAID = CONNECT + b"SUB foo 1\r\nSUB bar.* q 2\r\nUNSUB 1 5\r\nPUB foo 3\r\nabc\r\n"
@@ -120,6 +120,9 @@ def test_nats_server_says_the_same(tmp_path: Path, version: str) -> None:
 
         async def scenario() -> dict[str, Any]:
             client = await _use(real.port)
+            async with asyncio.timeout(PATIENCE):
+                while "nm" not in str(await asyncio.to_thread(ask, "connz?state=closed")):
+                    await asyncio.sleep(0.02)
             found = {"varz": await asyncio.to_thread(ask, "varz")}
             for name, query in PATHS:
                 path = f"{name}?" + "&".join(f"{key}={value}" for key, value in query.items())
