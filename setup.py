@@ -7,6 +7,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 MODULES = [
+    "broker.stores.file._native",
     "broker.streaming.hot._native",
     "broker.wire._native",
     "stantools.format._native",

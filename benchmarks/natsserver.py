@@ -28,21 +28,22 @@ class Server:
     Attributes:
         url: Where clients connect.
         version: Its version.
+        pid: Its process.
     """
 
     def __init__(self, embedded: EmbeddedServer, pid: int) -> None:
         self.url = embedded.url
         self.version = embedded.version
-        self._pid = pid
+        self.pid = pid
 
     def processor(self) -> float:
         """The processor time that it has used so far, in seconds."""
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICK
 
     def memory(self) -> float:
         """The most memory that it has had, in MiB."""
-        for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
         raise RuntimeError("the kernel does not tell")
@@ -59,16 +60,17 @@ class Server:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Server]:
-    """Starts the newest server that there is; it runs as long as the `with` block.
+def running(directory: Path, version: str = servers.NEWEST) -> Iterator[Server]:
+    """Starts a server of a version, or another one if that is not here; it runs as long as the `with` block.
 
     Args:
         directory: For its streams.
+        version: The version.
     """
-    newest = servers.binary(servers.NEWEST)
+    wanted = servers.binary(version)
     note = directory.with_suffix(".pid")
     embedded = EmbeddedServer(
-        directory, binary=newest if newest.exists() else find_server(), config={"pid_file": str(note)}
+        directory, binary=wanted if wanted.exists() else find_server(), config={"pid_file": str(note)}
     )
     with embedded:
         yield Server(embedded, int(note.read_text()))

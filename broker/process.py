@@ -27,12 +27,14 @@ from broker.nats.server import ListenError, NatsServer
 from broker.nats.tls import TLSError
 from broker.stores import open_store
 from broker.stores.interface import StorageError
+from broker.streaming.ids import new_id
 from broker.streaming.server import VERSION, StreamingServer
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
     from broker.config.options import BrokerOptions
     from broker.stores.interface import Store
+    from broker.streaming.ports import Bus
 
 EXIT_FAILURE: Final = 1
 EXIT_TERMINATED: Final = 143
@@ -78,7 +80,9 @@ class _Process:
         self._options = options
         self._argv = argv
         self._log_files = log_files
+        self._server_id = new_id()
         self._nats: NatsServer | None = None
+        self._monitoring_urls: tuple[str, ...] = ()
         self._ended: asyncio.Future[int]
         self._leaving: asyncio.Task[None] | None = None
 
@@ -123,8 +127,7 @@ class _Process:
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         if options.connection.urls:
             external = ExternalBus(options.connection, cluster_id, partitions=options.streaming.partitioning)
-            server = StreamingServer(options.streaming, store, external, SystemClock(), driver)
-            driver.server = server
+            server = self._streaming(store, external, driver)
             await self._monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
@@ -135,8 +138,7 @@ class _Process:
             bus = EmbeddedBus(
                 nats, cluster_id, partitions=options.streaming.partitioning, credentials=self._credentials()
             )
-            server = StreamingServer(options.streaming, store, bus, SystemClock(), driver)
-            driver.server = server
+            server = self._streaming(store, bus, driver)
             stack.push_async_callback(nats.stop)
             await nats.start(before_listening=lambda: self._monitor(nats, server, stack))
             self._leave_traces(nats, stack)
@@ -144,9 +146,16 @@ class _Process:
         await self._ready(server)
         self._banner(store)
 
+    def _streaming(self, store: Store, bus: Bus, driver: LoopDriver) -> StreamingServer:
+        clock = SystemClock()
+        server = StreamingServer(self._options.streaming, store, bus, clock, driver, server_id=self._server_id)
+        driver.server = server
+        return server
+
     def _introduce(self) -> None:
         cluster_id = self._options.streaming.cluster_id.decode(errors="replace")
         STREAMING.info("Starting nats-streaming-server[%s] version %s", cluster_id, VERSION)
+        STREAMING.info("ServerID: %s", self._server_id)
         STREAMING.info("Go version: none, this is the reference broker on Python %s", platform.python_version())
         STREAMING.info("Git commit: [not set]")
         for line in self._options.warnings:
@@ -177,6 +186,8 @@ class _Process:
         except MonitoringError as error:
             raise _FatalError(str(error)) from error
         stack.push_async_callback(monitoring.stop)
+        scheme = "https" if options.https else "http"
+        self._monitoring_urls = (f"{scheme}://{_reachable(options.host)}:{monitoring.port}",)
 
     def _leave_traces(self, nats: NatsServer, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files that tell others about this process."""
@@ -187,8 +198,8 @@ class _Process:
             except ConfigurationError as error:
                 raise _FatalError(error.message) from error
         if options.ports_file_dir:
-            host = "127.0.0.1" if nats.host in ("0.0.0.0", "::", "") else nats.host
-            stack.callback(PortsFile(options.ports_file_dir, [f"nats://{host}:{nats.port}"]).remove)
+            urls = [f"nats://{_reachable(nats.host)}:{nats.port}"]
+            stack.callback(PortsFile(options.ports_file_dir, urls, self._monitoring_urls).remove)
 
     async def _ready(self, server: StreamingServer) -> None:
         """Starts the streaming server and waits until clients can connect."""
@@ -251,6 +262,11 @@ class _Process:
                 NATS.warning("%s", line)
             for line in reloaded.lines:
                 NATS.info("%s", line)
+
+
+def _reachable(host: str) -> str:
+    """Returns the host of a URL for an address that is listened on."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
 
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:

@@ -68,7 +68,8 @@ def apply(server: NatsServer, options: NatsOptions) -> list[str]:
     if options.tls is not None:
         tls.server_context(options.tls)
     lines = [
-        f"Reloaded: {shown} = {_shown(name, getattr(options, name))}"
+        # The original has it like this.
+        f"{'Reload' if name == 'client_advertise' else 'Reloaded'}: {shown} = {_shown(name, getattr(options, name))}"
         for name, shown in _CHANGING.items()
         if getattr(before, name) != getattr(options, name)
     ]

@@ -85,6 +85,7 @@ class NatsServer:
         self.frames = frame_table(_ROWS)
         self.tracing = options.trace
         self.lame = False
+        self._stopped = False
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
         self._cid = 0
@@ -228,7 +229,10 @@ class NatsServer:
         return None
 
     async def stop(self) -> None:
-        """Ends all connections and listens no more."""
+        """Ends all connections and listens no more. Once more does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
         NATS.info("Initiating Shutdown...")
         self._keepalive.stop()
         self.stop_listening()

@@ -35,15 +35,19 @@ class MemoryMessages:
 
     def append(self, records: Records) -> None:
         """Adds messages; see `MessageStore.append`."""
-        if not len(records.sizes):
+        count = len(records.sizes)
+        if not count:
             return
-        if int(records.sequences[0]) != self.last + 1 and self.last:
-            raise StorageError(f"sequence {int(records.sequences[0])} does not follow {self.last}")
+        first = int(records.sequences[0])
+        if first != self.last + 1 and self.last:
+            raise StorageError(f"sequence {first} does not follow {self.last}")
+        if int(records.sequences[-1]) != first + count - 1:
+            raise StorageError(f"sequences are missing behind {first}")
         self.bytes += self._list.append(records)
-        self.count += len(records.sizes)
+        self.count += count
         self.last = self._list.last
-        if not self.first or self.count == len(records.sizes):
-            self.first = self._list.first
+        if self.count == count:
+            self.first = first
 
     def flush(self) -> None:
         """Enforces the limits."""

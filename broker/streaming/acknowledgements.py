@@ -9,7 +9,7 @@ from broker.streaming.control import is_control
 from broker.streaming.delivery import store_acked
 from broker.streaming.hot.kernels import read_acks
 from broker.streaming.names import text
-from broker.streaming.requests import requests
+from broker.streaming.requests import decode, requests
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 
@@ -83,7 +83,7 @@ class Acknowledgements:
     def _odd(self, subscription: Subscription, payload: bytes) -> None:
         """Takes an acknowledgement that the kernel left alone."""
         try:
-            ack = gogo.decode(protocol.Ack, payload)
+            ack = decode(protocol.Ack, payload)
         except gogo.DecodeError as error:
             if not is_control(payload):
                 log.STREAMING.error("Unable to unmarshal Ack: %s", error)

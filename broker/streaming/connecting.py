@@ -12,6 +12,7 @@ from broker.streaming import errors
 from broker.streaming.errors import text_of
 from broker.streaming.names import text, valid_client_id
 from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.requests import decode
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -59,7 +60,7 @@ class Connecting:
         """Takes a request from the discovery subject."""
         failure: gogo.DecodeError | None = None
         try:
-            message = gogo.decode(pb.ConnectRequest, request.payload)
+            message = decode(pb.ConnectRequest, request.payload)
         except gogo.DecodeError as error:
             failure = error
             message = pb.ConnectRequest()

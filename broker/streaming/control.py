@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.streaming.requests import decode
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 
@@ -9,7 +10,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 def is_control(payload: bytes) -> bool:
     """Tells whether a payload, which is not what was expected, is a control message: these are dropped silently."""
     try:
-        gogo.decode(protocol.CtrlMsg, payload)
+        decode(protocol.CtrlMsg, payload)
     except gogo.DecodeError:
         return False
     return True

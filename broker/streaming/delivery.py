@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker import log
@@ -30,7 +30,7 @@ class Sender:
         self._statistics = context.statistics
 
     def send(
-        self, subscription: Subscription, block: Payloads, begin: int, end: int, sequences: list[int], verb: str
+        self, subscription: Subscription, block: Payloads, begin: int, end: int, sequences: Sequence[int], verb: str
     ) -> bool:
         """Sends rows of a block, whose sequences are given. Returns whether it worked."""
         if log.STREAMING.isEnabledFor(log.TRACE):
@@ -107,7 +107,7 @@ class Delivery:
         return True
 
     def _send(self, subscription: Subscription, block: Records, begin: int, end: int) -> bool:
-        sequences: list[int] = block.sequences[begin:end].tolist()
+        sequences = _sequences(block, begin, end)
         if not self._sender.send(subscription, block, begin, end, sequences, "Delivering"):
             return False
         deadline = self._clock.monotonic() + subscription.ack_wait
@@ -115,7 +115,7 @@ class Delivery:
         self._sent(subscription, sequences)
         return True
 
-    def _sent(self, subscription: Subscription, sequences: list[int]) -> None:
+    def _sent(self, subscription: Subscription, sequences: Sequence[int]) -> None:
         """Takes note of what was sent and is pending now (section 14, rules 4 and 5)."""
         subscription.last_sent = max(subscription.last_sent, sequences[-1])
         store_sent(subscription, sequences)
@@ -177,7 +177,16 @@ class Delivery:
         return complete
 
 
-def store_sent(subscription: Subscription, sequences: list[int]) -> None:
+def _sequences(block: Records, begin: int, end: int) -> Sequence[int]:
+    """Returns the sequences of some rows, at least one: mostly there are no gaps."""
+    first, last = int(block.sequences[begin]), int(block.sequences[end - 1])
+    if last - first == end - begin - 1:
+        return range(first, last + 1)
+    gaps: list[int] = block.sequences[begin:end].tolist()
+    return gaps
+
+
+def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:
     """Records that messages are pending. If that fails, a restart may deliver them again without the flag."""
     try:
         subscription.channel.store.sent(subscription.id, sequences)
@@ -192,7 +201,7 @@ def store_sent(subscription: Subscription, sequences: list[int]) -> None:
         )
 
 
-def store_acked(subscription: Subscription, sequences: list[int]) -> None:
+def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
     """Records that messages are not pending any more. If that fails, a restart may deliver them again."""
     try:
         subscription.channel.store.acked(subscription.id, sequences)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.streaming.names import text
 from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.requests import decode
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
@@ -37,7 +38,7 @@ def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed
             alone()
             return
         try:
-            response = gogo.decode(protocol.ConnectResponse, answer.payload)
+            response = decode(protocol.ConnectResponse, answer.payload)
         except gogo.DecodeError as error:
             failed(f"unmarshall error while detecting another server instance: {error}")
             return

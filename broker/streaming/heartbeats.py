@@ -10,6 +10,7 @@ from broker import log
 from broker.streaming import errors
 from broker.streaming.names import text
 from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.requests import decode
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 
@@ -52,7 +53,7 @@ class Heartbeats:
         if not request.payload:
             return
         try:
-            ping = gogo.decode(protocol.Ping, request.payload)
+            ping = decode(protocol.Ping, request.payload)
         except gogo.DecodeError:
             return
         client = self._clients.by_connection(ping.conn_id)

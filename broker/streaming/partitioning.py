@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from broker import log
 from broker.streaming.names import partition_subject, quoted, text, valid_channel
 from broker.streaming.ports import Role
-from broker.streaming.requests import Request, one_by_one
+from broker.streaming.requests import Request, decode, one_by_one
 from broker.wire.subjects import matches
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -147,7 +147,7 @@ class Partitions:
 
     def _foreign(self, request: Request) -> protocol.CtrlMsg | None:
         try:
-            message = gogo.decode(protocol.CtrlMsg, request.payload)
+            message = decode(protocol.CtrlMsg, request.payload)
         except gogo.DecodeError as error:
             log.STREAMING.error("Error decoding message from %s: %s", text(request.subject), error)
             return None

@@ -20,7 +20,7 @@ from broker.streaming.hot.fields import failed, publish_ack
 from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
-from broker.streaming.requests import Request, requests
+from broker.streaming.requests import Request, decode, requests
 from broker.wire.frames import PAYLOAD_SIZE, frame_table
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -228,7 +228,7 @@ class Publishing:
             True if nothing but its channel was missing, and is there now; only if it is said to be that.
         """
         try:
-            message = gogo.decode(protocol.PubMsg, request.payload)
+            message = decode(protocol.PubMsg, request.payload)
         except gogo.DecodeError as error:
             if not is_control(request.payload):
                 log.STREAMING.error("Unable to unmarshal PubMsg: %s", error)

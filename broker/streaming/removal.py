@@ -12,7 +12,7 @@ from broker.streaming.delivery import store_sent
 from broker.streaming.names import durable_key, text
 from broker.streaming.ports import Role
 from broker.streaming.redelivery import LEFT_BEHIND
-from broker.streaming.requests import Request
+from broker.streaming.requests import Request, decode
 from broker.streaming.subscriptions import told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -64,7 +64,7 @@ class Removal:
 
     def _receive(self, request: Request, *, unsubscribe: bool) -> None:
         try:
-            message = gogo.decode(pb.UnsubscribeRequest, request.payload)
+            message = decode(pb.UnsubscribeRequest, request.payload)
         except gogo.DecodeError:
             log.STREAMING.error("Invalid unsub request from %s", text(request.subject))
             self._answer(request, errors.INVALID_UNSUBSCRIBE)
@@ -98,7 +98,7 @@ class Removal:
     def receive_client_close(self, request: Request) -> None:
         """Takes a request from the close subject (section 9)."""
         try:
-            message = gogo.decode(pb.CloseRequest, request.payload)
+            message = decode(pb.CloseRequest, request.payload)
         except gogo.DecodeError:
             log.STREAMING.error("Received invalid close request, subject=%s", text(request.subject))
             self._answer_close(request, errors.INVALID_CLOSE)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
 
 from broker.wire.frames import (
     HEADER_SIZE,
@@ -16,7 +19,13 @@ from broker.wire.frames import (
     Frames,
     Handler,
 )
+from stantools.format import gogo
 from stantools.format.envelope import Buffer
+
+M = TypeVar("M", bound=Message)
+
+#: No message has as many fields. What has more takes seconds to refuse, a megabyte of it, and the others wait.
+_MAX_FIELDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,15 @@ class Request:
     subject: bytes
     reply: bytes
     payload: bytes
+
+
+def decode(kind: type[M], payload: bytes) -> M:
+    """Decodes what came from a client, within a bounded time.
+
+    Raises:
+        gogo.DecodeError: It is no such message.
+    """
+    return gogo.decode(kind, payload, max_fields=_MAX_FIELDS)
 
 
 def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[Request]:

@@ -12,6 +12,7 @@ from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.names import durable_key, quoted, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.queues import QueueGroup
+from broker.streaming.requests import decode
 from broker.streaming.subscriptions import Hold, Subscription, told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -64,7 +65,7 @@ class Subscribing:
     def receive(self, request: Request) -> None:
         """Takes a request from the subscribe subject and answers it, in the order of protocol section 12."""
         try:
-            message = gogo.decode(pb.SubscriptionRequest, request.payload)
+            message = decode(pb.SubscriptionRequest, request.payload)
         except gogo.DecodeError as error:
             log.STREAMING.error("Invalid Subscription request from %s: %s", text(request.subject), error)
             self._refuse(request, errors.INVALID_SUBSCRIBE)

@@ -79,12 +79,17 @@ class Timers:
             else:
                 self._cancelled -= 1
         self._running = True
+        waiting = iter(due)
         try:
-            for timer in due:
+            for timer in waiting:
                 # One of those before may have cancelled it.
                 if (action := timer._take()) is not None:
                     action()
         finally:
+            # There is something left only if one has failed.
+            for timer in waiting:
+                timer.queued = True
+                heapq.heappush(self._heap, (timer.time, next(self._numbers), timer))
             self._running = False
             self._wish = None
             self._tell()

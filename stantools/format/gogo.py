@@ -21,6 +21,7 @@ not, and numbers are cut to the width of their field.
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ _INT64_MAX = 2**63 - 1
 _EOF = "unexpected EOF"
 _OVERFLOW = "proto: integer overflow"
 _NEGATIVE = "proto: negative length found during unmarshaling"
+_TOO_MANY = "too many fields"
 
 _VARINT, _LENGTH, _GROUP_START, _GROUP_END = 0, 2, 3, 4
 _FIXED_SIZES = {1: 8, 5: 4}
@@ -91,15 +93,16 @@ def _fields(descriptor: Descriptor) -> dict[int, _Field]:
     }
 
 
-def decode(kind: type[M], payload: bytes | bytearray | memoryview) -> M:
+def decode(kind: type[M], payload: bytes | bytearray | memoryview, *, max_fields: int = sys.maxsize) -> M:
     """Decodes a payload as the server does.
 
     Args:
         kind: A message class of `stantools.format.proto.store_pb2`.
         payload: The bytes of the whole message.
+        max_fields: How many fields may be looked at one by one, for those who have no time for anything larger.
 
     Raises:
-        DecodeError: The server refuses the payload; `str()` is its error text.
+        DecodeError: The server refuses the payload; `str()` is its error text. Or there are too many fields.
     """
     data = bytes(payload)
     message = kind()
@@ -113,15 +116,18 @@ def decode(kind: type[M], payload: bytes | bytearray | memoryview) -> M:
     except _UpbError:
         pass
     message.Clear()
-    _merge(message, data)
+    _merge(message, data, max_fields)
     return message
 
 
-def _merge(message: Message, data: bytes) -> None:
+def _merge(message: Message, data: bytes, max_fields: int) -> None:
     fields = _fields(message.DESCRIPTOR)
     message_name = message.DESCRIPTOR.name
-    at, end = 0, len(data)
+    at, end, left = 0, len(data), max_fields
     while at < end:
+        if left == 0:
+            raise DecodeError(_TOO_MANY)
+        left -= 1
         start = at
         tag, at = _varint(data, at)
         number, wire = _signed32(tag >> 3), tag & 7
@@ -130,10 +136,13 @@ def _merge(message: Message, data: bytes) -> None:
         if number <= 0:
             raise DecodeError(f"proto: {message_name}: illegal tag {number} (wire type {tag})")
         field = fields.get(number)
-        at = skip_field(data, start) if field is None else _read(message, field, wire, data, at)
+        if field is None:
+            at = skip_field(data, start, max_fields=max_fields)
+        else:
+            at = _read(message, field, wire, data, at, max_fields)
 
 
-def _read(message: Message, field: _Field, wire: int, data: bytes, at: int) -> int:
+def _read(message: Message, field: _Field, wire: int, data: bytes, at: int, max_fields: int) -> int:
     """Reads one known field into the message and returns the offset behind it."""
     if field.kind in (_Kind.BYTES, _Kind.MESSAGE):
         if wire != _LENGTH:
@@ -147,7 +156,7 @@ def _read(message: Message, field: _Field, wire: int, data: bytes, at: int) -> i
                 target = target.add()
             else:
                 target.SetInParent()
-            _merge(target, data[at:stop])
+            _merge(target, data[at:stop], max_fields)
         return stop
     if field.repeated and wire == _LENGTH:
         at, stop = _extent(data, at)
@@ -209,14 +218,17 @@ def _extent(data: bytes, at: int) -> tuple[int, int]:
     return at, at + length
 
 
-def skip_field(data: bytes | memoryview, start: int) -> int:
+def skip_field(data: bytes | memoryview, start: int, *, max_fields: int = sys.maxsize) -> int:
     """Returns the offset behind the field, tag included, that begins at `start`, without looking at its meaning.
 
     Raises:
-        DecodeError: There is no whole field.
+        DecodeError: There is no whole field, or it is a group with too many others in it.
     """
-    at, depth = start, 0
+    at, depth, left = start, 0, max_fields
     while at < len(data):
+        if left == 0:
+            raise DecodeError(_TOO_MANY)
+        left -= 1
         tag, at = _varint(data, at)
         wire = tag & 7
         if wire == _VARINT:

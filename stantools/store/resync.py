@@ -3,22 +3,28 @@
 A scan that stops at a bad record asks `Resync.after` what the damage is and where to go on. Three kinds of evidence
 are used, the strongest first (filestore specification, sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
 
-1. a stored CRC that matches under another length proves the payload: only the length field is damaged;
+1. a stored CRC that matches under another length proves the payload: only the length field is damaged. What is proven
+   is whole, so its own fields tell where it may end;
 2. good records further on: the place that the damaged record's own length names, the offsets of the index, and the
    next offset at which a record proves itself by structure and CRC;
 3. the chain: a record found by search counts only if it is no copy that lies inside the payload of a bigger record.
-   Encoded messages end with their timestamp, so a chain of embedded records never runs into the next real one.
+   Encoded messages end with their timestamp, so a chain of embedded records never runs into the next real one, and
+   never across the place where it begins.
+
+The work stays linear in the size of the file, whatever is in it: a search looks at a limited number of chains ahead,
+and attempts to prove a payload have a common allowance of bytes.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from stantools.format import gogo, kernels
+from stantools.format import fieldscan, gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.index import view
@@ -31,10 +37,17 @@ from stantools.store.mapping import WINDOW, Buffer, Window
 _CANDIDATES = 32
 _INDEX_CANDIDATES = 64
 _ZERO_CHUNK = 1 << 20
+#: Bytes that attempts to prove payloads may read, in sizes of the file. Damage alone does not come near: what an
+#: attempt reads is about the record that it is made for.
+_PROOF_ALLOWANCE = 8
 #: Bytes from the record header that are looked at to guess the sequence of a damaged record.
 _HEAD = 40
 #: Tag of the last field that the server writes into a message (section 3.5).
 _TIMESTAMP_TAG = 0x28
+_SUBJECT_TAG = 0x12
+#: Wire types of protobuf (section 3.1), and the bytes of those that always have the same number.
+_LENGTH_DELIMITED = 2
+_FIXED_SIZES = {1: 8, 5: 4}
 
 
 class DamageKind(enum.StrEnum):
@@ -113,6 +126,7 @@ class Resync:
         self._channel = channel
         self._crc = crc
         self._index = IndexOrder(view(b"", 0) if index is None else index)
+        self._allowance = _PROOF_ALLOWANCE * limit
         self._one = MessageColumns(1)
         self._many = MessageColumns(256)
 
@@ -131,14 +145,16 @@ class Resync:
         natural = at + RECORD_HEADER_SIZE + size
         if stop == Stop.BAD_DECODE:
             return self._damage(at, natural, DamageKind.UNDECODABLE, stop, stored, stored)
-        if repair := self._indexed_length(at, size, stored):
-            return self._repaired(at, repair, DamageKind.LENGTH, stop)
         computed = 0
         if natural <= self._limit:
             computed = self._crc(self._buffer[at + RECORD_HEADER_SIZE : natural])
+        if repair := self._proven(at, stored):
+            return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
+        following = self._next_indexed(at)
+        if natural <= self._limit and not 0 <= following < natural:
             if self._lands(natural) and not self._hidden_chain(at, natural):
                 return self._whole_record(at, natural, stop, stored, computed)
-        return self._search(at, stop, stored, computed)
+        return self._search(at, following, stop, stored, computed)
 
     def _zeros(self, at: int, stop: Stop) -> Damage:
         end = self._zero_run_end(at)
@@ -158,12 +174,6 @@ class Resync:
             window.reach(at)
         return self._limit
 
-    def _indexed_length(self, at: int, size: int, stored: int) -> Repair | None:
-        entry = self._entry(at)
-        if entry is None or self._index.size(entry) == size:
-            return None
-        return self._prove(at, at + RECORD_HEADER_SIZE + self._index.size(entry), stored)
-
     def _whole_record(self, at: int, natural: int, stop: Stop, stored: int, computed: int) -> Damage:
         difference = stored ^ computed
         if any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24)):
@@ -173,23 +183,19 @@ class Resync:
                 return self._repaired(at, repair, DamageKind.CRC_FIELD, stop, stored, computed)
         return self._damage(at, natural, DamageKind.PAYLOAD, stop, stored, computed)
 
-    def _search(self, at: int, stop: Stop, stored: int, computed: int) -> Damage:
-        following = self._next_indexed(at)
+    def _search(self, at: int, following: int, stop: Stop, stored: int, computed: int) -> Damage:
         chosen = fallback = -1
         start = at + 1
         for _ in range(_CANDIDATES):
             found = self._find(start)
             if found < 0:
                 break
-            if repair := self._prove(at, found, stored):
-                return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
-            if chosen < 0 and self._acceptable(at, found, following):
+            start = self._chain_end(found)
+            if self._acceptable(at, found, start, following):
                 chosen = found
+                break
             if fallback < 0:
                 fallback = found
-            start = self._chain_end(found)
-        if repair := self._prove(at, self._limit, stored):
-            return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
         if chosen < 0:
             chosen = following if following >= 0 else fallback
         if chosen < 0:
@@ -199,11 +205,10 @@ class Resync:
             )
         return self._damage(at, chosen, DamageKind.GARBAGE, stop, stored, computed)
 
-    def _acceptable(self, at: int, found: int, following: int) -> bool:
-        """Tells whether a record that was found is a real one. In doubt it is: nothing intact may be lost."""
+    def _acceptable(self, at: int, found: int, end: int, following: int) -> bool:
+        """Tells whether a chain that was found is a real one. In doubt it is: nothing intact may be lost."""
         if self._entry(found) is not None:
             return True
-        end = self._chain_end(found)
         if end == self._limit or (following >= 0 and end >= following > found):
             return True
         if 0 <= following < found or (following >= 0 and self._is_next_entry(at, following)):
@@ -232,11 +237,11 @@ class Resync:
                 window.reach(end)
 
     def _hidden_chain(self, at: int, natural: int) -> bool:
-        """Tells whether real records lie where a damaged length claims payload."""
+        """Tells whether real records lie where a damaged length claims payload: up to its end, or across it."""
         start = at + 1
         for _ in range(_CANDIDATES):
-            found = kernels.find_record(self._buffer, start, natural, self._crc, self._channel)
-            if found < 0:
+            found = self._find(start)
+            if not 0 <= found < natural:
                 return False
             end = found
             while True:
@@ -245,7 +250,7 @@ class Resync:
                 )
                 if stop != Stop.FULL:
                     break
-            if stop == Stop.END:
+            if stop == Stop.END or self._read(end) is not None:
                 return True
             start = max(end, found + 1)
         return False
@@ -290,12 +295,45 @@ class Resync:
             and at + RECORD_HEADER_SIZE + self._index.size(entry) == following
         )
 
-    def _prove(self, at: int, end: int, stored: int) -> Repair | None:
-        """Checks whether the payload that ends at `end` matches the stored CRC and is a message."""
-        start = at + RECORD_HEADER_SIZE
-        if not start < end <= self._limit or self._crc(self._buffer[start:end]) != stored:
-            return None
-        return self._decode(start, end)
+    def _proven(self, at: int, stored: int) -> Repair | None:
+        """Looks for a length under which the payload matches the stored CRC and is a message."""
+        start = end = at + RECORD_HEADER_SIZE
+        value = 0
+        for next_end in self._field_ends(start):
+            self._allowance -= next_end - end
+            if self._allowance < 0:
+                return None
+            value = self._crc(self._buffer[end:next_end], value)
+            end = next_end
+            if value == stored and (repair := self._decode(start, end)):
+                return repair
+        return None
+
+    def _field_ends(self, start: int) -> Iterator[int]:
+        """Walks the fields of a message of unknown length, from the one on that makes it one of this channel."""
+        view = self._buffer[: self._limit]
+        position, known = start, False
+        for _ in range(fieldscan.MAX_FIELDS):
+            try:
+                tag, position = fieldscan.varint(view, position)
+                begin = position
+                wire = tag & 7
+                if wire == _LENGTH_DELIMITED:
+                    size, begin = fieldscan.varint(view, position)
+                    position = begin + size
+                elif wire in _FIXED_SIZES:
+                    position += _FIXED_SIZES[wire]
+                elif wire == 0:
+                    _, position = fieldscan.varint(view, position)
+                else:
+                    return
+            except fieldscan.DecodeError:
+                return
+            if position > self._limit:
+                return
+            known = known or (tag == _SUBJECT_TAG and view[begin:position] == self._channel)
+            if known:
+                yield position
 
     def _decode(self, start: int, end: int) -> Repair | None:
         try:

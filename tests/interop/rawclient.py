@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections import deque
 from typing import Self
 
 from stantools.format.proto import protocol_pb2 as protocol
@@ -44,6 +45,7 @@ class RawClient:
         self._buffer = b""
         self._sids = 0
         self._guids = 0
+        self.skipped: deque[tuple[bytes, bytes, bytes]] = deque(maxlen=10_000)
         self._line()  # INFO
         self.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n')
         self.acks = b"_STAN.acks." + self.client_id
@@ -114,14 +116,15 @@ class RawClient:
         return got
 
     def stored(self, channel: bytes, data: bytes = b"") -> protocol.PubAck:
-        """Publishes one message and waits for what the broker says to it."""
+        """Publishes one message and waits for what the broker says to it. Other messages go to `skipped`."""
         self._guids += 1
         guid = b"%d" % self._guids
         self.send(self.publication(channel, guid, data))
         while True:
-            subject, _, payload = self.message()
+            subject, reply, payload = self.message()
             if subject == self.acks and (ack := protocol.PubAck.FromString(payload)).guid == guid:
                 return ack
+            self.skipped.append((subject, reply, payload))
 
     def listen(self, channel: bytes, inbox: bytes, **options: int | bytes) -> bytes:
         """Subscribes to a channel, from the beginning; returns the ack inbox. The inbox is below that of the client."""

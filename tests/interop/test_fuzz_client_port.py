@@ -104,7 +104,7 @@ def test_streams(watch: Watch, pieces: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=6000, deadline=None, suppress_health_check=_LIVE)
+@settings(max_examples=3000, deadline=None, suppress_health_check=_LIVE)
 @given(_streams())
 def test_many_streams(watch: Watch, pieces: list[bytes]) -> None:
     _feed(watch, pieces)

@@ -16,7 +16,7 @@ from tests.brokers import Broker
 
 HERE = Path(__file__).parent
 CLUSTER = "test-cluster"
-LIBRARIES = ["node", "python"]
+LIBRARIES = ["node", "python", "c"]
 
 
 def command(library: str, url: str, scenario: str) -> list[str]:
@@ -25,6 +25,11 @@ def command(library: str, url: str, scenario: str) -> list[str]:
         if modules is None:
             pytest.skip("node-nats-streaming is not here (python tests/clients.py fetches it)")
         return ["node", str(HERE / "node" / "scenarios.js"), str(modules), url, CLUSTER, scenario]
+    if library == "c":
+        program = clients.c_program(HERE / "c" / "scenarios.c")
+        if program is None:
+            pytest.skip("Debian's libnats-dev or a compiler is not here (python tests/clients.py fetches the former)")
+        return [str(program), url, CLUSTER, scenario]
     interpreter = clients.python()
     if interpreter is None:
         pytest.skip("asyncio-nats-streaming is not here (python tests/clients.py fetches it)")
@@ -49,7 +54,7 @@ def test_publish_and_subscribe(broker: Broker, library: str) -> None:
 
 
 def test_publish_without_waiting(broker: Broker, library: str) -> None:
-    assert play(library, broker.url, "publish_async")["errors"] == []
+    assert play(library, broker.url, "publish_async") == {"errors": [], "guids": 500, "in_order": True}
 
 
 def test_start_positions(start_broker: Callable[..., Broker], library: str) -> None:
@@ -75,35 +80,54 @@ def test_queue_groups(broker: Broker, library: str) -> None:
     assert together == list(range(together[0], together[0] + 20))
 
 
-def test_durable_queue_groups(start_broker: Callable[..., Broker]) -> None:
-    assert play("node", start_broker().url, "durable_queue") == {"first": [1, 2, 3], "second": [4]}
+@pytest.mark.parametrize("library", ["node", "c"])
+def test_durable_queue_groups(start_broker: Callable[..., Broker], library: str) -> None:
+    assert play(library, start_broker().url, "durable_queue") == {"first": [1, 2, 3], "second": [4]}
 
 
 def test_a_client_id_that_is_taken(broker: Broker, library: str) -> None:
     assert "clientID already registered" in play(library, broker.url, "duplicate")["error"]
 
 
-def test_what_is_refused(broker: Broker) -> None:
-    seen = play("node", broker.url, "refused")
+@pytest.mark.parametrize("library", ["node", "c"])
+def test_what_is_refused(broker: Broker, library: str) -> None:
+    seen = play(library, broker.url, "refused")
     assert seen["publish"] == "stan: invalid publish request"
     assert seen["subscribe"] == "stan: invalid subject"
     assert seen["connect"].startswith("stan: invalid clientID")
 
 
-def test_large_messages(broker: Broker) -> None:
-    assert play("node", broker.url, "large") == {"size": 900000}
+@pytest.mark.parametrize("library", ["node", "c"])
+def test_large_messages(broker: Broker, library: str) -> None:
+    assert play(library, broker.url, "large") == {"size": 900000}
 
 
-def test_a_client_goes_on_over_a_restart(start_broker: Callable[..., Broker], tmp_path: Path) -> None:
+def test_plain_nats_with_the_c_client(broker: Broker) -> None:
+    assert play("c", broker.url, "plain") == {
+        "message": "hello",
+        "header": "value",
+        "reply": "re: x",
+        "nobody": "No responders available for request",
+        "shared": 100,
+        "alone": False,
+    }
+
+
+@pytest.mark.parametrize("library", ["node", "c"])
+def test_a_client_goes_on_over_a_restart(start_broker: Callable[..., Broker], tmp_path: Path, library: str) -> None:
     running = start_broker("-st", "FILE", "-dir", tmp_path / "store")
     with subprocess.Popen(
-        command("node", running.url, "restart"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(library, running.url, "restart"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "connected\n"
         running.kill()
         running.start()
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate("started\n", timeout=60)
     assert process.returncode == 0, errors
     # The acknowledgement of the first message may not have reached the disk.
     seen = json.loads(output)

@@ -163,6 +163,8 @@ class FileMessages:
         first = int(records.sequences[0])
         if first != self.last + 1 and self.last:
             raise StorageError(f"sequence {first} does not follow {self.last}")
+        if int(records.sequences[-1]) != first + count - 1:
+            raise StorageError(f"sequences are missing behind {first}")
         if self._broken:
             self._repair()
         self._dirty = True

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from broker.stores import open_store
+from broker.stores.blocklist import joined
 from broker.stores.encrypted import EncryptedStore
 from broker.stores.file import FileStore
 from broker.stores.file.openfiles import OpenFiles
@@ -472,6 +473,8 @@ def test_blocks_that_do_not_fit(tmp_path):
         messages.append(block(NAME, 1, [b"x"]))
         with pytest.raises(StorageError, match="does not follow"):
             messages.append(block(NAME, 3, [b"x"]))
+        with pytest.raises(StorageError, match="sequences are missing behind 2"):
+            messages.append(joined([block(NAME, 2, [b"y"]), block(NAME, 4, [b"z"])]))
         messages.append(block(NAME, 2, [b"y"]))
         messages.append(block(NAME, 3, []))
         messages.flush()
@@ -486,10 +489,10 @@ def test_what_is_kept_in_memory_is_bounded(tmp_path):
     for number in range(12):
         name = b"c%d" % number
         messages = store.create_channel(name).messages
-        for first in range(1, 60, 10):
-            messages.append(block(name, first, [b"x" * (1 << 20)] * 10))
+        for first in range(1, 25, 8):
+            messages.append(block(name, first, [b"x" * (1 << 19)] * 8))
             messages.flush()
-            total += 10 << 20
+            total += 4 << 20
     held = sum(each._recent.size for each, _ in store._channels.values())
     assert total > held
     assert held <= 48 << 20

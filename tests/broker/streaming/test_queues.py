@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.stores.memory import MemoryStore
+from broker.stores.options import StoreLimits
 from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import ChannelLimits
 from tests.broker.streaming.world import Subscriber, World, everything
 
 
@@ -106,6 +109,18 @@ class TestSharing:
         number(world, 1)
         assert everything(members) == [1, 2, 3, 4, 5, 6]
 
+    def test_messages_that_are_gone_are_left_out(self) -> None:
+        world = World(store=MemoryStore(StoreLimits(channel=ChannelLimits(max_msgs=4))))
+        world.connect()
+        members = [member(world, max_in_flight=1) for _ in range(2)]
+        number(world, 10)
+        assert everything(members) == [1, 2]
+        members[0].ack(1)
+        assert everything(members) == [7]
+        assert members[0].unsubscribe() == b""
+        members[1].ack(2, 7)
+        assert members[1].sequences() == [8]
+
 
 class TestAgain:
     def test_messages_move_between_members(self, world: World) -> None:
@@ -129,6 +144,18 @@ class TestAgain:
         world.advance(5)
         assert second.sequences() == []
         assert first.sequences() == [1]
+
+    def test_who_has_lost_its_messages_gets_new_ones(self, world: World) -> None:
+        first = member(world, max_in_flight=1, ack_wait_in_secs=1)
+        number(world, 3)
+        assert first.sequences() == [1]
+        second = member(world, max_in_flight=3, ack_wait_in_secs=30)
+        assert second.sequences() == [2, 3]
+        second.ack(2, 3)
+        world.advance(1.05)
+        assert second.sequences() == [1], "it has fewer pending"
+        number(world, 1)
+        assert first.sequences() == [4]
 
     def test_a_stalled_group_goes_on_sending_again(self, world: World) -> None:
         members = [member(world, max_in_flight=1, ack_wait_in_secs=1) for _ in range(2)]

@@ -330,7 +330,12 @@ class World:
         return [protocol.PubAck.FromString(each) for each in self.ask(self.subjects.publish + b"." + channel, payload)]
 
     def request(self, channel: bytes, client: bytes = b"me", **more: Any) -> pb.SubscriptionRequest:
-        wishes = {"max_in_flight": 1024, "ack_wait_in_secs": 30, "inbox": self.inbox(), "start_position": pb.FIRST}
+        wishes: dict[str, Any] = {
+            "max_in_flight": 1024,
+            "ack_wait_in_secs": 30,
+            "inbox": self.inbox(),
+            "start_position": pb.FIRST,
+        }
         return pb.SubscriptionRequest(client_id=client, subject=channel, **(wishes | more))
 
     def subscribe(self, channel: bytes, client: bytes = b"me", **more: Any) -> Subscriber:

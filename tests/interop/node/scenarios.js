@@ -83,8 +83,8 @@ const scenarios = {
 
   async publish_async() {
     const sc = await connect("node-async");
-    const acks = await Promise.all(Array.from({ length: 500 }, (_, n) => publish(sc, "async", String(n))));
-    const all = await subscribe(sc, "async", { first: true });
+    const acks = await Promise.all(Array.from({ length: 500 }, (_, n) => publish(sc, "async-node", String(n))));
+    const all = await subscribe(sc, "async-node", { first: true });
     await all.until(500);
     await close(sc);
     return {

@@ -89,10 +89,10 @@ async def publish_async():
                 done.set()
 
         for number in range(500):
-            await sc.publish("async", b"%d" % number, ack_handler=acked)
+            await sc.publish("async-python", b"%d" % number, ack_handler=acked)
         await asyncio.wait_for(done.wait(), 20)
         seen = Seen()
-        await sc.subscribe("async", start_at="first", cb=seen)
+        await sc.subscribe("async-python", start_at="first", cb=seen)
         await seen.count(500)
         return {
             "errors": [error for _, error in acks if error],

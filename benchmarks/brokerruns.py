@@ -1,0 +1,210 @@
+"""Runs for the speed of the broker: a fresh server and a load generator for each, and the medians."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import natsserver
+from measure import REPOSITORY, timed
+
+_LOAD = Path(__file__).with_name("broker") / "load.py"
+_PATIENCE = 60.0
+_READY = b"Streaming Server is ready"
+#: Stores, by the name in the tables, and what the command line says for them.
+STORES = {
+    "MEMORY": ("-st", "memory"),
+    "FILE, no sync": ("-st", "file", "--file_sync=false"),
+    "FILE": ("-st", "file"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for.
+
+    Attributes:
+        place: Where data is written.
+        count: Messages of 128 bytes; fewer are sent where they are large, or one at a time.
+        rounds: Rounds.
+    """
+
+    place: Path
+    count: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the load generator came to; see `broker/load.py`.
+
+    Attributes:
+        rate: Messages a second.
+        cpu: Microseconds of the server's processor time for a message.
+        client_cpu: The same of the load generator.
+        p50: Microseconds until the answer, in the middle; 0 if many are under way.
+        p99: The same, of the slowest hundredth.
+        others: Cores that were busy with something else.
+    """
+
+    rate: float
+    cpu: float
+    client_cpu: float
+    p50: float
+    p99: float
+    others: float
+
+
+@dataclass
+class Runs:
+    """All runs of a way."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    def median(self, attribute: str) -> float:
+        """The median of one of the attributes of `Run`."""
+        return statistics.median(getattr(run, attribute) for run in self.runs)
+
+    @property
+    def rate(self) -> float:
+        """The median of the rates."""
+        return self.median("rate")
+
+    @property
+    def spread(self) -> str:
+        """The lowest and the highest rate, in thousands."""
+        rates = sorted(run.rate for run in self.runs)
+        return f"{rates[0] / 1000:.1f}-{rates[-1] / 1000:.1f}"
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running broker.
+
+    Attributes:
+        port: Where it listens.
+        pid: Its process.
+        start: Seconds from the command until it is ready.
+    """
+
+    port: int
+    pid: int
+    start: float
+
+    def memory(self) -> float:
+        """The memory that it has at the moment, in MiB."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError("the kernel does not tell")
+
+
+@contextmanager
+def broker(place: Path, store: Sequence[str], *, plain: bool = False) -> Iterator[Broker]:
+    """Starts a broker without limits; it runs as long as the `with` block.
+
+    Args:
+        place: Where its store and its files are made.
+        store: Options for the store.
+        plain: With the plain kernels.
+    """
+    with tempfile.TemporaryDirectory(dir=place, prefix="broker-") as folder:
+        ports = Path(folder, "ports")
+        ports.mkdir()
+        config = Path(folder, "broker.conf")
+        config.write_text(f'ports_file_dir: "{ports}"\n')
+        command = [sys.executable, "-m", "broker", "-c", str(config), "-a", "127.0.0.1", "-p", "-1"]
+        command += ["-mm", "0", "-mb", "0", *store]
+        if "file" in store:
+            command += ["-dir", str(Path(folder, "store"))]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        if plain:
+            environment["STANTOOLS_KERNELS"] = "plain"
+        begin = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        try:
+            start = _wait(process, begin)
+            note = json.loads(next(ports.glob("*.ports")).read_text())
+            yield Broker(int(note["nats"][0].rpartition(":")[2]), process.pid, start)
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], begin: float) -> float:
+    """Waits until a broker is ready. What it says later is thrown away."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if _READY in line:
+            start = time.perf_counter() - begin
+            threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True).start()
+            return start
+    raise RuntimeError(f"the broker does not start: {b''.join(said).decode(errors='replace')}")
+
+
+@contextmanager
+def nats(place: Path, version: str) -> Iterator[tuple[int, int]]:
+    """Starts a real nats-server; yields its port and its process."""
+    with (
+        tempfile.TemporaryDirectory(dir=place, prefix="nats-") as folder,
+        natsserver.running(Path(folder, "streams"), version) as server,
+    ):
+        yield int(server.url.rpartition(":")[2]), server.pid
+
+
+def load(mode: str, port: int, pid: int, **options: object) -> dict[str, float]:
+    """Runs the load generator; `options` are those of its command line.
+
+    Raises:
+        RuntimeError: It ended with an error.
+    """
+    command = [sys.executable, str(_LOAD), mode, "--port", str(port), "--pid", str(pid)]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True)
+    if done.returncode:
+        raise RuntimeError(f"{command[2:]}: {done.stderr.decode(errors='replace')[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def race(ways: dict[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, Runs]:
+    """Runs every way once a round, round after round. Each starts what it needs and ends it again."""
+    found = {name: Runs() for name in ways}
+    for _ in range(rounds):
+        for name, work in ways.items():
+            # What the run before has left to be written is not this one's.
+            os.sync()
+            results: list[dict[str, float]] = []
+            sample = timed(lambda work=work, results=results: results.append(work()))  # type: ignore[misc]
+            result = results[0]
+            found[name].runs.append(
+                Run(
+                    result["rate"],
+                    result["cpu"],
+                    result["client_cpu"],
+                    result.get("p50") or 0.0,
+                    result.get("p99") or 0.0,
+                    sample.others,
+                )
+            )
+    return found

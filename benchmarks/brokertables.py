@@ -1,0 +1,266 @@
+"""What is measured of the broker, and the tables of it."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+
+from brokerruns import STORES, Options, Runs, broker, load, nats, race
+from measure import python, table, verdict
+
+from tests import servers
+
+#: The original server on a machine of 2 cores with the client on the same cores, thousands of messages a second: raw
+#: publishes by (bytes, connections), of 50 channels in turn, and one at a time by publishers.
+_RAW = {
+    "MEMORY": {(128, 1): 311, (128, 4): 293, (1024, 1): 104, (1024, 4): 151},
+    "FILE, no sync": {(128, 1): 364, (128, 4): 416, (1024, 1): 142, (1024, 4): 161},
+    "FILE": {(128, 1): 220, (128, 4): 221, (1024, 1): 114, (1024, 4): 111},
+}
+_IN_TURN = {"MEMORY": 365, "FILE, no sync": 367, "FILE": 38.5}
+_SYNCHRONOUS = {"MEMORY": {1: 9, 4: 21}, "FILE, no sync": {1: 8, 4: 17}, "FILE": {1: 0.9, 4: 2.7}}
+#: The same server, a million stored messages to raw subscribers, in all.
+_DELIVERED = {"MEMORY": {1: 564, 4: 673}, "FILE": {1: 305, 4: 0}}
+#: What the project wants.
+_RAW_GOAL = {"MEMORY": 300, "FILE, no sync": 300, "FILE": 180}
+_CPU_GOAL = 3.5
+_DELIVERY_GOAL = {1: 300, 4: 500}
+_JETSTREAM_GOAL = 1.3
+_CORE_GOAL = 1 / 3
+_MEMORY_GOAL = 100
+
+Way = Callable[[], dict[str, float]]
+
+
+def _on_broker(options: Options, store: str, mode: str, plain: bool = False, **more: object) -> dict[str, float]:
+    with broker(options.place, STORES[store], plain=plain) as server:
+        return load(mode, server.port, server.pid, **more)
+
+
+def _count(options: Options, size: int) -> int:
+    return options.count if size < 1024 else options.count // 4
+
+
+def _k(rate: float) -> str:
+    return f"{rate / 1000:.1f}" if rate < 20_000 else f"{rate / 1000:.0f}"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def publishing(options: Options) -> str:
+    """Raw publishes, many under way."""
+    ways: dict[str, Way] = {}
+    about: dict[str, tuple[str, float, float]] = {}
+    for store, known in _RAW.items():
+        for (size, connections), reference in known.items():
+            name = f"{store}, {size} B, {_several(connections, 'connection')}"
+            count = _count(options, size)
+            ways[name] = partial(_on_broker, options, store, "publish", count=count, size=size, connections=connections)
+            about[name] = store, reference, _RAW_GOAL[store] if size == 128 else 0
+        name = f"{store}, 128 B, 50 channels in turn"
+        ways[name] = partial(_on_broker, options, store, "publish", count=options.count // 4, channels=50)
+        about[name] = store, _IN_TURN[store], 0
+    rows = []
+    for name, runs in race(ways, options.rounds).items():
+        _, reference, goal = about[name]
+        cpu = runs.median("cpu")
+        target = verdict(f"≥ {goal}k, ≤ {_CPU_GOAL} µs", runs.rate >= goal * 1000 and cpu <= _CPU_GOAL) if goal else ""
+        rows.append((name, *_rates(runs), f"{cpu:.2f}", reference, _times(runs.rate, reference * 1000), target))
+    return table(("raw publish", "k/s", "others", "CPU µs", "original k/s", "× original", "target"), rows)
+
+
+def _rates(runs: Runs) -> tuple[str, str]:
+    return f"{_k(runs.rate)} ({runs.spread})", f"{runs.median('others'):.1f}"
+
+
+def _times(rate: float, reference: float) -> str:
+    return f"{rate / reference:.2f}" if reference else ""
+
+
+def one_at_a_time(options: Options) -> str:
+    """Publishes that wait for their acknowledgement."""
+    ways: dict[str, Way] = {}
+    about: dict[str, float] = {}
+    for store, known in _SYNCHRONOUS.items():
+        for publishers, reference in known.items():
+            name = f"{store}, {_several(publishers, 'publisher')}"
+            count = max(500, options.count // (400 if store == "FILE" else 50))
+            ways[name] = partial(_on_broker, options, store, "sync", count=count, connections=publishers)
+            about[name] = reference
+    rows = []
+    for name, runs in race(ways, options.rounds).items():
+        reference = about[name] * 1000
+        p50, p99 = runs.median("p50"), runs.median("p99")
+        rows.append(
+            (
+                name,
+                *_rates(runs),
+                f"{p50:.0f}",
+                f"{p99:.0f}",
+                f"{runs.median('cpu'):.0f}",
+                about[name],
+                _times(runs.rate, reference),
+                verdict("≥ 1 ×", runs.rate >= reference),
+            )
+        )
+    headers = ("one at a time, 128 B", "k/s", "others", "p50 µs", "p99 µs", "CPU µs", "original k/s", "× original")
+    return table((*headers, "target"), rows)
+
+
+def _deliver(options: Options, store: str, subscribers: int, plain: bool = False) -> dict[str, float]:
+    with broker(options.place, STORES[store], plain=plain) as server:
+        load("publish", server.port, server.pid, count=options.count)
+        return load("subscribe", server.port, server.pid, count=options.count, connections=subscribers)
+
+
+def delivery(options: Options) -> str:
+    """Stored messages to subscribers."""
+    ways: dict[str, Way] = {}
+    about: dict[str, tuple[float, int]] = {}
+    for store, known in _DELIVERED.items():
+        for subscribers, reference in known.items():
+            name = f"{store}, {_several(subscribers, 'subscriber')}"
+            ways[name] = partial(_deliver, options, store, subscribers)
+            about[name] = reference, _DELIVERY_GOAL[subscribers]
+    rows = []
+    for name, runs in race(ways, options.rounds).items():
+        reference, goal = about[name]
+        rows.append(
+            (
+                name,
+                *_rates(runs),
+                f"{runs.median('cpu'):.2f}",
+                reference or None,
+                _times(runs.rate, reference * 1000),
+                verdict(f"≥ {goal}k", runs.rate >= goal * 1000),
+            )
+        )
+    headers = (f"{options.count:,} stored messages to", "k/s", "others", "CPU µs", "original k/s", "× original")
+    return table((*headers, "target"), rows)
+
+
+def _on_nats(options: Options, version: str, mode: str, **more: object) -> dict[str, float]:
+    with nats(options.place, version) as (port, pid):
+        return load(mode, port, pid, **more)
+
+
+def core(options: Options) -> str:
+    """Plain NATS, against real servers."""
+    parts = []
+    for subscribers, title in ((0, "publish only"), (1, "1 publisher, 1 subscriber")):
+        for size in (128, 1024):
+            count = (2 if size == 128 else 1) * options.count
+            more = {"count": count, "size": size, "connections": subscribers}
+            ways: dict[str, Way] = {"broker": partial(_on_broker, options, "MEMORY", "core", **more)}
+            for version in _versions():
+                ways[f"nats-server {version}"] = partial(_on_nats, options, version, "core", **more)
+            found = race(ways, options.rounds)
+            ours = found["broker"].rate
+            rows = []
+            for name, runs in found.items():
+                ratio = ours / runs.rate
+                target = verdict("≥ 1/3", ratio >= _CORE_GOAL) if name != "broker" else ""
+                rows.append((name, *_rates(runs), f"{runs.median('cpu'):.2f}", f"{ratio:.2f}", target))
+            headers = (f"{title}, {size} B", "k/s", "others", "CPU µs", "broker / this", "target")
+            parts.append(table(headers, rows))
+    return "\n\n".join(parts)
+
+
+def jetstream(options: Options) -> str:
+    """The same publishes, to the broker and to file streams of real servers."""
+    parts = []
+    for size in (128, 1024):
+        for connections in (1, 4):
+            more = {"count": _count(options, size), "size": size, "connections": connections}
+            ways: dict[str, Way] = {
+                f"broker, {store}": partial(_on_broker, options, store, "publish", **more)
+                for store in ("FILE, no sync", "FILE")
+            }
+            for version in _versions():
+                ways[f"JetStream {version}"] = partial(_on_nats, options, version, "jetstream", **more)
+            found = race(ways, options.rounds)
+            without, synced = (found[f"broker, {store}"].rate for store in ("FILE, no sync", "FILE"))
+            rows = []
+            for name, runs in found.items():
+                ratios: tuple[str, str, str] = ("", "", "")
+                if name.startswith("JetStream"):
+                    ratio = without / runs.rate
+                    ratios = (
+                        f"{ratio:.2f}",
+                        f"{synced / runs.rate:.2f}",
+                        verdict(f"≥ {_JETSTREAM_GOAL} ×", ratio >= _JETSTREAM_GOAL),
+                    )
+                rows.append((name, *_rates(runs), f"{runs.median('cpu'):.2f}", *ratios))
+            title = f"{size} B, {_several(connections, 'connection')}"
+            headers = (title, "k/s", "others", "CPU µs", "no sync / this", "FILE / this", "target")
+            parts.append(table(headers, rows))
+    return "\n\n".join(parts)
+
+
+def _versions() -> list[str]:
+    return [version for version in (servers.NEWEST, servers.OLDEST) if version in servers.available()]
+
+
+def process(options: Options) -> str:
+    """Start and memory."""
+    starts: dict[str, list[float]] = {name: [] for name in ("stan-broker -v", *STORES)}
+    idle: dict[str, float] = {}
+    for _ in range(options.rounds):
+        begin = time.perf_counter()
+        subprocess.run(python("-m", "broker", "-v"), check=True, stdout=subprocess.DEVNULL)
+        starts["stan-broker -v"].append(time.perf_counter() - begin)
+        for name, store in STORES.items():
+            with broker(options.place, store) as server:
+                starts[name].append(server.start)
+                idle[name] = server.memory()
+    rows = [("stan-broker -v, whole command", statistics.median(starts.pop("stan-broker -v")), None, "")]
+    for name, seconds in starts.items():
+        memory = idle[name]
+        target = verdict(f"≤ {_MEMORY_GOAL} MiB", memory <= _MEMORY_GOAL)
+        rows.append((f"{name}: until it is ready", statistics.median(seconds), f"{memory:.0f}", target))
+    for store in ("FILE", "MEMORY"):
+        with broker(options.place, STORES[store]) as server:
+            most = []
+            for _ in range(4):
+                load("publish", server.port, server.pid, count=options.count // 4)
+                most.append(f"{server.memory():.0f}")
+            rows.append((f"{store}: after 1 to 4 quarters of {options.count:,} messages", None, ", ".join(most), ""))
+    return table(("process", "s", "MiB", "target"), rows)
+
+
+def plain_kernels(options: Options) -> str:
+    """The same with the kernels in Python."""
+    count = max(options.count // 8, 10_000)
+    smaller = Options(options.place, count, options.rounds)
+    ways: dict[str, Way] = {}
+    for store in STORES:
+        for plain in (False, True):
+            kind = "plain" if plain else "compiled"
+            ways[f"{store}, publish, {kind}"] = partial(_on_broker, smaller, store, "publish", plain=plain, count=count)
+    for plain in (False, True):
+        ways[f"FILE, 1 subscriber, {'plain' if plain else 'compiled'}"] = partial(
+            _deliver, smaller, "FILE", 1, plain=plain
+        )
+    found = race(ways, options.rounds)
+    rows = []
+    for name, runs in found.items():
+        compiled = found[f"{name.rpartition(', ')[0]}, compiled"]
+        ratio = "" if runs is compiled else f"{runs.rate / compiled.rate:.2f}"
+        rows.append((name, *_rates(runs), f"{runs.median('cpu'):.2f}", ratio))
+    return table(("raw, 128 B", "k/s", "others", "CPU µs", "plain / compiled"), rows)
+
+
+SECTIONS: dict[str, Callable[[Options], str]] = {
+    "broker-publish": publishing,
+    "broker-sync": one_at_a_time,
+    "broker-delivery": delivery,
+    "broker-core": core,
+    "broker-jetstream": jetstream,
+    "broker-process": process,
+}
+PLAIN = "broker-plain"

@@ -1,0 +1,66 @@
+"""A broker whose disk fails when it is told to: run as `python -m tests.interop.failing <orders> <words of the broker>`.
+
+The file `orders` has lines of `<call> <error name> <part of the path>`; while it has them, these calls of the system
+fail for such files. It is looked at before each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CALLS = ("write", "writev", "fsync", "ftruncate", "open", "mkdir")
+
+
+def _path_of(first: Any) -> str:
+    if isinstance(first, int):
+        with contextlib.suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{first}")
+        return ""
+    return os.fsdecode(first)
+
+
+def install(orders: Path) -> None:
+    """Puts itself between this process and the system."""
+    text = str(orders)
+    real_open, real_read, real_close = os.open, os.read, os.close
+
+    def wanted() -> list[list[str]]:
+        try:
+            descriptor = real_open(text, os.O_RDONLY)
+        except FileNotFoundError:
+            return []
+        try:
+            return [line.split() for line in real_read(descriptor, 4096).decode().splitlines()]
+        finally:
+            real_close(descriptor)
+
+    def between(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(first: Any, *more: Any, **named: Any) -> Any:
+            for what, error, part in wanted():
+                if what == name and part in _path_of(first):
+                    number = getattr(errno, error)
+                    # Some of it is written before the disk is full.
+                    if name == "write":
+                        real(first, bytes(more[0])[:7])
+                    elif name == "writev":
+                        real(first, [bytes(more[0][0])[:5]])
+                    raise OSError(number, os.strerror(number))
+            return real(first, *more, **named)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, between(name, getattr(os, name)))
+
+
+if __name__ == "__main__":
+    install(Path(sys.argv[1]))
+    from broker.cli import main
+
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,341 @@
+"""The disk is full, or fails: publishers are told, nothing that was acknowledged is lost, and all goes on afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stantools.format.proto import store_pb2 as store
+from tests.brokers import Broker
+from tests.interop.rawclient import Publisher, RawClient, stored
+from tests.interop.watching import BAD_SIGNS
+
+_FILE = ("-st", "FILE", "-mm", 0, "-mb", 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with little room."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+class FailingBroker(Broker):
+    """A broker whose disk fails on demand."""
+
+    @property
+    def orders(self) -> Path:
+        return self.folder / "orders"
+
+    def command(self) -> list[str]:
+        words = super().command()
+        at = words.index("broker")
+        return [*words[:at], "tests.interop.failing", str(self.orders), *words[at + 1 :]]
+
+    @contextlib.contextmanager
+    def failing(self, *orders: str) -> Iterator[None]:
+        """Lets calls fail: `<call> <error name> <part of the path>`."""
+        partial = self.orders.with_suffix(".new")
+        partial.write_text("\n".join(orders))
+        partial.replace(self.orders)
+        try:
+            yield
+        finally:
+            self.orders.unlink()
+
+
+def verified(directory: Path, *words: str) -> None:
+    """Fails unless `stantools verify` finds nothing."""
+    command = [sys.executable, "-m", "stantools", "verify", str(directory), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def calm(broker: Broker) -> None:
+    said = broker.said()
+    for sign in BAD_SIGNS:
+        assert sign not in said, said[max(said.index(sign) - 500, 0) :][:3000]
+
+
+def check_all_there(broker: Broker, publishers: list[Publisher]) -> None:
+    """Every acknowledged message is there exactly once, in order, and none that was refused."""
+    for channel in sorted({channel for each in publishers for channel in each.channels}):
+        got = stored(broker.port, f"reader-{os.urandom(4).hex()}", channel)
+        assert [sequence for sequence, _ in got] == list(range(1, len(got) + 1))
+        payloads = [data.partition(b".")[0] for _, data in got]
+        assert len(set(payloads)) == len(payloads)
+        for each in publishers:
+            acked = set(each.acked)
+            wanted = [data for to, data in each.sent if to == channel and data in acked]
+            mine = [data for data in payloads if data.startswith(each.client_name.encode() + b"-")]
+            assert mine == wanted
+
+
+def end(publishers: list[Publisher]) -> None:
+    for each in publishers:
+        each.stopping.set()
+    for each in publishers:
+        each.join(30)
+        assert not each.is_alive()
+        assert len(each.acked) + len(each.refused) == len(each.sent), "every publish was answered"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--file_slice_max_bytes", "1MB"),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("--file_sync=false",), marks=pytest.mark.slow),
+        pytest.param(("--encrypt", "--encryption_key", "secret"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_full_disk(small_disk: Path, tmp_path: Path, words: tuple[object, ...]) -> None:
+    directory, filler = small_disk / "store", small_disk / "filler"
+    filler.write_bytes(b"x" * (3 << 20))
+    with Broker(tmp_path, *_FILE, "-dir", directory, *words) as broker:
+        # Channels of their own: who publishes more meets the end first.
+        publishers = [Publisher(broker.port, f"p{n}", [b"c%d" % n, b"all"], window=16, size=3000) for n in range(3)]
+        with RawClient(broker.port, "reader") as reader:
+            reader.listen(b"all", reader.inbox + b".all", durable_name=b"d")
+            for each in publishers:
+                each.start()
+            deadline = time.monotonic() + 30
+            while not all(each.refused for each in publishers):
+                assert time.monotonic() < deadline, "the disk is never full"
+                time.sleep(0.01)
+            texts = {text for each in publishers for text in each.refused.values()}
+            assert all("No space left on device" in text for text in texts), texts
+            # There is no room for new ones, or there is; the answer is one or the other.
+            with contextlib.suppress(ConnectionError):
+                RawClient(broker.port, "newcomer").close()
+            filler.unlink()
+            before = [len(each.acked) for each in publishers]
+            for each, acks in zip(publishers, before, strict=True):
+                each.wait_for(acks + 20)
+            end(publishers)
+            # The reader has got all that is there, and nothing else.
+            got = [
+                store.MsgProto.FromString(data).data.partition(b".")[0]
+                for to, _, data in reader.gather(1)
+                if to.endswith(b".all")
+            ]
+            acked = {data for each in publishers for data in each.acked}
+            assert set(got) == {data for each in publishers for to, data in each.sent if to == b"all" and data in acked}
+        check_all_there(broker, publishers)
+        broker.stop()
+        verified(directory)
+        broker.start()
+        check_all_there(broker, publishers)
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
+def test_a_full_disk_and_a_crash(small_disk: Path, tmp_path: Path) -> None:
+    directory, filler = small_disk / "store", small_disk / "filler"
+    filler.write_bytes(b"x" * (4 << 20))
+    with Broker(tmp_path, *_FILE, "-dir", directory) as broker:
+        publishers = [Publisher(broker.port, f"p{n}", [b"one", b"two"], size=3000) for n in range(2)]
+        for each in publishers:
+            each.start()
+        deadline = time.monotonic() + 30
+        while not all(each.refused for each in publishers):
+            assert time.monotonic() < deadline, "the disk is never full"
+            time.sleep(0.01)
+        time.sleep(0.1)
+        broker.kill()
+        for each in publishers:
+            each.join(20)
+        filler.unlink()
+        broker.start()
+        for channel in (b"one", b"two"):
+            got = stored(broker.port, f"reader-{channel.decode()}", channel)
+            payloads = [data.partition(b".")[0] for _, data in got]
+            assert len(set(payloads)) == len(payloads)
+            for each in publishers:
+                acked = set(each.acked)
+                assert {data for to, data in each.sent if to == channel and data in acked} <= set(payloads)
+                assert not set(each.refused) & set(payloads)
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
+def test_files_that_must_not_grow(tmp_path: Path) -> None:
+    """One channel meets the limit for the size of a file; the others do not notice."""
+    directory = tmp_path / "store"
+    with Broker(tmp_path, *_FILE, "-dir", directory) as broker:
+        assert broker.process is not None
+        large = Publisher(broker.port, "large", [b"large"], size=5000)
+        small = Publisher(broker.port, "small", [b"small"], window=4, size=10)
+        limit = 1 << 20
+        hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (limit, hard))
+        large.start()
+        small.start()
+        deadline = time.monotonic() + 30
+        while not large.refused:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        small.wait_for(len(small.acked) + 200)
+        assert not small.refused
+        assert all("File too large" in text for text in list(large.refused.values()))
+        resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        large.wait_for(len(large.acked) + 50)
+        end([large, small])
+        check_all_there(broker, [large, small])
+        broker.kill()
+        broker.start()
+        check_all_there(broker, [large, small])
+        broker.stop()
+        verified(directory)
+        calm(broker)
+
+
+@pytest.mark.parametrize(
+    ("orders", "text"),
+    [
+        (("fsync EIO /bad/",), "Input/output error"),
+        pytest.param(
+            ("writev ENOSPC /bad/", "write ENOSPC /bad/"), "No space left on device", marks=pytest.mark.slow
+        ),
+        (("writev EIO /bad/", "write EIO /bad/", "ftruncate EIO /bad/"), "Input/output error"),
+        pytest.param(("fsync EIO /bad/", "ftruncate EIO /bad/"), "Input/output error", marks=pytest.mark.slow),
+        pytest.param(
+            ("writev EDQUOT /bad/msgs", "write EDQUOT /bad/msgs"), "Disk quota exceeded", marks=pytest.mark.slow
+        ),
+    ],
+    ids=str,
+)
+def test_one_channel_fails(tmp_path: Path, orders: tuple[str, ...], text: str) -> None:
+    directory = tmp_path / "store"
+    words = (*_FILE, "-dir", directory, "--file_slice_max_msgs", 300)
+    with FailingBroker(tmp_path, *words) as broker, RawClient(broker.port, "reader") as reader:
+        reader.listen(b"bad", reader.inbox + b".bad", durable_name=b"d")
+        both = Publisher(broker.port, "both", [b"bad", b"good"], window=16)
+        good = Publisher(broker.port, "good", [b"good"], window=16)
+        for each in (both, good):
+            each.start()
+            each.wait_for(50)
+        for _ in range(3):
+            with broker.failing(*orders):
+                refused = len(both.refused)
+                deadline = time.monotonic() + 20
+                while len(both.refused) < refused + 20:
+                    assert time.monotonic() < deadline, "it is not refused"
+                    time.sleep(0.005)
+                both.wait_for(len(both.acked) + 20)
+                good.wait_for(len(good.acked) + 20)
+            both.wait_for(len(both.acked) + 100)
+        end([both, good])
+        assert not good.refused
+        channels = dict((data, channel) for channel, data in both.sent)
+        assert {channels[data] for data in both.refused} == {b"bad"}
+        assert all(text in each for each in both.refused.values()), set(both.refused.values())
+        got = [
+            store.MsgProto.FromString(data).data.partition(b".")[0]
+            for to, _, data in reader.gather(0.5)
+            if to.endswith(b".bad")
+        ]
+        assert got == [data for channel, data in both.sent if channel == b"bad" and data not in both.refused]
+        check_all_there(broker, [both, good])
+        broker.kill()
+        broker.start()
+        check_all_there(broker, [both, good])
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
+def test_what_is_not_a_message_fails_too(tmp_path: Path) -> None:
+    """Channels, clients and subscriptions that cannot be stored are refused, with the words of the system."""
+    directory = tmp_path / "store"
+    with FailingBroker(tmp_path, *_FILE, "-dir", directory) as broker, RawClient(broker.port, "me") as me:
+        assert not me.stored(b"there").error
+        with broker.failing("mkdir ENOSPC /new"):
+            assert b"no space left on device" in me.stored(b"new").error.lower()
+            with pytest.raises(RuntimeError, match="(?i)no space left on device"):
+                me.listen(b"new", me.inbox + b".a")
+            assert not me.stored(b"there").error
+        for what in ("open EIO /new", "open EMFILE /new", "write ENOSPC /new"):
+            with broker.failing(what):
+                assert me.stored(b"new").error
+                assert not me.stored(b"there").error
+        assert not me.stored(b"new").error
+        with broker.failing("write ENOSPC clients.dat", "fsync EIO clients.dat", "writev ENOSPC clients.dat"):
+            with pytest.raises(ConnectionError, match="(?i)no space left on device|input/output error"):
+                RawClient(broker.port, "you")
+            assert not me.stored(b"there").error
+        with RawClient(broker.port, "you") as you:
+            assert not you.stored(b"there").error
+        for what in ("write ENOSPC subs.dat", "fsync EIO subs.dat"):
+            with broker.failing(what, what.replace("write", "writev")):
+                with pytest.raises(RuntimeError, match="(?i)no space left on device|input/output error"):
+                    me.listen(b"there", me.inbox + b".b", durable_name=b"d")
+                # Deliveries that cannot be recorded do not keep messages from being stored.
+                assert not me.stored(b"there").error
+        inbox = me.inbox + b".c"
+        ack_inbox = me.listen(b"there", inbox, durable_name=b"d")
+        with broker.failing("write ENOSPC subs.dat", "writev ENOSPC subs.dat", "ftruncate EIO subs.dat"):
+            assert not me.stored(b"there", b"x").error
+            for sequence in range(1, 6):
+                me.acknowledge(ack_inbox, b"there", sequence)
+            assert not me.stored(b"there", b"y").error
+        last = 0
+        for _ in range(3):
+            assert not me.stored(b"there", b"z").error
+        for to, _, data in [*me.skipped, *me.gather(0.3)]:
+            if to == inbox:
+                sequence = store.MsgProto.FromString(data).sequence
+                assert sequence == last + 1
+                last = sequence
+        assert last > 8
+        broker.kill()
+        broker.start()
+        # The durable is where it was, and what was acknowledged is not pending.
+        with RawClient(broker.port, "me", subjects=me.subjects) as again:
+            again.publish(
+                again.subjects.sub_close_requests,
+                store.UnsubscribeRequest(client_id=b"me", subject=b"there", inbox=ack_inbox).SerializeToString(),
+            )
+            again.listen(b"there", inbox, durable_name=b"d")
+            got = [
+                store.MsgProto.FromString(data).sequence
+                for to, _, data in [*again.skipped, *again.gather(0.5)]
+                if to == inbox
+            ]
+            assert got == list(range(6, last + 1))
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
+def test_the_disk_fails_at_the_end(tmp_path: Path) -> None:
+    """A store that cannot be closed well: the process ends with its code all the same, and all is there."""
+    directory = tmp_path / "store"
+    with FailingBroker(tmp_path, *_FILE, "-dir", directory, "--file_sync=false") as broker:
+        publisher = Publisher(broker.port, "p", [b"one"])
+        publisher.start()
+        publisher.wait_for(200)
+        end([publisher])
+        with broker.failing("fsync EIO store", "write ENOSPC store", "writev ENOSPC store", "ftruncate EIO store"):
+            broker.stop()
+        assert "Traceback" not in broker.said()
+        broker.start()
+        check_all_there(broker, [publisher])
+        assert broker.stop() == 0
+        verified(directory)
