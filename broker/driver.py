@@ -80,6 +80,32 @@ class LoopDriver:
         self.server.run_timers()
 
 
+class Upkeep:
+    """Calls a store that wants to be called from time to time.
+
+    Args:
+        loop: The loop.
+        store: The store; nothing happens if it does not want to.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: object) -> None:
+        self._loop = loop
+        self._maintain: Callable[[], int | None] | None = getattr(store, "maintain", None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Calls it for the first time."""
+        self._timer = None
+        if self._maintain is not None and (at := self._maintain()) is not None:
+            self._timer = self._loop.call_later(max(0, at - time.monotonic_ns()) / _SECOND, self.start)
+
+    def stop(self) -> None:
+        """Calls it no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Logs what went wrong in a callback; the server goes on."""
     problem = context.get("exception")

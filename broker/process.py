@@ -19,7 +19,7 @@ from broker.config import logs
 from broker.config.portsfile import PortsFile, write_pid_file
 from broker.config.reload import ReloadProblem, reload_options
 from broker.config.values import ConfigurationError
-from broker.driver import LoopDriver, SystemClock, report_loop_error
+from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
 from broker.log import NATS, STREAMING
 from broker.nats import reload as nats_reload
 from broker.nats.auth import AuthorizationError, Credentials
@@ -144,6 +144,9 @@ class _Process:
             self._leave_traces(nats, stack)
         stack.callback(_stop, server, driver)
         await self._ready(server)
+        upkeep = Upkeep(asyncio.get_running_loop(), store)
+        stack.callback(upkeep.stop)
+        upkeep.start()
         self._banner(store)
 
     def _streaming(self, store: Store, bus: Bus, driver: LoopDriver) -> StreamingServer:

@@ -6,7 +6,7 @@ delivers what was stored, and then sends the acknowledgements in the order of ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ from broker.stores.interface import StorageError
 from broker.streaming import errors
 from broker.streaming.control import is_control
 from broker.streaming.errors import RefusedError, text_of
-from broker.streaming.hot.columns import Status, publish_table
+from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
 from broker.streaming.hot.fields import failed, publish_ack
 from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
@@ -51,11 +51,15 @@ class _Portion:
 
 @dataclass(slots=True)
 class _Batch:
-    """Publishes that were taken together: their acknowledgements, where these go, and what became of them."""
+    """Publishes that were taken together: their acknowledgements, where these go, and what became of them.
+
+    `traced` has client, channel and guid of every row, if such lines are logged.
+    """
 
     acks: Payloads
     runs: list[Run]
     portions: list[_Portion]
+    traced: Sequence[tuple[str, str, str]] = ()
 
 
 #: Decides about a publish of somebody unknown: True if it waits for its client (partitioning), else it is refused.
@@ -143,10 +147,9 @@ class Publishing:
         if taken:
             self._statistics.in_msgs += taken
             self._statistics.in_bytes += publishes.size
-            if log.STREAMING.isEnabledFor(log.TRACE):
-                self._trace(buffer, frames, begin, publishes)
+            traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
             portions = [self._append(buffer, group.channel, group.rows) for group in publishes.groups]
-            self._batches.append(_Batch(publishes.acks, publishes.runs, portions))
+            self._batches.append(_Batch(publishes.acks, publishes.runs, portions, traced))
             self._staged += taken
         if publishes.status in (Status.GOOD, Status.FULL):
             return taken
@@ -209,6 +212,9 @@ class Publishing:
         for portion in batch.portions:
             if portion.failure:
                 failures.update(dict.fromkeys(portion.rows.tolist(), portion.failure))
+        for row, names in enumerate(batch.traced):
+            if row not in failures:
+                log.STREAMING.log(log.TRACE, "[Client:%s] Acking Publisher subj=%s guid=%s", *names)
         for reply, begin, end in batch.runs:
             if not failures:
                 self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
@@ -282,15 +288,15 @@ class Publishing:
     def _refuse(self, request: Request, guid: bytes, error: bytes) -> None:
         self._bus.publish(Role.SEND, request.reply, publish_ack(guid, error))
 
-    def _trace(self, buffer: Buffer, frames: Frames, begin: int, publishes: Publishes) -> None:
-        for row, request in enumerate(requests(buffer, frames, begin, begin + publishes.count)):
-            log.STREAMING.log(
-                log.TRACE,
-                "[Client:%s] Received message from publisher subj=%s guid=%s",
-                text(self._clients[int(self._table[row][0])].id),
-                text(request.subject),
-                text(protocol.PubAck.FromString(publishes.acks.payload(row)).guid),
-            )
+    def _trace(self, publishes: Publishes) -> list[tuple[str, str, str]]:
+        traced = []
+        for row in range(publishes.count):
+            client, channel = self._table[row][CLIENT], self._table[row][CHANNEL]
+            guid = protocol.PubAck.FromString(publishes.acks.payload(row)).guid
+            names = text(self._clients[int(client)].id), text(self._channels[int(channel)].name), text(guid)
+            log.STREAMING.log(log.TRACE, "[Client:%s] Received message from publisher subj=%s guid=%s", *names)
+            traced.append(names)
+        return traced
 
 
 def _one_line(message: protocol.PubMsg) -> str:
