@@ -45,7 +45,10 @@ class Records(Payloads):
     Attributes:
         sequences: Sequence of each message, strictly rising.
         timestamps: Timestamp of each, nanoseconds since the epoch.
+        total: Bytes of all payloads, where it is known that the buffer holds their records and nothing else, one behind
+            the other; otherwise -1.
     """
 
     sequences: npt.NDArray[np.uint64]
     timestamps: npt.NDArray[np.int64]
+    total: int = -1

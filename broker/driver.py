@@ -34,6 +34,8 @@ class LoopDriver:
 
     Attributes:
         server: The rules; to be set before the loop runs.
+        hold_back: Called before a commit, whose messages are then not written one by one.
+        let_go: Called after it: they are to be written now.
     """
 
     server: StreamingServer
@@ -43,6 +45,8 @@ class LoopDriver:
         self._on_fatal = on_fatal
         self._committing = False
         self._timer: asyncio.TimerHandle | None = None
+        self.hold_back: Callable[[], None] | None = None
+        self.let_go: Callable[[], None] | None = None
 
     def commit_soon(self) -> None:
         """Commits once everything that the loop found readable has been handed over."""
@@ -73,7 +77,14 @@ class LoopDriver:
 
     def _commit(self) -> None:
         self._committing = False
-        self.server.commit()
+        if self.hold_back is None or self.let_go is None:
+            self.server.commit()
+            return
+        self.hold_back()
+        try:
+            self.server.commit()
+        finally:
+            self.let_go()
 
     def _wake(self) -> None:
         self._timer = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.bus.embedded import EmbeddedBus
-from broker.bus.external import ExternalBus
+from broker.bus.login import Login
 from broker.config import logs
 from broker.config.portsfile import PortsFile, write_pid_file
 from broker.config.reload import ReloadProblem, reload_options
@@ -23,12 +23,14 @@ from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
 from broker.log import NATS, STREAMING
 from broker.nats import reload as nats_reload
 from broker.nats.auth import AuthorizationError, Credentials
+from broker.nats.identity import nonce as new_nonce
 from broker.nats.server import ListenError, NatsServer
 from broker.nats.tls import TLSError
-from broker.stores import open_store
 from broker.stores.interface import StorageError
+from broker.stores.opening import open_store
 from broker.streaming.ids import new_id
-from broker.streaming.server import VERSION, StreamingServer
+from broker.streaming.options import VERSION
+from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
@@ -126,13 +128,17 @@ class _Process:
         store = open_store(options.store, options.file, options.limits, options.encryption, cluster_id=cluster_id)
         driver = LoopDriver(asyncio.get_running_loop(), self._fatal)
         if options.connection.urls:
+            from broker.bus.external import ExternalBus
+
             external = ExternalBus(options.connection, cluster_id, partitions=options.streaming.partitioning)
             server = self._streaming(store, external, driver)
+            external.on_discovered(server.servers_discovered)
             await self._monitor(None, server, stack)
             await external.connect()
             stack.push_async_callback(external.close)
         else:
             self._nats = nats = NatsServer(options.nats, options.config_file)
+            driver.hold_back, driver.let_go = nats.hold_back, nats.flush
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
             bus = EmbeddedBus(
@@ -167,6 +173,10 @@ class _Process:
     def _credentials(self) -> Credentials | None:
         """Returns who the streaming server is to its own NATS server; None for whoever is configured there."""
         connection = self._options.connection
+        if connection.nkey_seed_file:
+            nonce = new_nonce()
+            signed = Login(connection).signature(nonce)
+            return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
         if not (connection.user or connection.token):
             return None
         return Credentials(user=connection.user, password=connection.password, token=connection.token)

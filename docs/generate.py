@@ -1,4 +1,4 @@
-"""Writes the pages that are generated from the code: docs/findings.md and docs/commands.md.
+"""Writes the pages that are generated from the code: docs/findings.md, docs/commands.md, docs/broker-options.md.
 
     python docs/generate.py            (or: make docs)
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from broker.config.catalogue import State, reference
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
@@ -52,7 +53,7 @@ _COMMANDS = """\
 Every command of `stantools` with its options, as `stantools COMMAND --help` shows them. Data goes to stdout, everything
 else to stderr. STORE is the directory that the server was given as `-dir`. What findings mean is in
 [findings](findings.md), what to do with a broken store in the [recovery guide](recovery-guide.md), how to leave in the
-[migration guide](migration-guide.md).
+[migration guide](migration-guide.md), how to run the broker in the [broker guide](broker-guide.md).
 
 | exit code | means |
 |---|---|
@@ -63,6 +64,28 @@ else to stderr. STORE is the directory that the server was given as `-dir`. What
 | 4 | refused, because it could lose data or disturb a running server |
 | 5 | done, with the loss that was announced |
 | 130 | interrupted |
+"""
+
+
+_BROKER_OPTIONS = """\
+# Options of the broker
+
+Every option of `stan-broker` (and of `stantools broker`) and every key of its configuration file: all that the original
+server has, each with what becomes of it here. What to do with them is in the [broker guide](broker-guide.md).
+
+| state | means |
+|---|---|
+| {works} | as in the original, unless a remark says otherwise |
+| {unavailable} | the broker says so and does not start: exit code 2 |
+| {warned} | |
+| {not_needed} | read and checked; nothing here depends on it |
+| {ignored} | |
+
+One or two dashes are the same. A value follows as the next word or behind `=`; for a bool
+only `=` will do (`-file_sync=false`), and the name alone means true. Sizes take the suffixes of configuration files
+(`64MB`), durations have units (`1m30s`). Keys are compared without regard to case; aliases are in the same cell.
+Those of the streaming server belong into `streaming {{ … }}`, or to the top level if there is no such block; what the
+path in a heading means is `streaming {{ file {{ sync: true }} }}` for the key `sync` of `streaming.file`.
 """
 
 
@@ -106,6 +129,14 @@ def commands() -> str:
     return "".join(lines)
 
 
+def broker_options() -> str:
+    """Returns docs/broker-options.md."""
+    states = {state.name.lower(): state.value for state in State}
+    _, _, tables = reference().partition("\n## ")
+    head = _GENERATED.format(source="broker/config/catalogue.py") + _BROKER_OPTIONS.format_map(states)
+    return f"{head}\n## {tables}".replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
 def _command(context: click.Context, name: str) -> Iterator[str]:
     command = cli.get_command(context, name)
     assert command is not None
@@ -114,7 +145,10 @@ def _command(context: click.Context, name: str) -> Iterator[str]:
         return
     with click.Context(command, info_name=name, parent=context, **command.context_settings) as own:
         yield from _head("###", own, command)
-        yield _table(_options(own, command))
+        if own.ignore_unknown_options:
+            yield "Options are passed on as they are; they are in [options of the broker](broker-options.md).\n"
+        else:
+            yield _table(_options(own, command))
 
 
 def _group(context: click.Context, name: str, group: click.Group) -> Iterator[str]:
@@ -139,7 +173,7 @@ def _group(context: click.Context, name: str, group: click.Group) -> Iterator[st
 def _head(level: str, own: click.Context, command: click.Command) -> Iterator[str]:
     path = own.command_path
     usage = " ".join(command.collect_usage_pieces(own))
-    text = _text(inspect.cleandoc(command.help or ""))
+    text = _text(inspect.cleandoc(command.help or "").replace("\\b\n", "\b\n"))
     yield f"\n{level} {path.removeprefix('stantools ')}\n\n    {path} {usage}\n\n{text}\n"
 
 
@@ -168,7 +202,7 @@ def _cell(text: str) -> str:
 
 
 #: File name and how it is made.
-PAGES = {"findings.md": findings, "commands.md": commands}
+PAGES = {"findings.md": findings, "commands.md": commands, "broker-options.md": broker_options}
 
 
 def main() -> None:

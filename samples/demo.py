@@ -1,4 +1,4 @@
-"""What `make demo` shows: a store is written, damaged, looked at, rescued, and migrated to a real nats-server.
+"""What `make demo` shows: clients fill a store through the broker; it is damaged, looked at, rescued, and migrated.
 
 Everything happens in demo-out/, which is emptied first. The commands are printed as they could be typed.
 """
@@ -6,9 +6,14 @@ Everything happens in demo-out/, which is emptied first. The commands are printe
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stantools.errors import StantoolsError
@@ -20,6 +25,9 @@ from stantools.store.directory import open_datastore
 OUT = Path("demo-out")
 STORE, DAMAGED, SAVED = OUT / "store", OUT / "damaged", OUT / "saved"
 PLAN, STREAMS = OUT / "migration.yaml", OUT / "jetstream"
+SHOP = Path(__file__).with_name("shop.py")
+#: Seconds that the broker may take to start, and to stop.
+PATIENCE = 60
 #: One after the other, to the channels in turn.
 DAMAGES = ("flipped-length", "garbage-middle", "cut-payload", "damaged-subs", "lost-clients")
 
@@ -28,8 +36,9 @@ def main() -> int:
     """Runs the demo; 0 if it went as it should."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
-    title("1. A sample store, as a server writes it")
-    run("sample", STORE, "--messages", "2000", "--size", "100")
+    title("1. The broker, and clients that fill its store")
+    with broker(STORE, "-file_slice_max_msgs", "500") as url:
+        shop("fill", url)
     run("info", STORE)
 
     title("2. A copy of it gets damaged")
@@ -55,7 +64,12 @@ def main() -> int:
 
     title("8. Into JetStream: every channel a stream, every durable a consumer")
     migrated = migrate()
-    return conclude(migrated=migrated)
+    counts = counted(SAVED)
+
+    title("10. Or on with the broker: the durables go on where they stood")
+    with broker(SAVED) as url:
+        shop("go-on", url)
+    return conclude(*counts, migrated=migrated)
 
 
 def migrate() -> bool:
@@ -71,6 +85,44 @@ def migrate() -> bool:
     title("9. The proof, with the server started again: message by message, consumer by consumer")
     run("migrate", "verify", PLAN, *target)
     return True
+
+
+@contextmanager
+def broker(store: Path, *words: str) -> Iterator[str]:
+    """Runs the broker on a store, on a free port. Yields its URL."""
+    log = OUT / f"broker-{store.name}.log"
+    options = ["-a", "127.0.0.1", "-p", "-1", "-cid", "shop", "-st", "FILE", "-dir", str(store), *words, "-l", str(log)]
+    say(f"$ stan-broker {' '.join(options)} &")
+    process = subprocess.Popen([sys.executable, "-m", "broker", *options], stderr=subprocess.STDOUT)
+    try:
+        yield f"nats://127.0.0.1:{started(process, log)}"
+        process.send_signal(signal.SIGINT)
+        code = process.wait(PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    say(f"$ stan-broker -sl quit\n(exit code {code})\n")
+    if code != 0:
+        raise SystemExit(f"demo: the broker ended with code {code}; see {log}")
+
+
+def started(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Waits until the broker is ready. Returns its port."""
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        said = log.read_text(encoding="utf-8") if log.exists() else ""
+        port = re.search(r"Listening for client connections on 127\.0\.0\.1:(\d+)", said)
+        if port and "Streaming Server is ready" in said:
+            return int(port[1])
+        time.sleep(0.05)
+    raise SystemExit(f"demo: the broker did not start; see {log}")
+
+
+def shop(verb: str, url: str) -> None:
+    """Runs the clients of samples/shop.py."""
+    say(f"$ python samples/shop.py {verb} {url}")
+    if subprocess.run([sys.executable, SHOP, verb, url], stderr=subprocess.STDOUT, check=False).returncode:
+        raise SystemExit("demo: the clients failed")
 
 
 def title(text: str) -> None:
@@ -109,10 +161,10 @@ def kept_by_truncation() -> int:
     return sum(channel["count"] for channel in forecast["channels"].values())
 
 
-def conclude(*, migrated: bool) -> int:
+def conclude(saved: int, saved_subs: int, *, migrated: bool) -> int:
     """Compares the three stores, and says where everything is."""
-    (messages, subs), (saved, saved_subs) = counted(STORE), counted(SAVED)
-    title("10. What was saved")
+    messages, subs = counted(STORE)
+    title("11. What was saved")
     say(f"  messages before the damage        {messages:>6}")
     say(f"  with the server's own repair      {kept_by_truncation():>6}")
     say(f"  in the salvaged store             {saved:>6}")

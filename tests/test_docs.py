@@ -15,6 +15,7 @@ import click
 import numpy as np
 import pytest
 
+from broker.config.catalogue import FLAGS, Flag
 from stantools.cli.verbs import module_of, summaries
 from stantools.format import envelope, kernels
 from stantools.format.crc import Crc
@@ -132,7 +133,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["findings.md", "commands.md"])
+@pytest.mark.parametrize("name", ["findings.md", "commands.md", "broker-options.md"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == generator().PAGES[name](), "run: make docs"
 
@@ -191,7 +192,16 @@ def commands(verb: str) -> dict[str, click.Command]:
 
 
 @cache
+def broker_options() -> set[str]:
+    """The options of the broker, with one dash and with two."""
+    flags = [flag for section in FLAGS for flag in section.entries if isinstance(flag, Flag)]
+    return {dashes + name for flag in flags for name in flag.names for dashes in ("-", "--")}
+
+
+@cache
 def options(verb: str, stage: str = "") -> set[str]:
+    if verb == "broker":
+        return broker_options()
     params = commands(verb)[stage].params
     names = {name for parameter in params for name in (*parameter.opts, *parameter.secondary_opts)}
     return names | {"-h", "--help"}
@@ -202,23 +212,27 @@ def check_command(text: str) -> None:
         assert verb in summaries(), text
         first = rest.split()[0] if rest.split() else ""
         known = options(verb, first if first in commands(verb) else "")
-        for option in re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", rest.split("#")[0]):
+        for option in re.findall(r"(?<!\S)(--?[A-Za-z][\w-]*)", rest.split("#")[0]):
             assert option in known, text
+    for rest in re.findall(r"(?:^|[\s/$])stan-broker ([^|;`]*)", text):
+        for option in re.findall(r"(?<!\S)(--?[A-Za-z]\w*)", rest.split("#")[0]):
+            assert option in broker_options(), text
 
 
 @each_page
 def test_commands_exist_with_their_options(page: Path) -> None:
     known = set.union(*(options(verb, stage) for verb in summaries() for stage in commands(verb)), {"--version"})
+    known |= broker_options()
     for text in code(page):
         check_command(text)
         if re.match("--[a-z]", text):
-            assert text.split()[0] in known, text
+            assert re.split("[ =]", text)[0] in known, text
 
 
 @each_page
 def test_files_of_the_repository_exist(page: Path) -> None:
     for text in code(page):
-        if re.fullmatch(r"(?:stantools|tests|benchmarks|docs|samples)/[\w./*]+", text) and "NAME" not in text:
+        if re.fullmatch(r"(?:stantools|broker|tests|benchmarks|docs|samples)/[\w./*]+", text) and "NAME" not in text:
             assert list(ROOT.glob(text.rstrip("/"))), text
 
 

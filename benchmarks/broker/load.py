@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import secrets
+import select
 import selectors
 import sys
 import time
@@ -229,7 +230,7 @@ def publish(options: argparse.Namespace) -> Result:
         frames = []
         for i in range(_PREPARED):
             channel = channels[i % len(channels)].encode()
-            message = PubMsg(client_id=identity, guid=b"%022d" % i, subject=channel, conn_id=connection)
+            message = PubMsg(client_id=identity, guid=_guid(i), subject=channel, conn_id=connection)
             message.data = _payload(options.size, i)
             payload = message.SerializeToString()
             subject = prefix + b"." + channel
@@ -240,13 +241,20 @@ def publish(options: argparse.Namespace) -> Result:
         else:
             workers.append(Publisher(client, Prepared(frames), count, options.window, check))
     clock = Clock(options.pid)
-    run(workers)
+    if one:
+        run_one_at_a_time(workers)
+    else:
+        run(workers)
     times = [t for worker in workers for t in worker.times] if one else []
     result = clock.result(options.mode, options.count // options.connections * options.connections, times)
     for worker in workers:
         worker.client.disconnect()
         worker.client.close()
     return result
+
+
+def _guid(number: int) -> bytes:
+    return b"%022d" % number
 
 
 def _payload(size: int, seed: int) -> bytes:
@@ -256,7 +264,10 @@ def _payload(size: int, seed: int) -> bytes:
 
 
 class OneAtATime:
-    """Publishes the next message when the one before is acknowledged."""
+    """Publishes the next message when the one before is acknowledged.
+
+    The usual answer is told by its bytes: both sides share the machine, and what is measured is the other one.
+    """
 
     def __init__(self, client: RawClient, frames: Sequence[bytes], count: int, good: AckCheck) -> None:
         self.client = client
@@ -265,14 +276,26 @@ class OneAtATime:
         self._sent = 0
         self._free = True
         self._good = good
+        self._answers = [
+            b"MSG %b %d 24\r\n%b\r\n" % (client.inbox + b".A", _ACKS, PubAck(guid=_guid(i)).SerializeToString())
+            for i in range(len(frames))
+        ]
         self.times: list[int] = []
         client.subscribe(client.inbox + b".A", _ACKS, self._take)
         client.flush()
 
     def _take(self, buffer: bytearray, frames: Frames, begin: int, end: int) -> None:
         self._good(buffer, frames, begin, end)
+        self._answered()
+
+    def _answered(self) -> None:
         self.times.append(time.perf_counter_ns() - self._sent)
         self._free = True
+
+    def receive(self) -> None:
+        """Takes the acknowledgement."""
+        if self.client.receive_only(self._answers[self._left % len(self._frames)]):
+            self._answered()
 
     @property
     def done(self) -> bool:
@@ -285,7 +308,29 @@ class OneAtATime:
             self._free = False
             self._left -= 1
             self._sent = time.perf_counter_ns()
-            self.client.put(self._frames[self._left % len(self._frames)])
+            self.client.socket.sendall(self._frames[self._left % len(self._frames)])
+
+
+def run_one_at_a_time(workers: Sequence[OneAtATime]) -> None:
+    """Lets them work until all are done."""
+    poll = select.poll()
+    by_descriptor = {worker.client.socket.fileno(): worker for worker in workers}
+    for descriptor, worker in by_descriptor.items():
+        poll.register(descriptor, select.POLLIN)
+        worker.work()
+    left = len(workers)
+    while left:
+        events = poll.poll(_SILENCE * 1000)
+        if not events:
+            raise RuntimeError(f"nothing came for {_SILENCE} s")
+        for descriptor, _ in events:
+            worker = by_descriptor[descriptor]
+            if worker.done:
+                worker.client.receive()
+                continue
+            worker.receive()
+            worker.work()
+            left -= worker.done
 
 
 def jetstream(options: argparse.Namespace) -> Result:

@@ -154,7 +154,20 @@ class RawClient:
             return
         if not count:
             raise ConnectionError("the server has closed the connection")
-        end = self._end + count
+        self._hand_out(self._end + count)
+
+    def receive_only(self, expected: bytes) -> bool:
+        """Reads what is there. Returns True if it is what is expected; anything else is handed out as usual."""
+        data = self.socket.recv(_BUFFER)
+        if data == expected and not self._end:
+            return True
+        if not data:
+            raise ConnectionError("the server has closed the connection")
+        self._view[self._end : self._end + len(data)] = data
+        self._hand_out(self._end + len(data))
+        return False
+
+    def _hand_out(self, end: int) -> None:
         at = 0
         while at < end:
             _, at, stop, spans, _ = messages.parse_messages(

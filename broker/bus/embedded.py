@@ -75,6 +75,10 @@ class EmbeddedBus:
             self._clients[role].publish_block(subject, block, begin, end)
         return True
 
+    def congested(self, subject: bytes) -> bool:
+        """Tells whether much waits for a client that gets messages of a subject."""
+        return self._server.router.congested(subject)
+
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
     ) -> None:

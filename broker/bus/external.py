@@ -94,6 +94,11 @@ class ExternalBus:
         }
         self._requests = {role: _Requests(link) for role, link in self._links.items()}
 
+    def on_discovered(self, discovered: Callable[[], None]) -> None:
+        """Has `discovered` called whenever NATS tells about servers that were not known, if there are partitions."""
+        if link := self._links.get(Role.PARTITIONS):
+            link.on_discovered = discovered
+
     async def connect(self) -> None:
         """Opens the connections, one after the other.
 
@@ -126,6 +131,10 @@ class ExternalBus:
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows of a block, one message each, in one write."""
         return not is_subject(subject) or self._links[role].publish_block(subject, block, begin, end)
+
+    def congested(self, subject: bytes) -> bool:
+        """Tells whether much waits for the NATS server, which looks after its clients itself."""
+        return self._links[Role.SEND].congested
 
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]

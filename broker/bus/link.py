@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from broker.config.options import ConnectionOptions
     from broker.wire.frames import Handler
 
+#: Bytes that wait for the server, beyond which those who send from a store wait.
+_CONGESTED: Final = 8 << 20
 #: Seconds between two attempts to connect again.
 _RETRY: Final = 0.25
 #: Seconds that an attempt may take.
@@ -28,6 +30,10 @@ _MAX_PINGS: Final = 2
 _MAX_SERVERS: Final = 100
 
 NO_SERVERS: Final = "nats: no servers available for connection"
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class Link:
@@ -42,12 +48,14 @@ class Link:
     Attributes:
         handlers: Handlers of the subscriptions by number.
         info: What the server last said about itself.
+        on_discovered: Called when the server has told about others that were not known.
     """
 
     def __init__(self, name: str, options: ConnectionOptions, servers: list[Server], login: Login) -> None:
         self.name = name
         self.handlers: dict[int, Handler] = {}
         self.info: dict[str, Any] = {}
+        self.on_discovered: Callable[[], None] = _nothing
         self._subjects: dict[int, bytes] = {}
         self._sids = 0
         self._tls = options.tls
@@ -174,10 +182,14 @@ class Link:
         self.info |= info
         addresses = info.get("connect_urls")
         known = {(server.host, server.port) for server in self._servers}
+        before = len(self._servers)
         for address in addresses if isinstance(addresses, list) else []:
             server = discovered(str(address), self._servers[0])
             if server and (server.host, server.port) not in known and len(self._servers) < _MAX_SERVERS:
                 self._servers.append(server)
+        # What is said at the beginning is where we are, nothing new.
+        if self._session and len(self._servers) > before:
+            self.on_discovered()
 
     def refused(self, text: str) -> None:
         """Notes an error that the server sent."""
@@ -205,6 +217,11 @@ class Link:
             return False
         session.write(messages.publish(subject, payload, reply))
         return True
+
+    @property
+    def congested(self) -> bool:
+        """The server has not taken much of what was sent."""
+        return self._session is not None and self._session.pending > _CONGESTED
 
     def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows of a block; returns False if nothing of it was sent."""

@@ -168,10 +168,11 @@ class Login:
             nonce = info.get("nonce")
             if not isinstance(nonce, str) or not nonce:
                 raise BusError("nats: nkeys not supported by the server")
-            options |= self._signature(nonce)
+            options |= self.signature(nonce)
         return options
 
-    def _signature(self, nonce: str) -> dict[str, object]:
+    def signature(self, nonce: str) -> dict[str, str]:
+        """Returns the members of CONNECT that show that we have the key: `sig`, and `nkey` or `jwt`."""
         import nkeys  # type: ignore[import-untyped]
 
         pair = nkeys.from_seed(bytearray(self._seed.encode()))
@@ -180,5 +181,5 @@ class Login:
             public = pair.public_key.decode()
         finally:
             pair.wipe()
-        signed: dict[str, object] = {"jwt": self._jwt} if self._jwt else {"nkey": public}
+        signed = {"jwt": self._jwt} if self._jwt else {"nkey": public}
         return signed | {"sig": signature}

@@ -75,7 +75,12 @@ class Session(asyncio.BufferedProtocol):
     @property
     def writable(self) -> bool:
         """Whether more can be sent."""
-        return not self._closed and self._out_size + self._transport.get_write_buffer_size() < _MAX_PENDING
+        return not self._closed and self.pending < _MAX_PENDING
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be sent."""
+        return 0 if self._closed else self._out_size + int(self._transport.get_write_buffer_size())
 
     def write(self, frames: bytes) -> None:
         """Sends frames at the end of this turn of the loop."""

@@ -30,8 +30,8 @@ from broker.stores.limits import store_limits
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
 from stantools.errors import UsageError
+from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import ChannelLimits, SliceLimits
-from stantools.store.logwriter import CompactionRules
 
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from broker.config.catalogue import FLAGS, Flag, Kind, State
 from broker.config.natstls import CIPHERS, CURVES
+from broker.nats.options import VERSION as NATS_VERSION
+from broker.streaming.options import VERSION
 
 _COLUMN = 42
 _KINDS = {Kind.STRING: " <string>", Kind.INT: " <int>", Kind.DURATION: " <duration>", Kind.SIZE: " <size>"}
@@ -11,10 +13,6 @@ _KINDS = {Kind.STRING: " <string>", Kind.INT: " <int>", Kind.DURATION: " <durati
 
 def version_line() -> str:
     """Returns the answer to `--version`."""
-    # Only this answer needs the servers themselves.
-    from broker.nats.server import VERSION as NATS_VERSION
-    from broker.streaming.server import VERSION
-
     return f"nats-streaming-server version {VERSION}, nats-server: v{NATS_VERSION}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +110,9 @@ def check_files(options: TLSOptions) -> None:
     Raises:
         ConfigurationError: A file is missing, or is not what it should be.
     """
+    # Loaded only where there is TLS: most command lines are answered, or start, without.
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for path in (options.cert, options.key):
         _check_readable(path, "error parsing X509 certificate/key pair: ")
@@ -139,8 +141,9 @@ def _check_readable(path: Path, prefix: str) -> None:
 
 
 def _ssl_reason(problem: Exception) -> str:
-    if isinstance(problem, ssl.SSLError) and problem.reason:
-        return problem.reason.lower().replace("_", " ")
+    named = getattr(problem, "reason", None)  # of ssl.SSLError
+    if isinstance(named, str) and named:
+        return named.lower().replace("_", " ")
     return str(problem) or "no certificate found"
 
 

@@ -1,6 +1,7 @@
 """Logging to syslog, on this machine or another one (operations section 13).
 
-Lines that cannot be sent at once wait in a bounded buffer (TCP) or are lost: the server never waits for a log.
+Lines that cannot be sent at once wait in a bounded buffer (TCP) or are lost: the server never waits for a log, but
+for a moment now and then, as a start has more lines than the queue of a local socket.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import time
 from datetime import datetime
@@ -28,6 +30,7 @@ _LOCAL: Final = ("/dev/log", "/var/run/syslog", "/var/run/log")
 _NETWORKS: Final = ("tcp", "tcp4", "tcp6", "udp", "udp4", "udp6", "unix", "unixgram", "unixpacket")
 _CONNECT_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 5.0
+_MOMENT_MS: Final = 50
 _MAX_WAITING: Final = 1 << 20
 
 
@@ -60,6 +63,7 @@ class SyslogHandler(logging.Handler):
         self._url = url
         self._waiting = bytearray()
         self._retry_at = 0.0
+        self._patient_at = 0.0
         self._socket: socket.socket | None = _connect(url)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -73,7 +77,7 @@ class SyslogHandler(logging.Handler):
             if self._socket.type == socket.SOCK_STREAM:
                 self._send_stream(line)
             else:
-                self._socket.send(line)
+                self._send_datagram(self._socket, line)
         except BlockingIOError:
             return
         except OSError as problem:
@@ -93,6 +97,20 @@ class SyslogHandler(logging.Handler):
             head = f"{when:%b} {when.day:2d} {when:%H:%M:%S}"
         text = f"<{priority(record.levelno)}>{head} {TAG}[{os.getpid()}]: {self.format(record)}\n"
         return text.encode("utf-8", "backslashreplace")
+
+    def _send_datagram(self, receiver: socket.socket, line: bytes) -> None:
+        try:
+            receiver.send(line)
+        except BlockingIOError:
+            now = time.monotonic()
+            if now < self._patient_at:
+                return
+            poll = select.poll()
+            poll.register(receiver, select.POLLOUT)
+            if poll.poll(_MOMENT_MS):
+                receiver.send(line)
+            else:
+                self._patient_at = now + _RETRY_SECONDS
 
     def _send_stream(self, line: bytes) -> None:
         if self._socket is not None and len(self._waiting) + len(line) <= _MAX_WAITING:

@@ -7,9 +7,6 @@ import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from broker.nats.identity import decode_nkey
 from broker.nats.permissions import Permit
 
@@ -218,6 +215,10 @@ def signed(nkey: str, nonce: str, signature: str) -> bool:
     decoded = decode_nkey(nkey)
     if decoded is None or decoded[0] != _USER_PREFIX or not nonce:
         return False
+    # Loaded only where there are nkeys.
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         # Clients encode with either alphabet, with or without padding.
         text = signature.rstrip("=").replace("+", "-").replace("/", "_")

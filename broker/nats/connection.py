@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: A frame larger than this gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
+#: All that was parsed is complete.
+_WHOLE: Final = (Stop.END, Stop.FULL)
 #: How PUB and HPUB begin.
 _PUBLISHES: Final = b"PpHh"
 #: What is collected beyond is written at once.
@@ -42,6 +44,8 @@ _COLLECT: Final = 512 * 1024
 #: Bytes that wait in the transport: above the first those who cause them are slowed down, until the second is reached.
 _CONGESTED: Final = 1024 * 1024
 _RELAXED: Final = 256 * 1024
+#: Bytes beyond which those who send from a store wait.
+_FULL: Final = 8 * 1024 * 1024
 #: How long (seconds) a publisher waits for a congested receiver, and for one that is near its limit.
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
@@ -282,7 +286,7 @@ class Connection(Client, asyncio.BufferedProtocol):
                     break
             if stop == Stop.PARTIAL:
                 return at, need
-            if stop in (Stop.END, Stop.FULL):
+            if stop in _WHOLE:
                 continue
             if stop == Stop.PAYLOAD_TOO_LARGE:
                 self.commands.malformed(payload_too_large(_claimed(data, at, end), options.max_payload))
@@ -349,6 +353,11 @@ class Connection(Client, asyncio.BufferedProtocol):
     def pending(self) -> int:
         """Bytes that wait to be sent."""
         return self._out_size + (0 if self.closed else self._transport.get_write_buffer_size())
+
+    @property
+    def congested(self) -> bool:
+        """So much waits to be sent that whoever can wait should."""
+        return self.pending > min(_FULL, self.server.options.max_pending // 4)
 
     def check_progress(self, now: int, deadline: int) -> None:
         """Ends the connection if nothing at all was taken for `deadline` ns while something waits."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+#: The version of NATS whose protocol is spoken.
+VERSION: Final = "2.9.24"
 
 
 @dataclass(frozen=True, slots=True)

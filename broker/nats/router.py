@@ -20,7 +20,7 @@ from broker.nats.subscription import Client, Counters, Subscription
 from broker.wire import subjects
 from broker.wire.frames import PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 from broker.wire.interest import Interest
-from broker.wire.kernels import RouteTable
+from broker.wire.kernels import Names
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
@@ -64,7 +64,7 @@ class SubjectTable:
 
     def __init__(self, permit: Permit | None) -> None:
         self.permit = permit
-        self.routes = RouteTable()
+        self.routes = Names()
 
 
 class Router:
@@ -376,6 +376,11 @@ class Router:
                 to.client.take_block(to, subject, block, begin, end)
                 count += 1
         return count
+
+    def congested(self, subject: bytes) -> bool:
+        """Tells whether a receiver of a subject does not keep up. What was never published to counts as empty."""
+        route = self._known.get(subject)
+        return route is not None and any(s.client.congested for s in route.plain)
 
     def _account(self, to: Subscription, count: int, size: int) -> None:
         to.delivered += count

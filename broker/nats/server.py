@@ -18,6 +18,7 @@ from broker.nats.connection import Connection
 from broker.nats.identity import server_id
 from broker.nats.internal import InternalClient, Mailbox
 from broker.nats.keepalive import Keepalive, first_ping
+from broker.nats.options import VERSION
 from broker.nats.reasons import Reason
 from broker.nats.router import Router
 from broker.wire import answers
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from broker.nats.options import NatsOptions
     from broker.nats.subscription import Client
 
-#: The version whose protocol is spoken.
-VERSION: Final = "2.9.24"
 _READ_BUFFER: Final = 256 * 1024
 _ROWS: Final = 4096
 _BACKLOG: Final = 4096
@@ -93,6 +92,7 @@ class NatsServer:
         self._port = 0
         self._dirty: list[Connection] = []
         self._flushing: asyncio.Handle | None = None
+        self._held_back = False
         self._mailbox = Mailbox()
         self._keepalive = Keepalive(self)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -367,11 +367,16 @@ class NatsServer:
     def dirty(self, connection: Connection) -> None:
         """A connection has something to be written."""
         self._dirty.append(connection)
-        if self._flushing is None:
+        if self._flushing is None and not self._held_back:
             self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+
+    def hold_back(self) -> None:
+        """Collects what is to be written until `flush` is called, which has to happen in the same callback."""
+        self._held_back = True
 
     def flush(self) -> None:
         """Writes what was collected for all connections. Called in each round of the event loop, or earlier."""
+        self._held_back = False
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None

@@ -96,6 +96,11 @@ class Client(ABC):
         """Bytes that wait to be sent to it."""
         return 0
 
+    @property
+    def congested(self) -> bool:
+        """So much waits for it that whoever can wait should."""
+        return False
+
     def stalls(self, origin: Client) -> None:  # noqa: B027
         """Is told who sent it something, so that it can slow it down."""
 

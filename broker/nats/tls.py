@@ -5,8 +5,6 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from cryptography import x509
-
 if TYPE_CHECKING:
     from broker.nats.options import TLSOptions
 
@@ -100,6 +98,9 @@ def names(connection: ssl.SSLObject | None) -> tuple[str, ...]:
     raw: Any = connection.getpeercert(binary_form=True) if connection is not None else None
     if not raw:
         return ()
+    # Loaded only where there are client certificates.
+    from cryptography import x509
+
     try:
         certificate = x509.load_der_x509_certificate(raw)
     except ValueError:

@@ -58,7 +58,7 @@ class BlockList:
         if self.first == 0 or begin != self.last + 1:
             self.clear()
             self.first = begin
-        size = int(records.sizes.sum()) if count > 1 else int(records.sizes[0])
+        size = size_of(records)
         self._blocks.append(records)
         self._firsts.append(begin)
         self.last = end
@@ -104,7 +104,7 @@ class BlockList:
         self.first = sequence
         head = self._head
         while head + 1 < len(self._firsts) and self._firsts[head + 1] <= sequence:
-            self.size -= int(self._blocks[head].sizes.sum())
+            self.size -= size_of(self._blocks[head])
             self._blocks[head] = _NOTHING
             head += 1
         self._head = head
@@ -117,7 +117,7 @@ class BlockList:
         """Forgets whole blocks at the front until no more than so many bytes are left, or only the last block is."""
         place, left = self._head, self.size
         while left > size and place + 1 < len(self._blocks):
-            left -= int(self._blocks[place].sizes.sum())
+            left -= size_of(self._blocks[place])
             place += 1
         self.drop_before(self._firsts[place])
 
@@ -129,12 +129,12 @@ class BlockList:
             self.clear()
             return
         while self._firsts[-1] > sequence:
-            self.size -= int(self._blocks.pop().sizes.sum())
+            self.size -= size_of(self._blocks.pop())
             self._firsts.pop()
             self._small = max(self._small - 1, 0)
         block, begin = self._blocks[-1], self._firsts[-1]
         part = part_of(block, 0, sequence - begin + 1, 1 << 62)
-        self.size -= int(block.sizes.sum()) - int(part.sizes.sum())
+        self.size -= size_of(block) - size_of(part)
         self._blocks[-1] = part
         self.last = sequence
 
@@ -169,8 +169,23 @@ def part_of(block: Records, row: int, count: int, size: int) -> Records:
     )
 
 
+def size_of(block: Records) -> int:
+    """Returns the bytes of all payloads of a block."""
+    if block.total >= 0:
+        return block.total
+    return int(block.sizes[0]) if len(block.sizes) == 1 else int(block.sizes.sum())
+
+
 def joined(blocks: list[Records]) -> Records:
     """Returns one block with the messages of several, record headers included."""
+    sizes = np.concatenate([block.sizes for block in blocks])
+    sequences = np.concatenate([block.sequences for block in blocks])
+    timestamps = np.concatenate([block.timestamps for block in blocks])
+    if all(block.total >= 0 for block in blocks):
+        ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
+        data = b"".join([block.data for block in blocks])
+        total = len(data) - RECORD_HEADER_SIZE * len(sizes)
+        return Records(data, ends - sizes, sizes, sequences, timestamps, total)
     pieces, starts = [], []
     at = 0
     for block in blocks:
@@ -179,13 +194,7 @@ def joined(blocks: list[Records]) -> Records:
         pieces.append(memoryview(block.data)[begin:end])
         starts.append(block.starts + (at - begin))
         at += end - begin
-    return Records(
-        b"".join(pieces),
-        np.concatenate(starts),
-        np.concatenate([block.sizes for block in blocks]),
-        np.concatenate([block.sequences for block in blocks]),
-        np.concatenate([block.timestamps for block in blocks]),
-    )
+    return Records(b"".join(pieces), np.concatenate(starts), sizes, sequences, timestamps)
 
 
 def empty() -> Records:

@@ -129,7 +129,8 @@ class EncryptedMessages:
         sequences, timestamps = records.sequences[:count], records.timestamps[:count]
         encoded, sizes = kernels.encode_messages(self._name, sequences, timestamps, replies, payloads, self._crc)
         ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-        return Records(encoded, ends - sizes.astype(np.int64), sizes, sequences, timestamps)
+        total = len(encoded) - RECORD_HEADER_SIZE * count
+        return Records(encoded, ends - sizes.astype(np.int64), sizes, sequences, timestamps, total)
 
     def _complain(self, sequence: int, error: DecryptError) -> None:
         now = time.monotonic_ns()

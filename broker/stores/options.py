@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stantools.format.crc import IEEE
+from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import ChannelLimits, SliceLimits
-from stantools.store.logwriter import CompactionRules
 
 _MEGABYTE = 1 << 20
 

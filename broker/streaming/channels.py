@@ -10,9 +10,9 @@ import numpy as np
 
 from broker import log
 from broker.streaming.errors import RefusedError
-from broker.streaming.hot.kernels import Names
 from broker.streaming.names import quoted, without_case
 from broker.streaming.slots import Slots
+from broker.wire.kernels import Names
 
 if TYPE_CHECKING:
     from broker.blocks import Records

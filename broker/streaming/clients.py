@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.streaming.hot.kernels import Names
 from broker.streaming.slots import Slots
+from broker.wire.kernels import Names
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:

@@ -51,6 +51,10 @@ class Sender:
         statistics.out_bytes += int(block.sizes[begin:end].sum()) if end - begin > 1 else int(block.sizes[begin])
         return True
 
+    def congested(self, subscription: Subscription) -> bool:
+        """Tells whether much of what was sent has not been taken yet."""
+        return self._bus.congested(subscription.state.inbox)
+
 
 class Delivery:
     """Sends new messages.
@@ -80,6 +84,8 @@ class Delivery:
             block, begin, end = channel.read(first, room)
             if begin >= end or not self._send(subscription, block, begin, end):
                 return False
+            if self._sender.congested(subscription):
+                return True
         return True
 
     def to_group(self, group: QueueGroup) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+#: The release of the original whose behaviour this is.
+VERSION: Final = "0.25.6"
 _SECOND = 1_000_000_000
 
 

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 #: Rows of the table that the kernels fill.
 _TABLE_ROWS: Final = 4096
+#: Messages of a batch when nobody has said how many (the original's number). It may then become larger, in messages and
+#: in bytes: what waits while files are synced is synced together.
+_USUAL: Final = 1024
+_GROWN: Final = 4096
+_GROWN_SIZE: Final = 16 << 20
+_FINE: Final = (Status.GOOD, Status.FULL)
 
 
 @dataclass(slots=True)
@@ -76,14 +82,15 @@ class Publishing:
         self._timers = context.timers
         self._statistics = context.statistics
         self._crc = context.store.crc
-        self._batch_size = max(context.options.io_batch_size, 1)
+        size = context.options.io_batch_size
+        self._batch_size = _GROWN if size == _USUAL else max(size, 1)
         self._sleep_time = context.options.io_sleep_time
         self._clients = clients
         self._channels = channels
         self._serving = serving
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._batches: list[_Batch] = []
-        self._staged = 0
+        self._staged = self._staged_size = 0
         self._touched: dict[Channel, None] = {}
         self._sleep: Timer | None = None
         self._committing = False
@@ -102,7 +109,7 @@ class Publishing:
             room = max(self._batch_size - self._staged, 1)
             stop = min(end, begin + room)
             begin += self._stage(buffer, frames, begin, stop)
-            if self._staged >= self._batch_size:
+            if self._staged >= self._batch_size or (self._staged_size > _GROWN_SIZE and self._staged >= _USUAL):
                 self.commit()
         if self._staged:
             self._commit_soon()
@@ -115,7 +122,7 @@ class Publishing:
         self._sleep = None
         batches, self._batches = self._batches, []
         touched, self._touched = self._touched, {}
-        self._staged = 0
+        self._staged = self._staged_size = 0
         self._committing = True
         try:
             for channel in touched:
@@ -151,7 +158,8 @@ class Publishing:
             portions = [self._append(buffer, group.channel, group.rows) for group in publishes.groups]
             self._batches.append(_Batch(publishes.acks, publishes.runs, portions, traced))
             self._staged += taken
-        if publishes.status in (Status.GOOD, Status.FULL):
+            self._staged_size += publishes.size
+        if publishes.status in _FINE:
             return taken
         request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
         # A row that only lacked its channel is read again, now that there is one.

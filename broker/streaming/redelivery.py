@@ -25,6 +25,9 @@ LEFT_BEHIND: Final = 100_000_000
 #: Messages and bytes that are looked up at a time.
 _BLOCK: Final = 1024
 _READ_SIZE: Final = 1 << 20
+#: How soon a timer fires again at the earliest, and if a client does not keep up (ns).
+_SOON: Final = 1_000_000
+_PAUSE: Final = 20_000_000
 
 _Found = tuple["Records", list[int], list[int]]
 
@@ -62,7 +65,7 @@ class Redelivery:
             Whether all that is pending has been seen to, so that new messages may flow.
         """
         waiting = sorted(sequence for sequence in subscription.pending if sequence >= subscription.held_from)
-        turn = waiting[:_BLOCK]
+        turn = waiting[: _portion(subscription)]
         now = self._clock.monotonic()
         if turn:
             subscription.held_from = turn[-1] + 1
@@ -97,17 +100,29 @@ class Redelivery:
         horizon = now + _TOLERANCE
         due = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items() if deadline <= horizon)
         sequences = [sequence for _, sequence in due]
-        if subscription.group is None:
-            self._send_again(subscription, sequences, now)
-        else:
-            self._hand_out_again(subscription, sequences, now)
-        self._rearm(subscription, now)
+        portion = _portion(subscription)
+        pause = _SOON
+        for start in range(0, len(sequences), portion):
+            if self._congested(subscription):
+                # The others are overdue then, and come when there is room.
+                pause = _PAUSE
+                break
+            turn = sequences[start : start + portion]
+            if subscription.group is None:
+                self._send_again(subscription, turn, now)
+            else:
+                self._hand_out_again(subscription, turn, now)
+        self._rearm(subscription, now, pause)
 
-    def _rearm(self, subscription: Subscription, now: int) -> None:
-        """Lets the timer fire for the next deadline."""
+    def _congested(self, subscription: Subscription) -> bool:
+        members = subscription.group.members if subscription.group is not None else ()
+        return all(self._sender.congested(each) for each in members or (subscription,))
+
+    def _rearm(self, subscription: Subscription, now: int, pause: int = _SOON) -> None:
+        """Lets the timer fire for the next deadline, but not before a pause."""
         self.stop(subscription)
         if subscription.pending:
-            earliest = max(min(subscription.pending.values()), now + 1_000_000)
+            earliest = max(min(subscription.pending.values()), now + pause)
             subscription.timer = self._timers.at(earliest, partial(self._fire, subscription))
 
     def _send_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
@@ -233,6 +248,13 @@ class Redelivery:
                         sequence,
                     )
             self._acknowledgements.drop(subscription, gone)
+
+
+def _portion(subscription: Subscription) -> int:
+    """Returns how many messages are sent before it is looked whether the client keeps up: about a block."""
+    messages = subscription.channel.messages
+    average = messages.bytes // messages.count if messages.count else 0
+    return max(1, min(_BLOCK, _READ_SIZE // max(average, 1)))
 
 
 def _next_deadline(deadline: int, ack_wait: int, now: int) -> int:

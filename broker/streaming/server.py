@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from broker.streaming.ports import Bus, Clock, Driver
     from stantools.format.proto import protocol_pb2 as protocol
     from stantools.format.proto import store_pb2 as pb
-
-#: The release of the original whose behaviour this is.
-VERSION: Final = "0.25.6"
 
 
 class StreamingServer:
@@ -94,11 +91,11 @@ class StreamingServer:
 
         self.clients = clients = Clients(store)
         self.channels = channels = Channels(store)
-        self._ready_units = ready = Ready(driver)
+        self._ready_units = ready = Ready(driver, timers)
         sender = Sender(context)
         self._acknowledgements = Acknowledgements(channels, ready)
         redelivery = Redelivery(context, sender, self._acknowledgements)
-        self._serving = Serving(ready, Delivery(context, sender, redelivery.arm), redelivery)
+        self._serving = Serving(bus, ready, Delivery(context, sender, redelivery.arm), redelivery)
         self._publishing = Publishing(context, clients, channels, self._serving)
         settle = self._publishing.commit
         self._removal = Removal(context, clients, channels, redelivery, settle)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.streaming.names import text
-from broker.streaming.server import VERSION
+from broker.streaming.options import VERSION
 
 if TYPE_CHECKING:
     from broker.streaming.channels import Channel

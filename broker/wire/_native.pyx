@@ -7,11 +7,12 @@ left. Arguments are taken as plain buffers (one acquisition each): calls for a s
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
+
+from broker.wire._names cimport Entry, HashTable, close_gap, entry_of, number_of
+from stantools.format._bytes cimport load64
 
 import os
 
@@ -44,12 +45,9 @@ cdef enum:
     MOST_WORDS = 5  # subject, sid, reply, size of headers, size of all
     MOST = 0x7FFFFFFF
 
-    SMALLEST_TABLE = 16
+    FEWEST_ENTRIES = 8
 
 cdef tuple STOPS = tuple(Stop)
-
-# Subjects come from outside: which of them collide is different in each process.
-cdef uint64_t SEED = int.from_bytes(os.urandom(8), "little")
 
 
 cdef struct Word:
@@ -68,147 +66,75 @@ cdef struct Line:
     Py_ssize_t total
 
 
-cdef struct Entry:
-    PyObject* key
-    uint64_t hash
-    int32_t route
-
-
-cdef inline uint64_t hash_of(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    cdef uint64_t h = SEED ^ <uint64_t>size, word = 0
-    while size >= 8:
-        memcpy(&word, p, 8)
-        h = (h ^ word) * 0x9E3779B97F4A7C15u
-        h ^= h >> 32
-        p += 8
-        size -= 8
-    if size:
-        word = 0
-        memcpy(&word, p, <size_t>size)
-        h = (h ^ word) * 0x9E3779B97F4A7C15u
-        h ^= h >> 32
-    h *= 0xD6E8FEB86659FD93u
-    return h ^ (h >> 32)
-
-
-cdef class RouteTable:
-    """See the twin. Open addressing; at most half of the places are taken."""
-
-    cdef Entry* entries
-    cdef Py_ssize_t places
-    cdef Py_ssize_t count
+cdef class Names:
+    """See the twin. The dictionary also keeps the names alive that the table points to."""
 
     def __cinit__(self):
-        self.places = SMALLEST_TABLE
-        self.entries = <Entry*>PyMem_Calloc(self.places, sizeof(Entry))
-        if self.entries == NULL:
-            raise MemoryError
+        cdef bytes key = os.urandom(16)
+        self.numbers = {}
+        self.table.key[0] = load64(<const uint8_t*>PyBytes_AS_STRING(key))
+        self.table.key[1] = load64(<const uint8_t*>PyBytes_AS_STRING(key) + 8)
+        self.resize(FEWEST_ENTRIES)
 
     def __dealloc__(self):
-        self.release()
-        PyMem_Free(self.entries)
+        free(self.table.entries)
 
     def __len__(self):
-        return self.count
+        return len(self.numbers)
 
-    cdef void release(self) noexcept:
-        cdef Py_ssize_t i
-        if self.entries == NULL or self.count == 0:
+    def add(self, name, number):
+        cdef bytes text = bytes(name)
+        cdef Entry* entry
+        if not 0 <= number <= INT32_MAX:
+            raise ValueError(f"{number} is no number for a name")
+        if 2 * len(self.numbers) > <Py_ssize_t>self.table.mask:
+            self.resize(4 * (self.table.mask + 1))
+        entry = entry_of(&self.table, <const uint8_t*>PyBytes_AS_STRING(text), <uint32_t>PyBytes_GET_SIZE(text))
+        # A known name keeps its object, in the dictionary as in the table.
+        self.numbers[text] = number
+        if entry.name == NULL:
+            entry.name = <const uint8_t*>PyBytes_AS_STRING(text)
+            entry.size = <uint32_t>PyBytes_GET_SIZE(text)
+        entry.number = number
+
+    def discard(self, name):
+        cdef bytes text = bytes(name)
+        cdef Entry* entry
+        if text not in self.numbers:
             return
-        for i in range(self.places):
-            if self.entries[i].key != NULL:
-                Py_DECREF(<object>self.entries[i].key)
-                self.entries[i].key = NULL
-        self.count = 0
-
-    cdef inline Py_ssize_t place(self, const uint8_t* p, Py_ssize_t size, uint64_t hash) noexcept:
-        """Returns where a subject is, or the free place where it would be."""
-        cdef Py_ssize_t mask = self.places - 1, i = <Py_ssize_t>(hash & <uint64_t>mask)
-        cdef PyObject* key
-        while True:
-            key = self.entries[i].key
-            if key == NULL:
-                return i
-            if (
-                self.entries[i].hash == hash
-                and PyBytes_GET_SIZE(<object>key) == size
-                and memcmp(PyBytes_AS_STRING(<object>key), p, <size_t>size) == 0
-            ):
-                return i
-            i = (i + 1) & mask
-
-    cdef inline int32_t find(self, const uint8_t* p, Py_ssize_t size) noexcept:
-        cdef Py_ssize_t i
-        if self.count == 0:
-            return -1
-        i = self.place(p, size, hash_of(p, size))
-        return self.entries[i].route if self.entries[i].key != NULL else -1
-
-    cdef int resize(self, Py_ssize_t places) except -1:
-        cdef Entry* old = self.entries
-        cdef Py_ssize_t i, k, before = self.places
-        cdef Entry* entries = <Entry*>PyMem_Calloc(places, sizeof(Entry))
-        if entries == NULL:
-            raise MemoryError
-        self.entries = entries
-        self.places = places
-        for i in range(before):
-            if old[i].key != NULL:
-                k = <Py_ssize_t>(old[i].hash & <uint64_t>(places - 1))
-                while entries[k].key != NULL:
-                    k = (k + 1) & (places - 1)
-                entries[k] = old[i]
-        PyMem_Free(old)
-        return 0
-
-    def add(self, bytes subject not None, int64_t route):
-        """See the twin."""
-        cdef uint64_t hash
-        cdef Py_ssize_t i
-        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(subject)
-        if not 0 <= route <= MOST:
-            raise ValueError(f"route {route} lies outside")
-        if 2 * (self.count + 1) > self.places:
-            self.resize(2 * self.places)
-        hash = hash_of(p, PyBytes_GET_SIZE(subject))
-        i = self.place(p, PyBytes_GET_SIZE(subject), hash)
-        if self.entries[i].key == NULL:
-            Py_INCREF(subject)
-            self.entries[i].key = <PyObject*>subject
-            self.entries[i].hash = hash
-            self.count += 1
-        self.entries[i].route = <int32_t>route
-
-    def discard(self, bytes subject not None):
-        """See the twin."""
-        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(subject)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(subject), mask = self.places - 1
-        cdef Py_ssize_t i = self.place(p, size, hash_of(p, size)), k = i, home
-        cdef PyObject* key = self.entries[i].key
-        if key == NULL:
-            return
-        # Whoever was pushed on by this one moves back, so that there is no gap on the way to it.
-        while True:
-            k = (k + 1) & mask
-            if self.entries[k].key == NULL:
-                break
-            home = <Py_ssize_t>(self.entries[k].hash & <uint64_t>mask)
-            if ((k - home) & mask) >= ((k - i) & mask):
-                self.entries[i] = self.entries[k]
-                i = k
-        self.entries[i].key = NULL
-        self.count -= 1
-        Py_DECREF(<object>key)
-
-    def get(self, bytes subject not None):
-        """See the twin."""
-        return self.find(<const uint8_t*>PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+        entry = entry_of(&self.table, <const uint8_t*>PyBytes_AS_STRING(text), <uint32_t>PyBytes_GET_SIZE(text))
+        close_gap(&self.table, entry - self.table.entries)
+        del self.numbers[text]
 
     def clear(self):
-        """See the twin."""
-        self.release()
-        if self.places > 1024:
-            self.resize(SMALLEST_TABLE)
+        cdef Entry* old = self.table.entries
+        self.table.entries = NULL
+        try:
+            self.resize(FEWEST_ENTRIES)
+        except MemoryError:
+            self.table.entries = old
+            raise
+        free(old)
+        self.numbers.clear()
+
+    def get(self, name):
+        return self.numbers.get(name, -1)
+
+    cdef int resize(self, size_t size) except -1:
+        cdef Entry* old = self.table.entries
+        cdef Entry* entry
+        cdef size_t i, olds = self.table.mask + 1 if old else 0
+        cdef Entry* entries = <Entry*>calloc(size, sizeof(Entry))
+        if entries == NULL:
+            raise MemoryError
+        self.table.entries = entries
+        self.table.mask = size - 1
+        for i in range(olds):
+            if old[i].name:
+                entry = entry_of(&self.table, old[i].name, old[i].size)
+                entry[0] = old[i]
+        free(old)
+        return 0
 
 
 cdef inline bint blank(uint8_t byte) noexcept nogil:
@@ -343,7 +269,7 @@ cdef tuple parse(
     Py_ssize_t begin,
     Py_ssize_t end,
     frames,
-    RouteTable table,
+    Names table,
     Py_ssize_t limit,
     Py_ssize_t max_payload,
     bint publish,
@@ -418,7 +344,9 @@ cdef tuple parse(
                     if not publish:
                         route = <int32_t>number(p + line.sid.start, line.sid.size)
                     elif not same:
-                        route = table.find(p + line.subject.start, line.subject.size)
+                        route = number_of(
+                            &table.table, p + line.subject.start, <uint32_t>line.subject.size
+                        )
                     if rows == 0:
                         last_route = route
                     elif route != last_route or (route < 0 and not same):
@@ -451,7 +379,7 @@ def parse_publishes(
     Py_ssize_t begin,
     Py_ssize_t end,
     frames,
-    RouteTable table not None,
+    Names table not None,
     Py_ssize_t max_control_line,
     Py_ssize_t max_payload,
 ):

@@ -17,7 +17,7 @@ NAME: str = _kernels.NAME
 
 if TYPE_CHECKING:
     from broker.wire.plain import (
-        RouteTable,
+        Names,
         encode_block,
         encode_messages,
         encode_publishes,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         parse_publishes,
     )
 else:
-    RouteTable = _kernels.RouteTable
+    Names = _kernels.Names
     encode_block = _kernels.encode_block
     encode_messages = _kernels.encode_messages
     encode_publishes = _kernels.encode_publishes
@@ -34,7 +34,7 @@ else:
 
 __all__ = [
     "NAME",
-    "RouteTable",
+    "Names",
     "encode_block",
     "encode_messages",
     "encode_publishes",

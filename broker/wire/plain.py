@@ -50,45 +50,45 @@ Parsed = tuple[int, int, Stop, list[Span], int]
 _Row = tuple[int, int, int, int, int, int, int, int]
 
 
-class RouteTable:
-    """Subjects and what is to be done with messages for them: a small number (0 to 2^31 - 1) for each.
+class Names:
+    """Small numbers (0 to 2^31 - 1) under names, looked up by the kernels without an object per name.
 
-    How many there are is bounded by whoever fills it.
+    Subjects have their routes under them, for example. How many there are is bounded by whoever fills it.
     """
 
-    __slots__ = ("_routes",)
+    __slots__ = ("_numbers",)
 
     def __init__(self) -> None:
-        self._routes: dict[bytes, int] = {}
+        self._numbers: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        return len(self._routes)
+        return len(self._numbers)
 
-    def add(self, subject: bytes, route: int) -> None:
-        """Sets the route of a subject.
+    def add(self, name: bytes, number: int) -> None:
+        """Puts a number under a name, instead of the one that may be there.
 
         Raises:
-            ValueError: The route is negative or needs more than 31 bits.
+            ValueError: The number is negative or needs more than 31 bits.
         """
-        if not 0 <= route <= _MOST:
-            raise ValueError(f"route {route} lies outside")
-        self._routes[subject] = route
+        if not 0 <= number <= _MOST:
+            raise ValueError(f"{number} is no number for a name")
+        self._numbers[bytes(name)] = number
 
-    def discard(self, subject: bytes) -> None:
-        """Forgets a subject, if it is known."""
-        self._routes.pop(subject, None)
+    def discard(self, name: bytes) -> None:
+        """Forgets a name, known or not."""
+        self._numbers.pop(name, None)
 
-    def get(self, subject: bytes) -> int:
-        """Returns the route of a subject, -1 if it is not known."""
-        return self._routes.get(subject, -1)
+    def get(self, name: bytes) -> int:
+        """Returns what is under a name, -1 for nothing."""
+        return self._numbers.get(name, -1)
 
     def clear(self) -> None:
         """Forgets all."""
-        self._routes.clear()
+        self._numbers.clear()
 
 
 def parse_publishes(
-    buffer: Buffer, begin: int, end: int, frames: Frames, table: RouteTable, max_control_line: int, max_payload: int
+    buffer: Buffer, begin: int, end: int, frames: Frames, table: Names, max_control_line: int, max_payload: int
 ) -> Parsed:
     """Parses PUB and HPUB frames up to the first thing that is not a whole one, and looks their subjects up.
 
@@ -125,7 +125,7 @@ def _parse(
     begin: int,
     end: int,
     frames: Frames,
-    table: RouteTable | None,
+    table: Names | None,
     max_control_line: int,
     max_payload: int,
 ) -> Parsed:

@@ -12,6 +12,7 @@ from stantools.errors import UsageError
     "broker",
     short_help=summaries()["broker"],
     add_help_option=False,
+    options_metavar="",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")

@@ -11,7 +11,7 @@ A message that looks as the server writes it takes a short path; whatever is dif
 decoder.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -427,6 +427,83 @@ def encode_index(sequence, offset, timestamp, size, crc):
             store32(p + 28, crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables))
             p += INDEX_SIZE
     return encoded
+
+
+cdef class Column:
+    """An array of numbers of that many bytes, held for the length of a call."""
+
+    cdef Py_buffer buffer
+    cdef bint held
+
+    def __cinit__(self, column, Py_ssize_t width, Py_ssize_t count):
+        PyObject_GetBuffer(column, &self.buffer, PyBUF_ND)
+        self.held = True
+        if self.buffer.itemsize != width or self.buffer.ndim != 1:
+            raise ValueError(f"a column of a run has no numbers of {width} bytes")
+        if self.buffer.shape[0] != count:
+            raise ValueError("the columns of a run have different lengths")
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.buffer)
+
+
+cdef Reader last_reader = None
+cdef object last_crc = None
+
+
+cdef Reader reader_of(crc):
+    """A reader of nothing: who writes uses the same CRC all the time, and often for a single message."""
+    global last_reader, last_crc
+    if last_crc is not crc:
+        last_reader = Reader(b"", crc)
+        last_crc = crc
+    return last_reader
+
+
+def index_run(data, starts, sizes, sequences, timestamps, int64_t offset, uint64_t after, crc):
+    """See `stantools.format.plain.index_run`."""
+    cdef Py_ssize_t count = len(sizes), row
+    cdef Column start_column = Column(starts, 8, count)
+    cdef Column size_column = Column(sizes, 4, count)
+    cdef Column sequence_column = Column(sequences, 8, count)
+    cdef Column timestamp_column = Column(timestamps, 8, count)
+    cdef Column held = Column(data, 1, len(data))
+    cdef const int64_t* start = <const int64_t*>start_column.buffer.buf
+    cdef const uint32_t* size = <const uint32_t*>size_column.buffer.buf
+    cdef const uint64_t* sequence = <const uint64_t*>sequence_column.buffer.buf
+    cdef const int64_t* timestamp = <const int64_t*>timestamp_column.buffer.buf
+    cdef const uint8_t* base = <const uint8_t*>held.buffer.buf
+    cdef Reader reader = reader_of(crc)
+    cdef int64_t at, begin, limit = held.buffer.len
+    cdef bytes encoded
+    cdef uint8_t* p
+    if count == 0:
+        return None
+    begin = at = start[0] - HEADER_SIZE
+    if at < 0:
+        return None
+    encoded = PyBytes_FromStringAndSize(NULL, count * INDEX_SIZE)
+    p = <uint8_t*>PyBytes_AS_STRING(encoded)
+    for row in range(count):
+        if (
+            limit - at < HEADER_SIZE
+            or start[row] != at + HEADER_SIZE
+            or limit - start[row] < <int64_t>size[row]
+            or load32(base + at) != size[row]
+            or after == <uint64_t>-1
+            or sequence[row] != after + 1
+        ):
+            return None
+        after += 1
+        store64(p, after)
+        store64(p + 8, <uint64_t>(offset + at - begin))
+        store64(p + 16, <uint64_t>timestamp[row])
+        store32(p + 24, size[row])
+        store32(p + 28, crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables))
+        p += INDEX_SIZE
+        at = start[row] + <int64_t>size[row]
+    return encoded, begin, at
 
 
 cdef struct Piece:

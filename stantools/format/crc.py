@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import crcmod
-import numpy as np
-
 from stantools.errors import UsageError
 
 try:
@@ -26,6 +23,7 @@ except ImportError:
     _ieee = zlib.crc32
 
 if TYPE_CHECKING:
+    import numpy as np
     from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
@@ -71,6 +69,8 @@ class Crc:
         if polynomial == IEEE:
             self.function = _ieee
         else:
+            import crcmod
+
             self.function = crcmod.mkCrcFun(1 << 32 | _reflect(polynomial, 32), 0, True, _ONES)
 
     def __call__(self, data: ReadableBuffer, value: int = 0) -> int:
@@ -95,6 +95,8 @@ class Crc:
 
         `tables[k][b]` is what byte `b` adds to the register when `k` more bytes follow it.
         """
+        import numpy as np
+
         tables = np.zeros((16, 256), dtype=np.uint32)
         register: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
         for _ in range(8):
@@ -113,6 +115,8 @@ class Crc:
         reduction to 32 bits floor(x^64 / P) and P, both reflected in 33 bits. A product of two reflected
         factors comes out shifted by one bit; the powers here are one lower to make up for that.
         """
+        import numpy as np
+
         numbers = []
         for distance in (128, 256, 384, 512):
             numbers += [self._power(distance + 63) << 32, self._power(distance - 1) << 32]

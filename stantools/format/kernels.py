@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         encode_messages,
         find_log_record,
         find_record,
+        index_run,
         read_messages_at,
         scan_index,
         scan_log,
@@ -32,6 +33,7 @@ else:
     encode_messages = _kernels.encode_messages
     find_log_record = _kernels.find_log_record
     find_record = _kernels.find_record
+    index_run = _kernels.index_run
     read_messages_at = _kernels.read_messages_at
     scan_index = _kernels.scan_index
     scan_log = _kernels.scan_log
@@ -43,6 +45,7 @@ __all__ = [
     "encode_messages",
     "find_log_record",
     "find_record",
+    "index_run",
     "read_messages_at",
     "scan_index",
     "scan_log",

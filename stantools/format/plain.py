@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from numpy.typing import ArrayLike, NDArray
 
+    from stantools.format.envelope import Buffer
+
 NAME: Final = "plain"
 
 _header = RECORD_HEADER.unpack_from
@@ -281,6 +283,52 @@ def encode_index(sequence: ArrayLike, offset: ArrayLike, timestamp: ArrayLike, s
     parts = range(0, len(encoded), INDEX_RECORD_SIZE)
     records["crc"] = np.array([crc(encoded[i : i + INDEX_RECORD_SIZE - 4]) for i in parts], "<u4")
     return records.tobytes()
+
+
+def index_run(
+    data: Buffer,
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.uint32],
+    sequences: NDArray[np.uint64],
+    timestamps: NDArray[np.int64],
+    offset: int,
+    after: int,
+    crc: Crc,
+) -> tuple[bytes, int, int] | None:
+    """Index records (section 2.3) for a run of encoded messages that is to be copied to a data file as it is.
+
+    Args:
+        data: Holds the records.
+        starts: Where each payload begins.
+        sizes: Payload size of each.
+        sequences: Sequence of each.
+        timestamps: Timestamp of each.
+        offset: Where in the data file the first record is going to be.
+        after: Sequence of the message before the first one.
+        crc: How to make CRCs.
+
+    Returns:
+        The index records, and where in `data` the run begins and ends. None if it is no run: the records, each with
+        its header in front, do not follow each other directly, or their sequences do not follow `after` without gaps.
+
+    Raises:
+        ValueError: The columns have different lengths.
+    """
+    count = len(sizes)
+    if len(starts) != count or len(sequences) != count or len(timestamps) != count:
+        raise ValueError("the columns of a run have different lengths")
+    if not count:
+        return None
+    ends = starts + sizes
+    begin, end = int(starts[0]) - RECORD_HEADER_SIZE, int(ends[-1])
+    if begin < 0 or end > len(data) or bool((starts[1:] != ends[:-1] + RECORD_HEADER_SIZE).any()):
+        return None
+    if int(sequences[0]) != after + 1 or bool((np.diff(sequences) != 1).any()):
+        return None
+    unpack = RECORD_HEADER.unpack_from
+    if any(unpack(data, start)[0] != size for start, size in zip((starts - 8).tolist(), sizes.tolist(), strict=True)):
+        return None
+    return encode_index(sequences, starts + (offset - int(starts[0])), timestamps, sizes, crc), begin, end
 
 
 def encode_messages(

@@ -15,14 +15,13 @@ import os
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Sized
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from stantools.errors import StoreUnwritableError, UsageError
+from stantools.errors import StoreUnwritableError
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.logencode import (
@@ -34,6 +33,7 @@ from stantools.format.logencode import (
     encode_subscription_delete,
 )
 from stantools.format.proto import store_pb2 as pb
+from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.durable import create_temporary, fsync_directory, unwritable, write_all, writing
 
@@ -42,31 +42,6 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class CompactionRules:
-    """When a log is compacted (sections 8 and 11).
-
-    Attributes:
-        enabled: At all.
-        fragmentation: Percent of dead records from which on it is worth it.
-        interval: Seconds between two compactions of a file.
-        min_size: Bytes of records from which on it is worth it; 0 for any size.
-    """
-
-    enabled: bool = True
-    fragmentation: int = 50
-    interval: float = 300
-    min_size: int = 1024 * 1024
-
-    def __post_init__(self) -> None:
-        if self.fragmentation <= 0:
-            raise UsageError("compact fragmentation value must at least be 1")
-        if self.interval <= 0:
-            raise UsageError("compact interval value must at least be 1 seconds")
-        if self.min_size < 0:
-            raise UsageError("compact minimum file size value must be a positive number")
 
 
 #: A subscription for a compaction: its full state, and the sequences that are pending.

@@ -3,16 +3,16 @@
 A scan that stops at a bad record asks `Resync.after` what the damage is and where to go on. Three kinds of evidence
 are used, the strongest first (filestore specification, sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
 
-1. a stored CRC that matches under another length proves the payload: only the length field is damaged. What is proven
-   is whole, so its own fields tell where it may end;
+1. a stored CRC that matches under another length proves the payload: only the length field is damaged. Such a payload
+   is whole, so the lengths that come into question are those at which one of its fields ends;
 2. good records further on: the place that the damaged record's own length names, the offsets of the index, and the
    next offset at which a record proves itself by structure and CRC;
 3. the chain: a record found by search counts only if it is no copy that lies inside the payload of a bigger record.
    Encoded messages end with their timestamp, so a chain of embedded records never runs into the next real one, and
    never across the place where it begins.
 
-The work stays linear in the size of the file, whatever is in it: a search looks at a limited number of chains ahead,
-and attempts to prove a payload have a common allowance of bytes.
+Little is read twice, whatever the file holds: a search looks at a limited number of chains ahead, and what is read on
+mere suspicion comes out of an allowance.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from stantools.store.mapping import WINDOW, Buffer, Window
 _CANDIDATES = 32
 _INDEX_CANDIDATES = 64
 _ZERO_CHUNK = 1 << 20
-#: Bytes that attempts to prove payloads may read, in sizes of the file. Damage alone does not come near: what an
-#: attempt reads is about the record that it is made for.
-_PROOF_ALLOWANCE = 8
+_SEARCH_BLOCK = 1 << 18
+#: Bytes that may be read on mere suspicion, in sizes of the file. Damage alone does not come near it: what is read is
+#: about the record that was damaged.
+_ALLOWANCE = 8
 #: Bytes from the record header that are looked at to guess the sequence of a damaged record.
 _HEAD = 40
 #: Tag of the last field that the server writes into a message (section 3.5).
@@ -126,7 +127,7 @@ class Resync:
         self._channel = channel
         self._crc = crc
         self._index = IndexOrder(view(b"", 0) if index is None else index)
-        self._allowance = _PROOF_ALLOWANCE * limit
+        self._allowance = _ALLOWANCE * limit
         self._one = MessageColumns(1)
         self._many = MessageColumns(256)
 
@@ -148,12 +149,17 @@ class Resync:
         computed = 0
         if natural <= self._limit:
             computed = self._crc(self._buffer[at + RECORD_HEADER_SIZE : natural])
-        if repair := self._proven(at, stored):
+        fields = list(self._fields(at + RECORD_HEADER_SIZE))
+        if repair := self._proven(at, fields, stored):
             return self._repaired(at, repair, DamageKind.LENGTH, stop, stored, computed)
         following = self._next_indexed(at)
-        if natural <= self._limit and not 0 <= following < natural:
-            if self._lands(natural) and not self._hidden_chain(at, natural):
-                return self._whole_record(at, natural, stop, stored, computed)
+        if (
+            natural <= self._limit
+            and not 0 <= following < natural
+            and self._lands(natural)
+            and not self._hides_records(at, _own_end(fields), natural)
+        ):
+            return self._whole_record(at, natural, stop, stored, computed)
         return self._search(at, following, stop, stored, computed)
 
     def _zeros(self, at: int, stop: Stop) -> Damage:
@@ -236,13 +242,23 @@ class Resync:
             if end - start > WINDOW:
                 window.reach(end)
 
-    def _hidden_chain(self, at: int, natural: int) -> bool:
-        """Tells whether real records lie where a damaged length claims payload: up to its end, or across it."""
+    def _hides_records(self, at: int, own: int | None, natural: int) -> bool:
+        """Tells whether real records lie where a damaged length claims payload: up to its end, or across it.
+
+        Args:
+            at: The damaged record.
+            own: Where it ends as far as its own fields tell.
+            natural: Where its length says that it ends, which is where a good record begins.
+        """
+        if own == natural:
+            return False
+        if own is not None and own < natural and self._is_good(own):
+            return True
         start = at + 1
         for _ in range(_CANDIDATES):
-            found = self._find(start)
-            if not 0 <= found < natural:
-                return False
+            found = kernels.find_record(self._buffer, start, natural, self._crc, self._channel)
+            if found < 0:
+                break
             end = found
             while True:
                 _, end, stop = kernels.scan_messages(
@@ -250,10 +266,40 @@ class Resync:
                 )
                 if stop != Stop.FULL:
                     break
-            if stop == Stop.END or self._read(end) is not None:
+            if stop == Stop.END:
                 return True
             start = max(end, found + 1)
+        return self._reaches_across(at + 1, natural)
+
+    def _reaches_across(self, start: int, place: int) -> bool:
+        """Tells whether a good record begins at `start` or behind it, but before `place`, and ends behind `place`."""
+        for block in range(start, place, _SEARCH_BLOCK):
+            offsets = np.arange(block, min(block + _SEARCH_BLOCK, place, self._limit - RECORD_HEADER_SIZE))
+            content = np.frombuffer(self._buffer[block : block + len(offsets) + RECORD_HEADER_SIZE], dtype=np.uint8)
+            ends = offsets + RECORD_HEADER_SIZE
+            for byte in range(4):
+                ends += content[byte : byte + len(offsets)].astype(np.int64) << 8 * byte
+            first = content[RECORD_HEADER_SIZE:]
+            fitting = (ends > place) & (ends <= self._limit) & (first >= 8)
+            if any(self._is_good(offset) for offset in offsets[fitting].tolist()):
+                return True
         return False
+
+    def _is_good(self, offset: int) -> bool:
+        """Tells, as long as the allowance lasts, whether a record is good that there is little reason to expect."""
+        if self._limit - offset <= RECORD_HEADER_SIZE:
+            return False
+        size, _ = RECORD_HEADER.unpack_from(self._buffer, offset)
+        if size > self._limit - offset - RECORD_HEADER_SIZE or not self._afford(RECORD_HEADER_SIZE + size):
+            return False
+        return self._read(offset) is not None
+
+    def _afford(self, size: int) -> bool:
+        """Takes some bytes from the allowance, if it has as many."""
+        if size > self._allowance:
+            return False
+        self._allowance -= size
+        return True
 
     def _lands(self, offset: int) -> bool:
         return offset == self._limit or self._read(offset) is not None
@@ -295,22 +341,21 @@ class Resync:
             and at + RECORD_HEADER_SIZE + self._index.size(entry) == following
         )
 
-    def _proven(self, at: int, stored: int) -> Repair | None:
+    def _proven(self, at: int, fields: list[tuple[int, int]], stored: int) -> Repair | None:
         """Looks for a length under which the payload matches the stored CRC and is a message."""
-        start = end = at + RECORD_HEADER_SIZE
+        start = begin = at + RECORD_HEADER_SIZE
         value = 0
-        for next_end in self._field_ends(start):
-            self._allowance -= next_end - end
-            if self._allowance < 0:
+        for _, end in fields:
+            if not self._afford(end - begin):
                 return None
-            value = self._crc(self._buffer[end:next_end], value)
-            end = next_end
+            value = self._crc(self._buffer[begin:end], value)
             if value == stored and (repair := self._decode(start, end)):
                 return repair
+            begin = end
         return None
 
-    def _field_ends(self, start: int) -> Iterator[int]:
-        """Walks the fields of a message of unknown length, from the one on that makes it one of this channel."""
+    def _fields(self, start: int) -> Iterator[tuple[int, int]]:
+        """Gives tag and end of the fields of a message of unknown length, once it is known to be of this channel."""
         view = self._buffer[: self._limit]
         position, known = start, False
         for _ in range(fieldscan.MAX_FIELDS):
@@ -333,7 +378,7 @@ class Resync:
                 return
             known = known or (tag == _SUBJECT_TAG and view[begin:position] == self._channel)
             if known:
-                yield position
+                yield tag, position
 
     def _decode(self, start: int, end: int) -> Repair | None:
         try:
@@ -372,3 +417,8 @@ class Resync:
     ) -> Damage:
         length = repair.start + repair.size - at
         return Damage(at, length, kind, stop, repair.message.sequence, stored, computed, repair)
+
+
+def _own_end(fields: list[tuple[int, int]]) -> int | None:
+    """Where a message ends as far as its own fields tell."""
+    return next((end for tag, end in fields if tag == _TIMESTAMP_TAG), None)

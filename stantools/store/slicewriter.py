@@ -12,10 +12,9 @@ so that an index never points to something that is not there. Between two flushe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -50,8 +49,7 @@ _INDEX_COST = MESSAGE_OVERHEAD - RECORD_HEADER_SIZE
 Times = Callable[[], int]
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """Where a writer was; see `SliceWriter.mark`.
 
     Attributes:
@@ -126,7 +124,7 @@ class SliceWriter:
         self._flushed = current.progress() if current else None
         self._parts: list[bytes | memoryview] = []
         self._pending = 0
-        self._index: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]] = []
+        self._index: list[bytes] = []
         self._index_rows = 0
         self._names_to_sync = False
 
@@ -226,7 +224,7 @@ class SliceWriter:
             ValueError: The sequences do not increase, or the bytes in front of a payload are not its header.
         """
         count = len(sizes)
-        if not count:
+        if not count or self._add_run(data, starts, sizes, sequences, timestamps):
             return
         view = memoryview(data)
         begin = int(starts[0]) - RECORD_HEADER_SIZE
@@ -236,8 +234,7 @@ class SliceWriter:
                 raise ValueError("there is no record header in front of a payload")
         total = int(sizes.sum()) + count * RECORD_HEADER_SIZE if count > 1 else end - begin
         if end - begin == total:
-            if not self._add_run(view[begin:end], starts, sizes, sequences, timestamps):
-                self._store(view[begin:end], None, sizes, sequences, timestamps)
+            self._store(view[begin:end], None, sizes, sequences, timestamps)
         else:
             self._store(view, starts - RECORD_HEADER_SIZE, sizes, sequences, timestamps)
 
@@ -365,36 +362,38 @@ class SliceWriter:
 
     def _add_run(
         self,
-        records: memoryview,
+        data: Buffer,
         starts: NDArray[np.int64],
         sizes: NDArray[np.uint32],
-        sequence: NDArray[np.uint64],
-        timestamp: NDArray[np.int64],
+        sequences: NDArray[np.uint64],
+        timestamps: NDArray[np.int64],
     ) -> bool:
         """Stores records that follow each other and all go into the current slice; False if that is not so.
 
-        It is what `_store` does, for the case that comes up all the time.
+        It is what `_store` does, for the case that comes up all the time, often with a single message.
         """
         have, limits, count = self.current, self.limits, len(sizes)
         if have is None or self._file is None or not have.count or limits.max_age_ns:
             return False
-        last = int(sequence[-1])
-        if last != self.last_sequence + count or int(sequence[0]) != self.last_sequence + 1:
+        run = kernels.index_run(
+            data, starts, sizes, sequences, timestamps, have.data_size, self.last_sequence, self._crc
+        )
+        if run is None:
             return False
-        if count > 1 and bool((sequence[1:] <= sequence[:-1]).any()):
-            return False
-        cost = len(records) + count * _INDEX_COST
+        index, begin, end = run
+        size = end - begin
+        cost = size + count * _INDEX_COST
         if 0 < limits.max_bytes <= have.bytes + cost or 0 < limits.max_msgs < have.count + count:
             return False
-        self._index.append((sequence, starts + (have.data_size - int(starts[0])), timestamp, sizes))
+        self._index.append(index)
         self._index_rows += count
-        self._parts.append(records)
-        self._pending += len(records)
-        self.last_sequence = have.last_sequence = last
-        have.last_timestamp = int(timestamp[-1])
+        self._parts.append(data if type(data) is bytes and len(data) == size else memoryview(data)[begin:end])
+        self._pending += size
+        self.last_sequence = have.last_sequence = self.last_sequence + count
+        have.last_timestamp = int(timestamps[-1])
         have.count += count
         have.bytes += cost
-        have.data_size += len(records)
+        have.data_size += size
         if self._pending >= self._buffer_size:
             self._write_data()
         if self._index_rows >= _INDEX_ROWS:
@@ -469,7 +468,7 @@ class SliceWriter:
                 self._file = SliceFile.reopen(self.directory, have.number, have.data_size, have.count)
         total, offsets = part.place(have.data_size)
         sequence, timestamp = part.sequence, part.timestamp
-        self._index.append((sequence, offsets, timestamp, part.sizes))
+        self._index.append(kernels.encode_index(sequence, offsets, timestamp, part.sizes, self._crc))
         count = len(sequence)
         self._index_rows += count
         if not have.count:
@@ -517,13 +516,10 @@ class SliceWriter:
         if not self._index_rows:
             return
         assert self._file is not None
-        if len(self._index) == 1:
-            sequence, offset, timestamp, size = self._index[0]
-        else:
-            sequence, offset, timestamp, size = (np.concatenate(column) for column in zip(*self._index, strict=True))
+        records = self._index[0] if len(self._index) == 1 else b"".join(self._index)
         self._index, self._index_rows = [], 0
         try:
-            self._file.write_index(kernels.encode_index(sequence, offset, timestamp, size, self._crc))
+            self._file.write_index(records)
         except OSError as error:
             raise self._fall_back(error) from error
         assert self.current is not None

@@ -11,6 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from stantools.cli.main import cli
+from stantools.store import locks
+
+#: Instead of the seconds that a store must have been left alone: the stores here are written right before.
+QUIET = 0.05
 
 
 @dataclass
@@ -31,7 +35,13 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `stantools` with some arguments; a traceback of an unexpected exception fails the test."""
+    """Runs `stantools` with some arguments; a traceback of an unexpected exception fails the test.
+
+    A store that was just written is watched for a moment only. `test_a_store_is_watched_for_two_seconds` does not.
+    """
+    for function in (locks.check_not_in_use, locks.find_uses):
+        assert function.__kwdefaults__["quiet"] == locks.QUIET_SECONDS
+        monkeypatch.setitem(function.__kwdefaults__, "quiet", QUIET)
 
     def invoke(*arguments: object, env: dict[str, str] | None = None, stdin: str | None = None) -> Outcome:
         result = CliRunner().invoke(cli, [str(a) for a in arguments], env=env, input=stdin, prog_name="stantools")

@@ -6,13 +6,17 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from stantools.cli.main import cli
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.store.damage import DAMAGES
+from stantools.store.locks import QUIET_SECONDS
 from tests.conftest import golden_cases, load_expected
 
 Copy = Callable[[str], Path]
@@ -213,6 +217,15 @@ def test_every_damage_is_found_and_can_be_salvaged(run, tmp_path: Path, damage: 
     assert outcome.code in (0, 5), outcome.err
     assert run("verify", out).code == 0
     assert "normal start: starts" in run("forecast", out).out
+
+
+def test_a_store_is_watched_for_two_seconds(golden_copy: Copy, tmp_path: Path) -> None:
+    store = golden_copy("dmg_last_slice_cut_payload")
+    (store / "clients.dat").touch()
+    started = time.monotonic()
+    result = CliRunner().invoke(cli, ["salvage", str(store), "--out", str(tmp_path / "new")])  # not `run`: as it is
+    assert result.exit_code in (0, 5), result.stderr
+    assert time.monotonic() - started >= QUIET_SECONDS
 
 
 def test_a_store_in_use_is_left_alone(run, golden_copy: Copy, tmp_path: Path) -> None:

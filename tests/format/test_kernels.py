@@ -438,6 +438,17 @@ class TestScanIndex:
 class TestEncode:
     """Encoding checks its arguments."""
 
+    def test_no_run(self, kernel: ModuleType) -> None:
+        none = np.zeros(0, np.int64)
+        assert kernel.index_run(b"", none, none.astype(np.uint32), none.astype(np.uint64), none, 4, 0, IEEE) is None
+
+    def test_run_as_a_server_wrote_it(self, kernel: ModuleType) -> None:
+        columns = MessageColumns(4)
+        kernel.scan_messages(MESSAGES, 4, 64, IEEE, True, b"foo", columns)
+        found = columns.take(2)
+        arguments = (found.offset + 8, found.size, found.sequence, found.timestamp, 4, 0, IEEE)
+        assert kernel.index_run(MESSAGES, *arguments) == (INDEX[4:], 4, 64)
+
     def test_numbers_must_match(self, kernel: ModuleType) -> None:
         with pytest.raises(ValueError, match="differ in number"):
             kernel.encode_messages(b"a", [1, 2], [1], None, [b""], IEEE)
@@ -445,6 +456,9 @@ class TestEncode:
             kernel.encode_messages(b"a", [1], [1], [], [b""], IEEE)
         with pytest.raises(ValueError, match="different lengths"):
             kernel.encode_index([1], [1, 2], [1], [1], IEEE)
+        one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        with pytest.raises(ValueError, match="different lengths"):
+            kernel.index_run(b"", one, one.astype(np.uint32), two.astype(np.uint64), one, 0, 0, IEEE)
 
     def test_other_buffers_than_bytes(self, kernel: ModuleType) -> None:
         expected = kernel.encode_messages(b"a", [1], [2], [b"r"], [b"data"], IEEE)

@@ -1,4 +1,4 @@
-"""A broker whose disk fails when it is told to: run as `python -m tests.interop.failing <orders> <words of the broker>`.
+"""A broker whose disk fails when it is told to: `python -m tests.interop.failing <orders> <words of the broker>`.
 
 The file `orders` has lines of `<call> <error name> <part of the path>`; while it has them, these calls of the system
 fail for such files. It is looked at before each call.
@@ -20,7 +20,7 @@ CALLS = ("write", "writev", "fsync", "ftruncate", "open", "mkdir")
 def _path_of(first: Any) -> str:
     if isinstance(first, int):
         with contextlib.suppress(OSError):
-            return os.readlink(f"/proc/self/fd/{first}")
+            return str(Path(f"/proc/self/fd/{first}").readlink())
         return ""
     return os.fsdecode(first)
 

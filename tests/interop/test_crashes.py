@@ -17,7 +17,7 @@ from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.follower import Follower, wait_until_served
 from tests.interop.rawclient import Publisher, RawClient, stored
-from tests.interop.test_faults_disk import verified
+from tests.interop.test_faults_disk import LEFT_BEHIND, verified
 from tests.interop.watching import BAD_SIGNS
 
 CHANNELS = [b"one", b"two", b"three.deep"]
@@ -67,7 +67,8 @@ def rounds(folder: Path, number: int, seed: int, *words: object) -> None:
             there.update(payloads)
             # Readers leave a marker behind.
             mine = {
-                client: [data for data in payloads if data.startswith(f"{client}-".encode())] for client in sent[channel]
+                client: [data for data in payloads if data.startswith(f"{client}-".encode())]
+                for client in sent[channel]
             }
             for name, all_sent in sent[channel].items():
                 assert mine[name] == all_sent[: len(mine[name])], "order, and no holes among what one publisher sent"
@@ -83,13 +84,7 @@ def rounds(folder: Path, number: int, seed: int, *words: object) -> None:
     said = broker.said()
     for sign in BAD_SIGNS:
         assert sign not in said, said[said.index(sign) - 200 :][:2000]
-    verified(directory, *(("--encryption-key-file", str(_key(folder))) if words == _SECRET else ()))
-
-
-def _key(folder: Path) -> Path:
-    path = folder / "key"
-    path.write_text("secret")
-    return path
+    verified(directory, except_for=LEFT_BEHIND)
 
 
 CONFIGURATIONS = [
@@ -132,7 +127,7 @@ def test_what_subscribers_said_survives(tmp_path: Path) -> None:
         for number in range(10):
             assert not me.stored(b"foo", b"%d" % number).error
         for name in acks:
-            for sequence in (1, 2, 3, 5):
+            for sequence in (1, 2, 3, 5) if name != b"offline" else (1, 2, 3):
                 me.acknowledge(acks[name], b"foo", sequence)
         assert not me.stored(b"foo", b"10").error
         close = store.UnsubscribeRequest(client_id=b"me", subject=b"foo", inbox=acks[b"offline"])
@@ -162,7 +157,7 @@ def test_what_subscribers_said_survives(tmp_path: Path) -> None:
             got = [(each.sequence, each.redelivered) for each in _drain(again, inboxes[b"offline"], 0.5)]
             pending = [sequence for sequence, redelivered in got if redelivered]
             assert pending[:1] == [4]
-            assert sorted(sequence for sequence, _ in got) == [4, *range(6, 14)]
+            assert sorted(sequence for sequence, _ in got) == list(range(4, 14))
             assert [sequence for sequence, redelivered in got if not redelivered] == list(range(max(pending) + 1, 14))
             # Who is registered still is, by id and by connection.
             ping = protocol.Ping(conn_id=again.connection_id).SerializeToString()

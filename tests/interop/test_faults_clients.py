@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.rawclient import Publisher, RawClient
 from tests.interop.watching import Plain, Watch, resident
@@ -44,63 +45,70 @@ def config(folder: Path, text: str) -> Path:
 
 def test_a_subscriber_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     words = ("-c", config(tmp_path, 'max_pending: 4MB\nwrite_deadline: "30s"\n'))
-    with Broker(tmp_path, *words) as broker, Watch(broker, growth=64 * _MEGABYTE) as watch:
-        with (
-            Plain(broker.port, receive_buffer=4096) as slow,
-            Plain(broker.port) as good,
-            Plain(broker.port) as publisher,
-        ):
-            for client in (slow, good):
-                client.throw(_QUIET + b"SUB data 1\r\nPING\r\n")
-                client.until(b"PONG\r\n")
-            publisher.throw(_QUIET)
-            size, count, seen = 64 * 1024, 1600, 0
-            frame = b"PUB data %d\r\n%b\r\n" % (size, b"x" * size)
-            for number in range(count):
-                publisher.throw(frame)
-                # The good one keeps up.
-                wanted = (number + 1) * (size + len(b"MSG data 1 65536\r\n\r\n")) if number % 16 == 15 else 0
-                while seen < wanted:
-                    data = good.socket.recv(1 << 18)
-                    assert data
-                    seen += len(data)
-            assert "Slow Consumer Detected: MaxPending of 4194304 Exceeded" in broker.said()
-            watch.check()
-            # The end comes after what the kernel still holds.
-            slow.socket.settimeout(20)
-            with contextlib.suppress(ConnectionError):
-                while slow.socket.recv(1 << 18):
-                    pass
+    with (
+        Broker(tmp_path, *words) as broker,
+        Watch(broker, growth=64 * _MEGABYTE) as watch,
+        Plain(broker.port, receive_buffer=4096) as slow,
+        Plain(broker.port) as good,
+        Plain(broker.port) as publisher,
+    ):
+        for client in (slow, good):
+            client.throw(_QUIET + b"SUB data 1\r\nPING\r\n")
+            client.until(b"PONG\r\n")
+        publisher.throw(_QUIET)
+        size, count, seen = 64 * 1024, 1600, 0
+        frame = b"PUB data %d\r\n%b\r\n" % (size, b"x" * size)
+        for number in range(count):
+            publisher.throw(frame)
+            # The good one keeps up.
+            wanted = (number + 1) * (size + len(b"MSG data 1 65536\r\n\r\n")) if number % 16 == 15 else 0
+            while seen < wanted:
+                data = good.socket.recv(1 << 18)
+                assert data
+                seen += len(data)
+        assert "Slow Consumer Detected: MaxPending of 4194304 Exceeded" in broker.said()
+        watch.check()
+        # The end comes after what the kernel still holds.
+        slow.socket.settimeout(20)
+        with contextlib.suppress(ConnectionError):
+            while slow.socket.recv(1 << 18):
+                pass
 
 
 def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
-    words = ("-c", config(tmp_path, "max_pending: 2MB\n"), "-mb", 0, "-mm", 2000)
-    with Broker(tmp_path, *words, "-hbi", "200ms", "-hbt", "200ms", "-hbf", 1) as broker:
-        with Watch(broker, growth=96 * _MEGABYTE) as watch:
-            slow = RawClient(broker.port, "slow", receive_buffer=4096)
-            slow.listen(b"data", slow.inbox + b".data")
-            with RawClient(broker.port, "good") as good:
-                good.listen(b"data", good.inbox + b".data")
-                publisher = Publisher(broker.port, "loud", [b"data"], size=10_000)
-                publisher.start()
-                got = 0
-                while got < 3000:
-                    subject, _, _ = good.message()
-                    got += subject.endswith(b".data")
-                publisher.stopping.set()
-                publisher.join(20)
-            assert not publisher.refused
-            until(lambda: "Slow Consumer Detected" in broker.said(), "slow consumer")
-            watch.check()
-            # Its client is removed, as no heartbeat is answered any more.
-            until(lambda: "[Client:slow] Timed out on heartbeats" in broker.said(), "removal")
-            with RawClient(broker.port, "slow") as again:
-                assert not again.stored(b"data").error
-            slow.close()
+    words = ("-c", config(tmp_path, 'max_pending: 2MB\nwrite_deadline: "1s"\n'), "-mb", 0, "-mm", 2000)
+    with (
+        Broker(tmp_path, *words, "-hbi", "200ms", "-hbt", "200ms", "-hbf", 10) as broker,
+        Watch(broker, growth=96 * _MEGABYTE) as watch,
+    ):
+        slow = RawClient(broker.port, "slow", receive_buffer=4096)
+        slow.listen(b"data", slow.inbox + b".data")
+        with RawClient(broker.port, "good") as good:
+            good.listen(b"data", good.inbox + b".data")
+            publisher = Publisher(broker.port, "loud", [b"data"], size=10_000)
+            publisher.start()
+            got = 0
+            while got < 3000:
+                subject, _, _ = good.message()
+                got += subject.endswith(b".data")
+            publisher.stopping.set()
+            publisher.join(20)
+        assert not publisher.refused
+        # What it does not take stays in the store: it is not too much that ends it, but that it takes nothing at all.
+        line = "Slow Consumer Detected: WriteDeadline of 1s exceeded"
+        until(lambda: (watch.client.gather(0.05), line in broker.said())[1], "slow consumer")
+        assert "MaxPending" not in broker.said()
+        watch.check()
+        # Its client is removed, as no heartbeat is answered any more.
+        line = "[Client:slow] Timed out on heartbeats"
+        until(lambda: (watch.client.gather(0.05), line in broker.said())[1], "removal")
+        with RawClient(broker.port, "slow") as again:
+            assert not again.stored(b"data").error
+        slow.close()
 
 
 def test_a_client_that_vanishes_is_removed_by_heartbeats(tmp_path: Path) -> None:
-    words = ("-hbi", "200ms", "-hbt", "100ms", "-hbf", 2, "-SD")
+    words = ("-hbi", "200ms", "-hbt", "100ms", "-hbf", 6, "-SD")
     with Broker(tmp_path, *words) as broker, Watch(broker) as watch, RawClient(broker.port, "answers") as answers:
         # One whose connection stays open with nobody behind it, and one whose connection is gone.
         silent, gone = RawClient(broker.port, "silent"), RawClient(broker.port, "gone")
@@ -116,7 +124,7 @@ def test_a_client_that_vanishes_is_removed_by_heartbeats(tmp_path: Path) -> None
                 assert time.monotonic() - start < 20, line
                 answers.gather(0.05)
                 watch.client.gather(0.05)
-        # (I + T) * (F + 1) from its start, at the earliest.
+        # The others have answered.
         assert "[Client:answers] Timed out" not in broker.said()
         assert not answers.stored(b"data", b"y").error
         # Both can come again and go on where they were.
@@ -140,7 +148,9 @@ def test_connections_that_break_in_all_ways_leave_nothing_behind(tmp_path: Path)
         before = subscriptions()
         for number in range(200):
             client = Plain(broker.port)
-            client.throw(_QUIET + b"SUB a.%d 1\r\nSUB b.* 2\r\nSUB c q 3\r\nPUB b.x 3\r\nabc\r\nPUB a 100\r\nhalf" % number)
+            client.throw(
+                _QUIET + b"SUB a.%d 1\r\nSUB b.* 2\r\nSUB c q 3\r\nPUB b.x 3\r\nabc\r\nPUB a 100\r\nhalf" % number
+            )
             if number % 2:
                 # A reset instead of an end.
                 client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -232,7 +242,7 @@ def test_a_client_that_is_stopped_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_broker_is_stopped_and_goes_on(tmp_path: Path) -> None:
-    words = ("-st", "FILE", "-dir", tmp_path / "store", "-hbi", "200ms", "-hbt", "200ms", "-hbf", 3)
+    words = ("-st", "FILE", "-dir", tmp_path / "store", "-hbi", "200ms", "-hbt", "200ms", "-hbf", 30)
     with Broker(tmp_path, *words) as broker, Watch(broker) as watch:
         assert broker.process is not None
         publisher = Publisher(broker.port, "p", [b"data"])
@@ -314,7 +324,7 @@ def resident_connections(broker: Broker) -> int:
     found = 0
     for path in Path(f"/proc/{broker.process.pid}/fd").iterdir():
         with contextlib.suppress(OSError):
-            found += os.readlink(path).startswith("socket:")
+            found += str(path.readlink()).startswith("socket:")
     return max(found - 8, 0)
 
 
@@ -382,3 +392,27 @@ def _gets_in(port: int) -> bool:
         with contextlib.suppress(ConnectionError):
             return b"PONG" in client.until(b"PONG\r\n")
     return False
+
+
+def test_much_for_one_who_reads(tmp_path: Path) -> None:
+    """More than may wait for a client is owed to it, at first and again: it gets all, as fast as it reads."""
+    words = ("-c", config(tmp_path, "max_pending: 4MB\n"), "-mb", 0)
+    with Broker(tmp_path, *words) as broker, Watch(broker, growth=64 * _MEGABYTE) as watch:
+        publisher = Publisher(broker.port, "p", [b"data"], size=100_000, window=8)
+        publisher.start()
+        publisher.wait_for(400)
+        publisher.stopping.set()
+        publisher.join(20)
+        count = len(publisher.acked)
+        watch.growth += 2 * count * 100_000
+        with RawClient(broker.port, "reader", receive_buffer=4096) as reader:
+            inbox = reader.inbox + b".data"
+            reader.listen(b"data", inbox, max_in_flight=2**31 - 1, ack_wait_in_secs=1)
+            times = dict.fromkeys(range(1, count + 1), 0)
+            deadline = time.monotonic() + 30
+            while min(times.values()) < 2 and time.monotonic() < deadline:
+                to, _, data = reader.message()
+                if to == inbox:
+                    times[store.MsgProto.FromString(data).sequence] += 1
+            assert min(times.values()) >= 2
+        assert "Slow Consumer" not in broker.said()

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.broker.nats.certificates import party
 from tests.brokers import READY, Broker
 from tests.interop.talker import PATIENCE, Client, RefusedError, Talker
 
@@ -226,6 +228,15 @@ def test_levels_of_the_log(tmp_path: Path, words: tuple[str, ...], levels: dict[
     assert all(line and line[2] is None for line in lines)
     seen = {(line[3], line[4].startswith("STREAM: ")) for line in lines if line}
     assert seen - {("INF", True), ("INF", False)} == set(levels.items())
+
+
+def test_how_much_of_a_message_is_traced(tmp_path: Path) -> None:
+    with Broker(tmp_path, "-DVV", "--max_traced_msg_len", 5) as broker, Talker(broker.port) as nats:
+        nats.publish(b"somewhere", b"0123456789")
+        nats.flush()
+        until(lambda: "<<- [PUB somewhere " in broker.said())
+        assert "01234" in broker.said()
+        assert "012345" not in broker.said()
 
 
 def test_a_log_file_that_is_rotated_and_moved_away(tmp_path: Path) -> None:
@@ -516,10 +527,6 @@ def test_encryption(tmp_path: Path, cipher: str, name: str) -> None:
 
 
 def test_monitoring_with_tls(tmp_path: Path) -> None:
-    import ssl
-
-    from tests.broker.nats.certificates import party
-
     authority = party(tmp_path, "authority")
     server = party(tmp_path, "server", authority)
     words = ("--tls", "--tlscert", server.cert, "--tlskey", server.key, "--tls_client_cacert", authority.cert)
@@ -560,6 +567,17 @@ def test_endpoints(tmp_path: Path) -> None:
 
 
 # Ends before it begins.
+
+
+def test_version_and_help() -> None:
+    done = alone("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "nats-streaming-server version 0.25.6, nats-server: v2.9.24\n"
+    done = alone("-no-such-option")
+    assert (done.returncode, done.stderr) == (0, "flag provided but not defined: -no-such-option\n")
+    assert "Usage: nats-streaming-server [options]" in done.stdout
+    done = alone("nonsense")
+    assert (done.returncode, done.stderr) == (1, 'unrecognized command: "nonsense"\n')
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

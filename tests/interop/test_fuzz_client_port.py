@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from tests.brokers import Broker
 from tests.interop.corpus.frames import NASTY
-from tests.interop.watching import Plain, Watch
+from tests.interop.watching import Plain, Watch, without_extras
 
 
-@pytest.fixture(scope="module")
-def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+@pytest.fixture(scope="module", params=["as installed", pytest.param("without extras", marks=pytest.mark.slow)])
+def watch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     folder: Path = tmp_path_factory.mktemp("fuzzed")
+    environment = without_extras(folder) if request.param == "without extras" else {}
     with (
-        Broker(folder, "-st", "FILE", "-dir", folder / "store", "--file_sync=false") as broker,
+        Broker(folder, "-st", "FILE", "-dir", folder / "store", "--file_sync=false", environment=environment) as broker,
         Watch(broker) as watching,
     ):
         yield watching

@@ -20,7 +20,7 @@ from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.corpus.payloads import BROKEN
 from tests.interop.rawclient import RawClient
-from tests.interop.watching import Watch
+from tests.interop.watching import Watch, without_extras
 
 CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, SUB_CLOSE, CLOSE, PINGS = SUBJECTS = (
     *(b"_STAN.discover.test-cluster", b"_STAN.pub.test-cluster.foo", b"_STAN.sub.test-cluster"),
@@ -81,11 +81,14 @@ class Station:
         return got
 
 
-@pytest.fixture(scope="module")
-def station(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+@pytest.fixture(scope="module", params=["as installed", pytest.param("without extras", marks=pytest.mark.slow)])
+def station(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     folder: Path = tmp_path_factory.mktemp("fuzzed")
+    environment = without_extras(folder) if request.param == "without extras" else {}
     with (
-        Broker(folder, "-st", "FILE", "-dir", folder / "store", "--file_sync=false", "-mc", 0) as broker,
+        Broker(
+            folder, "-st", "FILE", "-dir", folder / "store", "--file_sync=false", "-mc", 0, environment=environment
+        ) as broker,
         Watch(broker) as watch,
     ):
         found = Station(watch)
@@ -163,7 +166,20 @@ def test_names_of_channels(station: Station) -> None:
         assert ack.guid == b"g"
         return bytes(ack.error)
 
-    for bad in (b"foo.", b".foo", b"foo..bar", b"foo.*", b"foo.>", b"foo>", b"foo/bar", b"", b".", b"..", b"/", b"../x"):
+    for bad in (
+        b"foo.",
+        b".foo",
+        b"foo..bar",
+        b"foo.*",
+        b"foo.>",
+        b"foo>",
+        b"foo/bar",
+        b"",
+        b".",
+        b"..",
+        b"/",
+        b"../x",
+    ):
         assert publish(bad) == b"stan: invalid publish request", bad
     for good in (b"foo bar", b"f\\oo", "été".encode(), b"tab\there", b"line\nbreak", b"\x01\x7f", b"x" * 200):
         assert publish(good) == b"", good
@@ -255,7 +271,9 @@ def test_huge_numbers_and_odd_inboxes(station: Station) -> None:
 
 
 _TEXTS = st.one_of(
-    st.sampled_from([b"odd", b"mine", b"foo", b"g", b"", b"nobody", b"d:g", b"_INBOX.x", b"foo.*", b"\xff", b"a" * 300]),
+    st.sampled_from(
+        [b"odd", b"mine", b"foo", b"g", b"", b"nobody", b"d:g", b"_INBOX.x", b"foo.*", b"\xff", b"a" * 300]
+    ),
     st.binary(max_size=12),
 )
 _NUMBERS = st.one_of(st.sampled_from([0, 1, 2, 4, 5, 30, 2**31 - 1, -1, -(2**31)]), st.integers(-(2**31), 2**31 - 1))

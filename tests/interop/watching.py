@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import time
@@ -22,6 +23,15 @@ def resident(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) << 10
     raise ProcessLookupError(pid)
+
+
+def without_extras(folder: Path) -> dict[str, str]:
+    """Returns the environment of a broker that has neither compiled parts nor uvloop."""
+    blocked = folder / "blocked"
+    blocked.mkdir()
+    (blocked / "uvloop.py").write_text("raise ImportError\n")
+    root = Path(__file__).parents[2]
+    return {"STANTOOLS_KERNELS": "plain", "PYTHONPATH": f"{blocked}{os.pathsep}{root}"}
 
 
 class Plain:

@@ -223,6 +223,49 @@ def test_twins_that_encode(
     assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function, True) == (len(rows), Stop.END)
 
 
+@needs_native
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=5),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 3),
+    st.integers(0, 2**40),
+    st.sampled_from(CRCS),
+    st.sampled_from(["nothing", "sequence", "start", "size", "header", "after", "end"]),
+    st.integers(0, 4),
+)
+@settings(max_examples=200, deadline=None)
+def test_twins_that_index_runs(
+    payloads: list[bytes], after: int, before: int, offset: int, function: Crc, change: str, place: int
+) -> None:
+    assert NATIVE is not None
+    count, row = len(payloads), place % len(payloads)
+    sequences = np.arange(count, dtype=np.uint64) + np.uint64((after + 1) % 2**64)
+    times = np.arange(count, dtype=np.int64)
+    data, sizes = plain.encode_messages(b"foo", sequences, times, None, payloads, function)
+    starts = (sizes + np.int64(8)).cumsum() - sizes + before
+    buffer = bytearray(bytes(before) + data + b"behind")
+    if change == "sequence":
+        sequences[row] += np.uint64(1)
+    elif change == "start":
+        starts[row] += -1 if row % 2 else 1
+    elif change == "size":
+        sizes[row] += np.uint32(1)
+    elif change == "header":
+        buffer[int(starts[row]) - 8] ^= 1
+    elif change == "after":
+        after = (after + 1) % 2**64
+    elif change == "end":
+        del buffer[int(starts[-1]) + int(sizes[-1]) - 1 :]
+    arguments = (buffer, starts, sizes, sequences, times, offset, after, function)
+    found = plain.index_run(*arguments)
+    assert NATIVE.index_run(*arguments) == found
+    if change != "nothing" or after > 2**64 - 1 - count:
+        assert found is None
+    else:
+        expected = plain.encode_index(sequences, starts - 8 - before + offset, times, sizes, function)
+        assert found == (expected, before, before + len(data))
+
+
 def rules(payload: bytes) -> tuple[Any, ...] | None:
     """What the general decoder says of a payload, None if it refuses it."""
     try:

@@ -17,7 +17,8 @@ from stantools.format.envelope import records
 from stantools.format.layout import ClientRecord, Stop, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients
-from stantools.store.logwriter import ClientsLog, CompactionRules, SubsLog, encode_live
+from stantools.store.compactionrules import CompactionRules
+from stantools.store.logwriter import ClientsLog, SubsLog, encode_live
 from stantools.store.sublog import SubsState, read_subs
 from tests.conftest import GOLDEN, golden_cases, load_expected
 

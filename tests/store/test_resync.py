@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stantools.format import index, kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
-from stantools.store.resync import Damage, DamageKind
+from stantools.store.resync import Damage, DamageKind, Resync
 from stantools.store.scan import scan_slice
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 CRC = Crc(IEEE)
 CHANNEL = b"orders.eu"
@@ -100,8 +104,46 @@ def damaged(draw: st.DrawFn) -> tuple[Slice, bytes, set[int]]:
     return made, bytes(data), whole
 
 
+def landing_inside(*flips: tuple[int, bytes]) -> tuple[Slice, bytes, set[int]]:
+    """The length of the first record leads to a record inside the payload of the third."""
+    made = make([b"", bytes(64), make([b"inner 0"], first=100).data])
+    data = bytearray(made.data)
+    data[4:5] = b"\x93"
+    for at, new in flips:
+        data[at : at + len(new)] = new
+    return made, bytes(data), {1, 2}
+
+
+def next_one_lands_inside() -> tuple[Slice, bytes, set[int]]:
+    """As above, but the record that is hit lies right before the one with the other inside; its payload is hit, too."""
+    made = make([b"0123456789", make([b"inner 0"], first=100).data, b"last"])
+    inner = made.data.index(b"inner 0") - 22
+    data = bytearray(made.data)
+    data[4:8] = struct.pack("<I", inner - FILE_HEADER_SIZE - RECORD_HEADER_SIZE)
+    data[made.data.index(b"0123456789")] ^= 1
+    return made, bytes(data), {1, 2}
+
+
+def leads_to_the_end() -> tuple[Slice, bytes, set[int]]:
+    """The length of the first record leads to the end of the file; its payload and the last record are hit, too."""
+    made = make([b"0123456789", b"a", b"b", b"last"])
+    data = bytearray(made.data)
+    data[4:8] = struct.pack("<I", len(data) - FILE_HEADER_SIZE - RECORD_HEADER_SIZE)
+    data[made.data.index(b"0123456789")] ^= 1
+    data[-1] ^= 1
+    return made, bytes(data), {1, 2}
+
+
 @settings(max_examples=400, deadline=None)
 @given(damaged(), st.booleans())
+@example(landing_inside(), False)
+@example(landing_inside(), True)
+@example(landing_inside((20, b"S")), False)  # its subject is damaged as well, so that nothing proves it
+@example(landing_inside((20, b"S")), True)
+@example(next_one_lands_inside(), False)
+@example(next_one_lands_inside(), True)
+@example(leads_to_the_end(), False)
+@example(leads_to_the_end(), True)
 def test_every_whole_record_is_found_and_no_other(case: tuple[Slice, bytes, set[int]], with_index: bool) -> None:
     made, data, whole = case
     good, damages = scan(data, made.index if with_index else None)
@@ -215,3 +257,39 @@ def test_other_polynomials_and_no_check() -> None:
     data = with_bytes(made, at, bytes([made.data[at] ^ 1]))
     events = list(scan_slice(memoryview(data), CHANNEL, CRC, check_crc=False))
     assert [len(e.sequence) for e in events if not isinstance(e, Damage)] == [6]
+
+
+def claiming_the_rest(count: int) -> bytes:
+    """Every second record claims nearly all that follows as its data, and more than all of it as its payload."""
+    made = make([b"x" * 60] * count)
+    data = bytearray(made.data)
+    for start in made.starts[:-2:2]:
+        rest = len(data) - start - 40
+        struct.pack_into("<I", data, start, 0x0FFFFFFF)
+        field = data.index(CHANNEL, start) + len(CHANNEL)
+        data[field : field + 4] = b"\x22" + bytes((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14))
+    return bytes(data)
+
+
+class CountingCrc(Crc):
+    """Counts the bytes that the search for proofs reads: it alone goes on from one field to the next."""
+
+    def __init__(self) -> None:
+        super().__init__(IEEE)
+        self.size = 0
+
+    def __call__(self, data: ReadableBuffer, value: int | None = None) -> int:
+        if value is not None:
+            self.size += memoryview(data).nbytes
+        return super().__call__(data, value or 0)
+
+
+def test_what_is_read_on_suspicion_is_limited() -> None:
+    data = claiming_the_rest(2000)
+    crc = CountingCrc()
+    resync = Resync(memoryview(data), len(data), CHANNEL, crc)
+    made = make([b"x" * 60] * 2000)
+    for start, end in zip(made.starts[:-2:2], made.ends[:-2:2], strict=True):
+        damage = resync.after(start, Stop.SHORT_PAYLOAD)
+        assert (damage.kind, damage.end) == (DamageKind.GARBAGE, end)
+    assert 4 * len(data) < crc.size <= 8 * len(data)

@@ -8,14 +8,13 @@ checked, as an unsigned number; what a table says about positions is checked aga
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from broker.streaming.hot._names cimport Entry, HashTable, close_gap, entry_of, number_of
-from stantools.format._bytes cimport Polynomial, crc_of, load64, multiply_from, put_varint, store32
+from broker.wire._names cimport number_of
+from broker.wire._native cimport Names
+from stantools.format._bytes cimport Polynomial, crc_of, multiply_from, put_varint, store32
 from stantools.format._fields cimport same_bytes, varint_size
-
-import os
 
 import numpy as np
 
@@ -65,7 +64,6 @@ cdef enum:
     LONGEST_LENGTH = 5
     LONGEST_VARINT = 10
     HEADER_SIZE = 8
-    FEWEST_ENTRIES = 8
 
 cdef tuple STATUSES = tuple(Status)
 cdef object INT32 = np.dtype(np.int32)
@@ -73,69 +71,6 @@ cdef object INT64 = np.dtype(np.int64)
 cdef object UINT32 = np.dtype(np.uint32)
 cdef object UINT64 = np.dtype(np.uint64)
 cdef object empty = np.empty
-
-
-cdef class Names:
-    """See `plain.Names`."""
-
-    cdef dict numbers  # keeps the names alive, too
-    cdef HashTable table
-
-    def __cinit__(self):
-        cdef bytes key = os.urandom(16)
-        self.numbers = {}
-        self.table.key[0] = load64(<const uint8_t*>PyBytes_AS_STRING(key))
-        self.table.key[1] = load64(<const uint8_t*>PyBytes_AS_STRING(key) + 8)
-        self.resize(FEWEST_ENTRIES)
-
-    def __dealloc__(self):
-        free(self.table.entries)
-
-    def __len__(self):
-        return len(self.numbers)
-
-    def add(self, name, number):
-        cdef bytes text = bytes(name)
-        cdef Entry* entry
-        if not 0 <= number <= INT32_MAX:
-            raise ValueError(f"{number} is no number for a name")
-        if 2 * len(self.numbers) > <Py_ssize_t>self.table.mask:
-            self.resize(4 * (self.table.mask + 1))
-        entry = entry_of(&self.table, <const uint8_t*>PyBytes_AS_STRING(text), <uint32_t>PyBytes_GET_SIZE(text))
-        # A known name keeps its object, in the dictionary as in the table.
-        self.numbers[text] = number
-        if entry.name == NULL:
-            entry.name = <const uint8_t*>PyBytes_AS_STRING(text)
-            entry.size = <uint32_t>PyBytes_GET_SIZE(text)
-        entry.number = number
-
-    def discard(self, name):
-        cdef bytes text = bytes(name)
-        cdef Entry* entry
-        if text not in self.numbers:
-            return
-        entry = entry_of(&self.table, <const uint8_t*>PyBytes_AS_STRING(text), <uint32_t>PyBytes_GET_SIZE(text))
-        close_gap(&self.table, entry - self.table.entries)
-        del self.numbers[text]
-
-    def get(self, name):
-        return self.numbers.get(name, -1)
-
-    cdef int resize(self, size_t size) except -1:
-        cdef Entry* old = self.table.entries
-        cdef Entry* entry
-        cdef size_t i, olds = self.table.mask + 1 if old else 0
-        cdef Entry* entries = <Entry*>calloc(size, sizeof(Entry))
-        if entries == NULL:
-            raise MemoryError
-        self.table.entries = entries
-        self.table.mask = size - 1
-        for i in range(olds):
-            if old[i].name:
-                entry = entry_of(&self.table, old[i].name, old[i].size)
-                entry[0] = old[i]
-        free(old)
-        return 0
 
 
 cdef class Held:
@@ -598,7 +533,7 @@ def encode_records(
         memcpy(p, tail, tail_end - tail)
         store32(record - HEADER_SIZE, size_of[i])
         store32(record - HEADER_SIZE + 4, crc_of(record, size_of[i], &checker.polynomial) if checker is not None else 0)
-    return Records(data, starts, sizes, sequences, timestamps)
+    return Records(data, starts, sizes, sequences, timestamps, <int64_t>total - HEADER_SIZE * count)
 
 
 def read_acks(buffer, frames, int64_t begin, int64_t end, bytes channel not None):

@@ -16,11 +16,10 @@ _kernels = choose("broker.streaming.hot._native", plain)
 NAME: str = _kernels.NAME
 
 if TYPE_CHECKING:
-    from broker.streaming.hot.plain import Names, encode_records, read_acks, read_publishes
+    from broker.streaming.hot.plain import encode_records, read_acks, read_publishes
 else:
-    Names = _kernels.Names
     encode_records = _kernels.encode_records
     read_acks = _kernels.read_acks
     read_publishes = _kernels.read_publishes
 
-__all__ = ["NAME", "Names", "encode_records", "read_acks", "read_publishes"]
+__all__ = ["NAME", "encode_records", "read_acks", "read_publishes"]

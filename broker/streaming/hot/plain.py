@@ -23,35 +23,12 @@ from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
 if TYPE_CHECKING:
     from broker.streaming.hot.columns import Rows, Table
     from broker.wire.frames import Frames
+    from broker.wire.plain import Names
     from stantools.format.envelope import Buffer
 
 NAME: Final = "plain"
 
 _MAX_UINT64: Final = (1 << 64) - 1
-
-
-class Names:
-    """Small numbers under names, looked up by the kernels without an object per name."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def add(self, name: bytes, number: int) -> None:
-        """Puts a number (0 to 2^31 - 1) under a name, instead of the one that may be there."""
-        if not 0 <= number < 1 << 31:
-            raise ValueError(f"{number} is no number for a name")
-        self._numbers[bytes(name)] = number
-
-    def discard(self, name: bytes) -> None:
-        """Forgets a name, known or not."""
-        self._numbers.pop(name, None)
-
-    def get(self, name: bytes) -> int:
-        """Returns what is under a name, -1 for nothing."""
-        return self._numbers.get(name, -1)
 
 
 def read_publishes(
@@ -218,6 +195,7 @@ def encode_records(
         np.array(sizes, np.uint32),
         np.arange(first_sequence, sequence, dtype=np.uint64),
         np.full(count, timestamp, np.int64),
+        sum(sizes),
     )
 
 

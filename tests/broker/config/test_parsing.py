@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -15,8 +17,8 @@ from broker.config.parsing import parse
 from broker.nats.options import NatsOptions
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
+from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import ChannelLimits, SliceLimits
-from stantools.store.logwriter import CompactionRules
 
 SECOND = 1_000_000_000
 
@@ -378,6 +380,16 @@ def test_no_embedded_server_needs_nothing() -> None:
     assert options("-ns", "nats://127.0.0.1:4222", "-js").connection.urls == "nats://127.0.0.1:4222"
     write("jetstream: enabled\naccounts { A { users: [] } }")
     assert options("-ns", "nats://127.0.0.1:4222", "-c", "a.conf").failure == ""
+
+
+def test_answers_load_little() -> None:
+    """What answers at once needs no numpy, no event loop and no TLS."""
+    script = (
+        "import sys; from broker.cli import main; main(['-v']); print(sorted(set(sys.modules) & set(sys.argv[1:])))"
+    )
+    heavy = ("numpy", "asyncio", "ssl", "cryptography", "aiohttp", "google.protobuf", "uvloop")
+    done = subprocess.run([sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

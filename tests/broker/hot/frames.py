@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 from broker.wire import frames
 from broker.wire.frames import Frames, frame_table
@@ -20,3 +23,8 @@ def lay_out(messages: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[bytes, Fram
         row[frames.PAYLOAD], row[frames.PAYLOAD_SIZE] = len(buffer), len(headers) + len(payload)
         buffer += headers + payload + b"\r\n"
     return bytes(buffer), table
+
+
+def names_for(kernel: ModuleType) -> Any:
+    """A table of names that kernels of that kind look into."""
+    return importlib.import_module(f"broker.wire.{'_native' if kernel.NAME == 'native' else 'plain'}").Names()

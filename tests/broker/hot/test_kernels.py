@@ -14,7 +14,7 @@ from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
 from stantools.format.proto.store_pb2 import MsgProto
-from tests.broker.hot.frames import lay_out
+from tests.broker.hot.frames import lay_out, names_for
 
 #: The sample of protocol section 2.
 SAMPLE = bytes.fromhex("0a026d65 120167 1a03666f6f 2a0568656c6c6f 32076d652d636f6e6e")
@@ -26,7 +26,7 @@ class Server:
 
     def __init__(self, kernel: ModuleType, rows: int = 16) -> None:
         self.kernel = kernel
-        self.clients, self.connections, self.channels = kernel.Names(), kernel.Names(), kernel.Names()
+        self.clients, self.connections, self.channels = (names_for(kernel) for _ in range(3))
         self.clients.add(b"me", 1)
         self.connections.add(b"me-conn", 2)
         self.channels.add(b"foo", 3)
@@ -226,21 +226,6 @@ def test_acks(kernel: ModuleType) -> None:
         assert read(ack(1), odd, ack(3)) == ([1], 1)
     assert read(b"\x10\x05\x0a\x03foo\x7a\x01x") == ([5], 1)
     assert read(b"\x10\x05", channel=b"") == ([5], 1)
-
-
-def test_names(kernel: ModuleType) -> None:
-    names = kernel.Names()
-    assert names.get(b"") == -1
-    names.add(b"", 5)
-    names.add(b"a", 6)
-    names.add(b"a", 7)
-    assert (len(names), names.get(b""), names.get(b"a"), names.get(b"b")) == (2, 5, 7, -1)
-    names.discard(b"b")
-    names.discard(b"")
-    assert (len(names), names.get(b"")) == (1, -1)
-    for number in (-1, 1 << 31):
-        with pytest.raises(ValueError):
-            names.add(b"x", number)
 
 
 def test_fields() -> None:

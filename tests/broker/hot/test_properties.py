@@ -17,7 +17,7 @@ from broker.streaming.hot.columns import Status, publish_table
 from stantools.format.crc import IEEE, KOOPMAN, Crc
 from stantools.format.kernels import encode_messages
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
-from tests.broker.hot.frames import lay_out
+from tests.broker.hot.frames import lay_out, names_for
 
 try:
     native: ModuleType = importlib.import_module("broker.streaming.hot._native")
@@ -63,7 +63,7 @@ headers = st.sampled_from([b"", b"NATS/1.0\r\n\r\n"])
 
 def tables(kernel: ModuleType, known: list[bytes]) -> list[Any]:
     """Clients, connections and channels that know some names."""
-    found = [kernel.Names() for _ in range(3)]
+    found = [names_for(kernel) for _ in range(3)]
     for names in found:
         for number, one in enumerate(known):
             names.add(one, number)
@@ -216,7 +216,7 @@ def test_acks(payloads: list[bytes], channel: bytes) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=200))
 def test_names(steps: list[tuple[bool, int]]) -> None:
-    names, model = native.Names(), {}
+    names, model = names_for(native), {}
     for step, (add, number) in enumerate(steps):
         text = b"%d" % number
         if add:
@@ -227,12 +227,12 @@ def test_names(steps: list[tuple[bool, int]]) -> None:
             model.pop(text, None)
     assert len(names) == len(model)
     buffer, frames = lay_out([(b"", b"", field(1, b"%d" % number) + field(2, b"g")) for number in range(61)])
-    channels = native.Names()
+    channels = names_for(native)
     channels.add(b"", 0)
     table = publish_table(1)
     for number in range(61):
         # The kernels look into the table, get() into the dictionary.
-        found = native.read_publishes(buffer, frames, number, number + 1, names, native.Names(), channels, table)
+        found = native.read_publishes(buffer, frames, number, number + 1, names, names_for(native), channels, table)
         expected = model.get(b"%d" % number, -1)
         assert names.get(b"%d" % number) == expected
         assert found.count == (expected >= 0)

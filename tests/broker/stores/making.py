@@ -34,7 +34,9 @@ def block(
     timestamps = np.array(times, np.int64)
     data, sizes = kernels.encode_messages(channel, sequences, timestamps, replies, payloads, crc)
     ends = (sizes + np.int64(RECORD_HEADER_SIZE)).cumsum()
-    return Records(data, ends - sizes, sizes, sequences, timestamps)
+    # As from the streaming rules, and as from somebody who does not say how much it is.
+    total = len(data) - RECORD_HEADER_SIZE * len(sizes) if first % 2 else -1
+    return Records(data, ends - sizes, sizes, sequences, timestamps, total)
 
 
 def message(records: Records, row: int) -> pb.MsgProto:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.stores import open_store
 from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription, StorageError, Store
+from broker.stores.opening import open_store
 from broker.stores.options import EncryptionOptions, FileOptions, StoreLimits
 from stantools.inspection.forecast import forecast
 from stantools.store.directory import open_datastore

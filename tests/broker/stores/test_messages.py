@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.stores import open_store
 from broker.stores.interface import MessageStore, StorageError, Store
+from broker.stores.opening import open_store
 from broker.stores.options import FileOptions, StoreLimits
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from broker.stores import open_store
 from broker.stores.blocklist import joined
 from broker.stores.encrypted import EncryptedStore
 from broker.stores.file import FileStore
@@ -20,15 +19,16 @@ from broker.stores.file.openfiles import OpenFiles
 from broker.stores.interface import StorageError
 from broker.stores.limits import LimitsTable, store_limits
 from broker.stores.memory import MemoryStore
+from broker.stores.opening import open_store
 from broker.stores.options import EncryptionOptions, FileOptions, StoreLimits
 from broker.stores.texts import friendly_bytes
 from stantools.errors import UsageError
 from stantools.format import gogo
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits, SliceLimits
-from stantools.store.logwriter import CompactionRules
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
 from tests.broker.stores.making import SECOND, START, block, everything, message

@@ -94,6 +94,7 @@ class Bus:
         self._answers: list[tuple[Callable[[Answer], None], Answer]] = []
         self.barriers: list[Callable[[], None]] | None = None
         self.sent: list[Sent] = []
+        self.full: set[bytes] = set()
         self.requests: list[tuple[int, bytes]] = []
         self.responders: dict[bytes, bytes | None] = {}
         self.connected = True
@@ -110,6 +111,9 @@ class Bus:
     def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         assert 0 <= begin < end <= len(block)
         return all(self.publish(role, subject, block.payload(row)) for row in range(begin, end))
+
+    def congested(self, subject: bytes) -> bool:
+        return subject in self.full
 
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]

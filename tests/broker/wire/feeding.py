@@ -35,7 +35,7 @@ class Feeder:
 
     def __post_init__(self) -> None:
         self.table = frames.frame_table(self.rows)
-        self.routes = self.kernels.RouteTable()
+        self.routes = self.kernels.Names()
         for route, subject in enumerate((b"foo", b"bar", b"foo.bar")):
             self.routes.add(subject, route)
         self.buffer = b""

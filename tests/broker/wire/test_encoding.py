@@ -20,7 +20,7 @@ DATA = (
 
 def rows(kernels: ModuleType) -> np.ndarray:
     table = frame_table(4)
-    assert kernels.parse_publishes(DATA, 0, len(DATA), table, kernels.RouteTable(), 100, 100)[2] is Stop.END
+    assert kernels.parse_publishes(DATA, 0, len(DATA), table, kernels.Names(), 100, 100)[2] is Stop.END
     return table
 
 
@@ -43,7 +43,7 @@ def test_another_subject(kernels: ModuleType) -> None:
 
 def test_many_rows(kernels: ModuleType) -> None:
     data, table = DATA * 100, frame_table(500)
-    kernels.parse_publishes(data, 0, len(data), table, kernels.RouteTable(), 100, 100)
+    kernels.parse_publishes(data, 0, len(data), table, kernels.Names(), 100, 100)
     single = kernels.encode_messages(DATA, rows(kernels), 0, 4, b"s1", True)
     assert kernels.encode_messages(data, table, 0, 400, b"s1", True) == single * 100
 

@@ -80,7 +80,7 @@ def streams(draw: st.DrawFn, one: st.SearchStrategy[bytes] = PUBLISHES) -> bytes
 def test_publishes(twins: list[ModuleType], data: bytes, rows: int, limit: int, most: int, cut: int) -> None:
     results: list[Any] = []
     for kernels in twins:
-        routes = kernels.RouteTable()
+        routes = kernels.Names()
         for route, subject in enumerate((b"foo", b"bar", b"foo.bar")):
             routes.add(subject, route // 2)
         table = frame_table(rows)
@@ -147,8 +147,8 @@ def test_blocks(twins: list[ModuleType], pieces: list[tuple[int, int]], begin: i
         max_size=150,
     )
 )
-def test_route_tables(twins: list[ModuleType], steps: list[tuple[str, int, int]]) -> None:
-    tables = [kernels.RouteTable() for kernels in twins]
+def test_names(twins: list[ModuleType], steps: list[tuple[str, int, int]]) -> None:
+    tables = [kernels.Names() for kernels in twins]
     for step, number, route in steps:
         name = b"subject.of.a.certain.length.%d" % number
         for table in tables:

@@ -43,7 +43,7 @@ NASTY: dict[str, bytes] = {
     "CONNECT with half an object": b'CONNECT {"verbose":\r\n',
     "CONNECT of depth": b"CONNECT " + b'{"a":' * 800 + b"1" + b"}" * 800 + b"\r\n",
     "CONNECT of depth in brackets": b"CONNECT " + b"[" * 4000 + b"\r\n",
-    "CONNECT with wrong types": b'CONNECT {"verbose":"x","pedantic":[],"protocol":{},"name":7,"headers":"no"}\r\nPING\r\n',
+    "CONNECT with wrong types": b'CONNECT {"verbose":"x","pedantic":[],"protocol":{},"name":7,"headers":"no"}\r\n',
     "CONNECT with huge numbers": b'CONNECT {"protocol":1e999,"verbose":false}\r\nPING\r\n',
     "CONNECT with many digits": b'CONNECT {"protocol":' + b"9" * 3900 + b"}\r\nPING\r\n",
     "CONNECT with not a number": b'CONNECT {"protocol":NaN,"name":Infinity}\r\nPING\r\n',
@@ -76,7 +76,8 @@ NASTY: dict[str, bytes] = {
     "PUB with bare LF": _QUIET + b"PUB a 1\nx\nPING\n",
     "PUB in small letters": _QUIET + b"pub a 1\r\nx\r\nping\r\n",
     "PUB to a wildcard": _QUIET + b"PUB a.* 0\r\n\r\nPUB > 0\r\n\r\n",
-    "PUB to bad subjects": _QUIET + b"".join(b"PUB %b 0\r\n\r\n" % each for each in (b".", b"..", b"a..b", b".a", b"a.")),
+    "PUB to bad subjects": _QUIET
+    + b"".join(b"PUB %b 0\r\n\r\n" % each for each in (b".", b"..", b"a..b", b".a", b"a.")),
     "PUB to binary subjects": _QUIET + b"PUB \xff\xfe\x00\x01 0\r\n\r\n",
     "PUB to many tokens": _QUIET + b"PUB " + b"a." * 1900 + b"a 0\r\n\r\n",
     "PUB to itself": _QUIET + b"SUB a 1\r\nPUB a a 1\r\nx\r\n" * 50,

@@ -224,6 +224,24 @@ const scenarios = {
     return result;
   },
 
+  // The same if it is the NATS server that is restarted: the broker may come back later than this client.
+  async nats_restart() {
+    const options = { reconnectTimeWait: 100, maxReconnectAttempts: 200, ackTimeout: 1000 };
+    const sc = await connect("node-nats-restart", options);
+    const all = await subscribe(sc, "nats-restart", { first: true });
+    await publish(sc, "nats-restart", "before");
+    await all.until(1);
+    console.log("connected");
+    await new Promise((resolve) => sc.nc.once("reconnect", resolve));
+    for (let stored = false; !stored; ) {
+      stored = await publish(sc, "nats-restart", "after").then(() => true, () => false);
+    }
+    await all.until(2);
+    const result = { sequences: all.sequences(), texts: all.texts() };
+    await close(sc);
+    return result;
+  },
+
   async lost() {
     const sc = await connect("node-lost", { stanPingInterval: 1000, stanMaxPingOut: 20, reconnectTimeWait: 100, maxReconnectAttempts: 200 });
     console.log("connected");

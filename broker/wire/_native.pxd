@@ -1,0 +1,10 @@
+"""What other compiled kernels use: names, to be looked up in buffers (see `_names.pxd`)."""
+
+from broker.wire._names cimport HashTable
+
+
+cdef class Names:
+    cdef dict numbers
+    cdef HashTable table
+
+    cdef int resize(self, size_t size) except -1

@@ -1,0 +1,32 @@
+"""When a log is worth a compaction (file store specification, sections 8 and 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stantools.errors import UsageError
+
+
+@dataclass(frozen=True)
+class CompactionRules:
+    """When a log is compacted (sections 8 and 11).
+
+    Attributes:
+        enabled: At all.
+        fragmentation: Percent of dead records from which on it is worth it.
+        interval: Seconds between two compactions of a file.
+        min_size: Bytes of records from which on it is worth it; 0 for any size.
+    """
+
+    enabled: bool = True
+    fragmentation: int = 50
+    interval: float = 300
+    min_size: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.fragmentation <= 0:
+            raise UsageError("compact fragmentation value must at least be 1")
+        if self.interval <= 0:
+            raise UsageError("compact interval value must at least be 1 seconds")
+        if self.min_size < 0:
+            raise UsageError("compact minimum file size value must be a positive number")

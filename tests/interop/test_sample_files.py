@@ -1,0 +1,131 @@
+"""The configuration files in samples/broker, each started and used as its comments say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.streaming.client import ClientOptions, Message, Start, SubscriptionOptions, connect
+from stantools.streaming.errors import AckTimeoutError, NoServerError
+from tests.broker.nats.certificates import Party, party
+from tests.brokers import Broker
+
+FILES = Path(__file__).parents[2] / "samples" / "broker"
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def place(folder: Path, name: str) -> None:
+    """Copies a file to where its broker will run."""
+    shutil.copy(FILES / name, folder / name)
+
+
+def fetch(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_file(tmp_path: Path) -> None:
+    place(tmp_path, "file.conf")
+    broker = Broker(tmp_path, "-c", "file.conf", http=True)
+    log = tmp_path / "broker.log"  # which the file names, too
+
+    async def publish() -> None:
+        async with await connect(broker.url, "test-cluster", "me") as client:
+            await client.publish("orders", b"kept")
+
+    async def read() -> None:
+        got: asyncio.Queue[Message] = asyncio.Queue()
+        async with await connect(broker.url, "test-cluster", "me") as client:
+            await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first()))
+            assert (await got.get()).data == b"kept"
+
+    with broker:
+        assert "Store location: datastore" in log.read_text()
+        assert (tmp_path / "broker.pid").exists()
+        run(publish)
+        assert broker.stop() == 0
+        broker.start()
+        run(read)
+        assert "Age          :       72h0m0s" in log.read_text()
+
+
+def test_limits(tmp_path: Path) -> None:
+    place(tmp_path, "limits.conf")
+    with Broker(tmp_path, "-c", "limits.conf", http=True) as broker:
+        limits = fetch(f"{broker.monitoring}/streaming/storez")["limits"]
+    assert (limits["max_channels"], limits["max_subscriptions"], limits["max_msgs"]) == (200, 0, 10000)
+    hour = 3600 * 10**9
+
+    def shown(name: str) -> tuple[Any, ...]:
+        channel = limits["channels"][name]
+        return tuple(
+            channel[key] for key in ("max_msgs", "max_bytes", "max_age", "max_subscriptions", "max_inactivity")
+        )
+
+    assert shown("audit.>") == (0, 16 << 20, 0, 0, 0)
+    assert shown("audit.tmp.*") == (100, 16 << 20, 0, 0, 0)
+    assert shown("metrics") == (10000, 64 << 20, hour, 0, 0)
+    assert shown("session.*") == (10000, 16 << 20, 24 * hour, 1, hour // 4)
+
+
+def keep(someone: Party, folder: Path, name: str) -> None:
+    shutil.copy(someone.cert, folder / f"{name}.pem")
+    shutil.copy(someone.key, folder / f"{name}.key")
+
+
+def test_locked(tmp_path: Path) -> None:
+    place(tmp_path, "locked.conf")
+    authority = party(tmp_path, "our-authority")
+    shutil.copy(authority.cert, tmp_path / "ca.pem")
+    keep(party(tmp_path, "our-server", authority), tmp_path, "server")
+    keep(party(tmp_path, "our-client", authority), tmp_path, "client")
+    with_certificate, without = (ssl.create_default_context(cafile=tmp_path / "ca.pem") for _ in range(2))
+    with_certificate.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+    environment = {"BROKER_PASSWORD": "b0123456789"}
+    with Broker(tmp_path, "-c", "locked.conf", "-a", "127.0.0.1", environment=environment) as broker:
+
+        async def app() -> None:
+            got: asyncio.Queue[Message] = asyncio.Queue()
+            client = await connect(broker.url, "orders", "app", user="app", password="app secret", tls=with_certificate)
+            async with client:
+                await client.publish("orders", b"first")
+                await client.subscribe("orders", got.put, SubscriptionOptions(start=Start.first(), durable="d"))
+                assert (await got.get()).data == b"first"
+
+        async def sensor() -> None:
+            options = ClientOptions(ack_timeout=2)
+            client = await connect(
+                broker.url,
+                "orders",
+                "sensor",
+                options,
+                user="sensor",
+                password="sensor secret",
+                tls=with_certificate,
+            )
+            async with client:
+                await client.publish("readings", b"21")
+                with pytest.raises(AckTimeoutError):  # the broker never sees it
+                    await client.publish("orders", b"not allowed")
+
+        async def strangers() -> None:
+            with pytest.raises(NoServerError):
+                await connect(broker.url, "orders", "app", user="app", password="guessed", tls=with_certificate)
+            with pytest.raises(NoServerError):
+                await connect(broker.url, "orders", "app", user="app", password="app secret", tls=without)
+
+        run(app)
+        run(sensor)
+        run(strangers)
+        assert broker.stop() == 0
