@@ -1,5 +1,5 @@
 # Everything runs inside .venv, which the first target that needs it sets up by itself.
-#   make demo    a sample store, damaged and saved, in front of your eyes
+#   make demo    a store filled through the broker, damaged and saved, in front of your eyes
 #   make test    every test but the slow ones
 #   make check   formatting, lint, types, layers
 # A C compiler is welcome (fast kernels) but not needed (plain ones in Python and numpy take over).

@@ -94,19 +94,20 @@ class _Process:
         loop.set_exception_handler(report_loop_error)
         self._ended = loop.create_future()
         self._handle_signals(loop)
-        async with contextlib.AsyncExitStack() as stack:
-            try:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
                 await self._start(stack)
-            except (ListenError, _FatalError) as error:
-                NATS.critical("%s", error)
-                return EXIT_FAILURE
-            except (StantoolsError, AuthorizationError, TLSError) as error:
-                STREAMING.critical("Failed to start: %s", error)
-                return EXIT_FAILURE
-            # What is there now stays: the collector need not look at it again and again.
-            gc.collect()
-            gc.freeze()
-            await self._ended
+                # What is there now stays: the collector need not look at it again and again.
+                gc.collect()
+                gc.freeze()
+                await self._ended
+        # The reason is the last line of the log: scripts look for it there.
+        except (ListenError, _FatalError) as error:
+            NATS.critical("%s", error)
+            return EXIT_FAILURE
+        except (StantoolsError, AuthorizationError, TLSError) as error:
+            STREAMING.critical("Failed to start: %s", error)
+            return EXIT_FAILURE
         return self._ended.result()
 
     def _end(self, code: int) -> None:

@@ -40,6 +40,7 @@ _TURN: Final = 0.001
 #: Seconds that a client may keep a connection open without asking anything, and that `stop` waits for one.
 _KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 1
+_MAX_PORT: Final = 65535
 
 Page = Callable[[Query], Reply | Answer]
 
@@ -103,6 +104,10 @@ class MonitoringServer:
         Raises:
             MonitoringError: The port cannot be had, the certificate is not fit, or aiohttp is not installed.
         """
+        if not -1 <= port <= _MAX_PORT:
+            raise MonitoringError(
+                f"Can't start monitoring: can't listen to the monitor port: listen tcp: address {port}: invalid port"
+            )
         web = _aiohttp()
         context = None if tls is None else _context(tls)
         server = web.Server(

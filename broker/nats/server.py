@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import platform
 import ssl
 import time
@@ -35,6 +36,7 @@ _ROWS: Final = 4096
 _BACKLOG: Final = 4096
 #: Connections that are gone and still shown by monitoring.
 _CLOSED: Final = 4096
+_MAX_PORT: Final = 65535
 
 
 class ListenError(OSError):
@@ -211,6 +213,10 @@ class NatsServer:
         port = max(self.options.port, 0)
         # Like the original, all addresses of both kinds.
         host = None if self.options.host in ("0.0.0.0", "::", "") else self.options.host
+        if not -1 <= self.options.port <= _MAX_PORT:
+            # Event loops differ in what they make of such a number; some take other ports.
+            where, port = address(self.options.host, self.options.port), self.options.port
+            raise ListenError(f'Error listening on port: {where}, "listen tcp: address {port}: invalid port"')
         try:
             if host is None and port and (both := await self._listen_on(host, port)):
                 self._listener = both
@@ -218,7 +224,8 @@ class NatsServer:
                 self._listener = await loop.create_server(self._connect, host or "0.0.0.0", port, backlog=_BACKLOG)
         except OSError as problem:
             where = address(self.options.host, port)
-            said = "address already in use" if "in use" in str(problem) else problem.strerror or str(problem)
+            # The text of the loop repeats the address.
+            said = os.strerror(problem.errno) if (problem.errno or 0) > 0 else problem.strerror or str(problem)
             raise ListenError(f'Error listening on port: {where}, "listen tcp {where}: bind: {said.lower()}"') from None
         self._port = self._listener.sockets[0].getsockname()[1]
 

@@ -113,6 +113,9 @@ class SliceFile:
         Raises:
             OSError: As from `os.write`; a part may have been written.
         """
+        if len(parts) == 1:
+            write_all(self._data, parts[0])
+            return
         for first in range(0, len(parts), _MAX_PARTS):
             group = parts[first : first + _MAX_PARTS]
             written = os.writev(self._data, group)

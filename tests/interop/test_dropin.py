@@ -151,11 +151,11 @@ def test_a_client_of_before_goes_on(golden_copy: Callable[[str], Path], tmp_path
     """A client that the store knows may publish without connecting again (protocol section 23.2)."""
     expected = load_expected("durables")
     known = expected["clients"][0]["ID"]
-    with Broker(tmp_path / "broker", "-st", "FILE", "-dir", golden_copy("durables")) as broker:
-        with RawClient(broker.port, "somebody") as client:
-            client.client_id, client.connection_id = known.encode(), b""
-            client.send(client.publication(b"events", b"guid", b"data"))
+    broker = Broker(tmp_path / "broker", "-st", "FILE", "-dir", golden_copy("durables"))
+    with broker, RawClient(broker.port, "somebody") as client:
+        client.client_id, client.connection_id = known.encode(), b""
+        client.send(client.publication(b"events", b"guid", b"data"))
+        subject, _, payload = client.message()
+        while subject != client.acks:
             subject, _, payload = client.message()
-            while subject != client.acks:
-                subject, _, payload = client.message()
-            assert payload == b"\x0a\x04guid"
+        assert payload == b"\x0a\x04guid"

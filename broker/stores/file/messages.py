@@ -184,7 +184,7 @@ class FileMessages:
         self.last = self._writer.last_sequence
         if recent.size > _RECENT_BYTES:
             recent.shrink(_RECENT_BYTES)
-        self._services.cache.use(self, recent.size + self._ahead_size())
+        self._services.cache.use(self, recent.size + self._ahead_size() if self._ahead else recent.size)
 
     def flush(self) -> None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""

@@ -92,7 +92,10 @@ class FileStore:
         try:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"mkdir {self._root}: {(error.strerror or '').lower()}") from error
+            reason = "not a directory" if isinstance(error, FileExistsError) else (error.strerror or "").lower()
+            raise StorageError(
+                f"unable to create the root directory [{self._root}]: mkdir {self._root}: {reason}"
+            ) from error
         try:
             self._lock = lock_directory(self._root)
         except OSError as error:

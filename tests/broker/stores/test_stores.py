@@ -363,8 +363,14 @@ def test_a_directory_that_is_in_use(tmp_path):
 
 def test_no_directory_can_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"^mkdir .*/file/store: not a directory$"):
+    with pytest.raises(
+        StorageError, match=r"^unable to create the root directory \[(.*/file/store)\]: mkdir \1: not a directory$"
+    ):
         FileStore(FileOptions(tmp_path / "file/store")).recover()
+    with pytest.raises(
+        StorageError, match=r"^unable to create the root directory \[(.*/file)\]: mkdir \1: not a directory$"
+    ):
+        FileStore(FileOptions(tmp_path / "file")).recover()
 
 
 def test_records_behind_the_index_are_not_built_upon(tmp_path):
