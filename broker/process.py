@@ -266,7 +266,7 @@ class _Process:
             self._log_files.apply(reloaded.options.logging)
         except ReloadProblem as problem:
             STREAMING.error("%s", problem.line)
-        except (nats_reload.ReloadError, TLSError) as error:
+        except (nats_reload.ReloadError, AuthorizationError, TLSError) as error:
             STREAMING.error("Reload: %s", error)
         except ConfigurationError as error:
             STREAMING.error("Reload: %s", error.message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,6 +101,9 @@ class Authenticator:
     Args:
         options: Users and secrets.
         map_certificates: Clients are the users that their certificates name.
+
+    Raises:
+        AuthorizationError: Secrets are hashed, and what checks them is not installed.
     """
 
     def __init__(self, options: Authorization, *, map_certificates: bool = False) -> None:
@@ -114,13 +118,18 @@ class Authenticator:
             permissions = user.permissions or options.default_permissions
             identity = Identity(user.nkey or user.name, _permit(permissions, permits), user)
             (self._keys if user.nkey else self._users)[user.nkey or user.name] = (user, identity)
+        if any(map(is_bcrypt, self._secrets)) and importlib.util.find_spec("bcrypt") is None:
+            raise AuthorizationError("bcrypt is not installed, which hashed passwords need (extra `broker`)")
+
+    @property
+    def _secrets(self) -> list[str]:
+        options = self.options
+        return [options.password, options.token, *(user.password for user in options.users)]
 
     @property
     def plain_passwords(self) -> bool:
         """Whether some password or token is not hashed."""
-        options = self.options
-        secrets = [options.password, options.token, *(user.password for user in options.users)]
-        return any(secret and not is_bcrypt(secret) for secret in secrets)
+        return any(secret and not is_bcrypt(secret) for secret in self._secrets)
 
     @property
     def anonymous(self) -> Identity | None:

@@ -225,7 +225,8 @@ class NatsServer:
         except OSError as problem:
             where = address(self.options.host, port)
             # The text of the loop repeats the address.
-            said = os.strerror(problem.errno) if (problem.errno or 0) > 0 else problem.strerror or str(problem)
+            number = problem.errno or 0
+            said = os.strerror(number) if number > 0 else problem.strerror or str(problem)
             raise ListenError(f'Error listening on port: {where}, "listen tcp {where}: bind: {said.lower()}"') from None
         self._port = self._listener.sockets[0].getsockname()[1]
 

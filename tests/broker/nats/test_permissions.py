@@ -12,7 +12,7 @@ import bcrypt
 import nkeys
 import pytest
 
-from broker.nats.auth import AuthorizationError, Credentials
+from broker.nats.auth import Authenticator, AuthorizationError, Credentials
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from broker.nats.permissions import Permit
 from tests import servers
@@ -261,3 +261,10 @@ def test_rules() -> None:
     assert not permit.narrows(b"a.*") and not permit.narrows(b"b.>") and not permit.narrows(b"a.b.c")
     assert permit.may_subscribe(b"q") and not permit.may_subscribe(b"q", b"g") and permit.may_subscribe(b"q", b"h")
     assert not permit.may_receive(b"a.b.c") and permit.may_receive(b"a.b")
+
+
+def test_hashed_passwords_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(AuthorizationError, match="bcrypt is not installed"):
+        Authenticator(Authorization(user="u", password="$2a$04$" + 53 * "x"))
+    assert Authenticator(Authorization(user="u", password="plain")).plain_passwords
