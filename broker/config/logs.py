@@ -26,6 +26,10 @@ _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": 
 PREFIX: Final = "STREAM: "
 
 
+#: Characters of a line; clients may send names of a megabyte.
+LONGEST: Final = 16384
+
+
 def label(level: int) -> str:
     """Returns the three letters of a level."""
     for limit, name in _LABELS:
@@ -42,6 +46,8 @@ def plain_text(record: logging.LogRecord) -> str:
         text = f"{record.msg} {record.args}"
     if record.name == STREAMING.name or record.name.startswith(f"{STREAMING.name}."):
         text = PREFIX + text
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
     # Nothing that a client sends may look like a line of its own.
     return text.replace("\r", "\\r").replace("\n", "\\n")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.logs import LineFormatter, LogFiles, configured, label, startup_problem
+from broker.config.logs import LONGEST, LineFormatter, LogFiles, configured, label, startup_problem
 from broker.config.options import LoggingOptions
 from broker.config.syslog import priority
 from broker.config.values import ConfigurationError
@@ -257,3 +257,12 @@ def test_levels() -> None:
     levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, TRACE)
     assert [label(level) for level in levels] == ["FTL", "ERR", "WRN", "INF", "DBG", "TRC"]
     assert [priority(level) - 24 for level in levels] == [2, 3, 4, 5, 7, 5]
+
+
+def test_lines_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    with configured(LoggingOptions(file=str(path))):
+        STREAMING.info("[Client:%s]", "\n" * 1_000_000)
+    [line] = lines(path)
+    assert len(line) < 3 * LONGEST
+    assert line.endswith("more characters)")
