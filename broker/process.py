@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from broker.streaming.ports import Bus
 
 EXIT_FAILURE: Final = 1
+#: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
+_GARBAGE: Final = (20_000, 20, 20)
 EXIT_TERMINATED: Final = 143
 
 
@@ -100,6 +102,7 @@ class _Process:
                 # What is there now stays: the collector need not look at it again and again.
                 gc.collect()
                 gc.freeze()
+                gc.set_threshold(*_GARBAGE)
                 await self._ended
         # The reason is the last line of the log: scripts look for it there.
         except (ListenError, _FatalError) as error:

@@ -158,13 +158,13 @@ class RawClient:
 
     def receive_only(self, expected: bytes) -> bool:
         """Reads what is there. Returns True if it is what is expected; anything else is handed out as usual."""
-        data = self.socket.recv(_BUFFER)
-        if data == expected and not self._end:
+        end = self._end + self.socket.recv_into(self._view[self._end :])
+        if end == len(expected) and self._buffer.startswith(expected):
+            self._end = 0
             return True
-        if not data:
+        if end == self._end:
             raise ConnectionError("the server has closed the connection")
-        self._view[self._end : self._end + len(data)] = data
-        self._hand_out(self._end + len(data))
+        self._hand_out(end)
         return False
 
     def _hand_out(self, end: int) -> None:

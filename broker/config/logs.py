@@ -24,8 +24,13 @@ from broker.log import NATS, STREAMING, TRACE
 _LABELS: Final = ((logging.CRITICAL, "FTL"), (logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
 _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": "31", "TRC": "33"}
 PREFIX: Final = "STREAM: "
-
-
+#: What stands for characters that end lines or steer terminals.
+_ESCAPED: Final = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))} | {
+    0x0A: "\\n",
+    0x0D: "\\r",
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
 #: Characters of a line; clients may send names of a megabyte.
 LONGEST: Final = 16384
 
@@ -48,8 +53,8 @@ def plain_text(record: logging.LogRecord) -> str:
         text = PREFIX + text
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
-    # Nothing that a client sends may look like a line of its own.
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    # Nothing that a client sends may look like a line of its own, or steer a terminal.
+    return text if text.isprintable() else text.translate(_ESCAPED)
 
 
 class LineFormatter(logging.Formatter):

@@ -230,6 +230,10 @@ class Connection(Client, asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Goes on with what came while the connection waited for something."""
         self.release()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Handles what came and could not be handled yet."""
         if self._left and not self.closed:
             data, self._left = self._left, b""
             self._handle(data, len(data))
@@ -260,7 +264,8 @@ class Connection(Client, asyncio.BufferedProtocol):
         """Returns how far it came, and how many bytes the frame there has, if that is known."""
         server, at, frames = self.server, 0, self.server.frames
         options, refused = server.options, False
-        while at < end and not self.closed and not self.commands.waiting:
+        # What comes with the end of a TLS handshake waits until its answers can go over TLS, too.
+        while at < end and not self.closed and not self.commands.waiting and not self.handshaking:
             rows, stop = 0, Stop.OTHER
             if data[at] in _PUBLISHES:
                 rows, at, stop, spans, need = parse_publishes(

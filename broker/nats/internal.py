@@ -59,7 +59,7 @@ class Mailbox:
 
     def drain(self) -> None:
         """Does what waits, including what comes up meanwhile, with a bound."""
-        if self._draining:
+        if self._draining or not self._waiting:
             return
         self._draining = True
         try:
@@ -166,7 +166,9 @@ class InternalClient(Client):
         Returns:
             How many clients get them.
         """
-        if self.closed or not subject or begin >= end or not self._may_publish(subject, 0):
+        if self.closed or not subject or begin >= end:
+            return 0
+        if self.permit is not None and not self._may_publish(subject, 0):
             return 0
         size = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].sum())
         self._sent(end - begin, size)

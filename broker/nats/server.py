@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.nats.options import NatsOptions
     from broker.nats.subscription import Client
 
-_READ_BUFFER: Final = 256 * 1024
+_READ_BUFFER: Final = 512 * 1024
 _ROWS: Final = 4096
 _BACKLOG: Final = 4096
 #: Connections that are gone and still shown by monitoring.
@@ -357,6 +357,7 @@ class NatsServer:
         connection.upgraded(transport)
         NATS.debug("%s - TLS handshake complete", connection)
         connection.commands.greeted()
+        connection.go_on()
 
     def certificate_names(self, connection: Connection) -> tuple[str, ...] | None:
         """Returns who a client is by its certificate, if that matters."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -202,6 +203,12 @@ class EncryptedStore:
         """As of the store inside, if it wants to be maintained."""
         maintain = getattr(self._inner, "maintain", None)
         return maintain() if maintain else None
+
+    def prepare(self, messages: Sequence[MessageStore]) -> None:
+        """As of the store inside, if it does so."""
+        prepare = getattr(self._inner, "prepare", None)
+        if prepare:
+            prepare([each._inner if isinstance(each, EncryptedMessages) else each for each in messages])
 
     def close(self) -> None:
         """Flushes and closes everything."""

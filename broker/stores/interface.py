@@ -184,3 +184,10 @@ class Maintained(Protocol):
 
     def maintain(self) -> int | None:
         """Does what is due. Returns when to call again (monotonic nanoseconds), None for never. Raises nothing."""
+
+
+class Together(Protocol):
+    """A store that is faster when it knows which channels are going to be flushed one after the other."""
+
+    def prepare(self, messages: Sequence[MessageStore]) -> None:
+        """Does what takes long in the flushes of these. Each `flush` follows, and reports what went wrong here."""

@@ -21,7 +21,7 @@ class StreamingOptions:
         heartbeat_timeout: How long an answer may take.
         heartbeat_fail_count: More failures than this in a row close the client.
         replace_durable: A new subscription takes over a durable that is active, instead of being refused.
-        io_batch_size: Messages that are stored before a flush, at most.
+        io_batch_size: Messages that are stored before a flush, at most; with the original's number, some more.
         io_sleep_time: How long to wait for more messages before a flush; 0 does not wait.
         partitioning: Only the channels that limits name are served.
         partitions: Their names and patterns.

@@ -26,6 +26,9 @@ class Role(enum.StrEnum):
     HEARTBEATS = "hb"
     PARTITIONS = "pc"
 
+    # Connections are looked up by role with each publish, and the hash of an enumeration is made in Python otherwise.
+    __hash__ = str.__hash__
+
 
 class Outcome(enum.Enum):
     """How a request ended."""

@@ -27,6 +27,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
+    from broker.stores.interface import MessageStore
     from broker.streaming.channels import Channel, Channels
     from broker.streaming.clients import Clients
     from broker.streaming.context import Context
@@ -82,6 +83,7 @@ class Publishing:
         self._timers = context.timers
         self._statistics = context.statistics
         self._crc = context.store.crc
+        self._prepare: Callable[[Sequence[MessageStore]], None] | None = getattr(context.store, "prepare", None)
         size = context.options.io_batch_size
         self._batch_size = _GROWN if size == _USUAL else max(size, 1)
         self._sleep_time = context.options.io_sleep_time
@@ -118,13 +120,16 @@ class Publishing:
         """Makes everything lasting that is staged, delivers it, and acknowledges it."""
         if self._committing or not self._staged:
             return
-        self._timers.cancel(self._sleep)
-        self._sleep = None
+        if self._sleep is not None:
+            self._timers.cancel(self._sleep)
+            self._sleep = None
         batches, self._batches = self._batches, []
         touched, self._touched = self._touched, {}
         self._staged = self._staged_size = 0
         self._committing = True
         try:
+            if self._prepare is not None and len(touched) > 1:
+                self._prepare([channel.messages for channel in touched])
             for channel in touched:
                 self._commit_channel(channel, batches)
             for batch in batches:

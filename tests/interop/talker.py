@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import select
 import socket
 import ssl
 import threading
@@ -217,10 +218,25 @@ class Talker:
         return data
 
     def _more(self) -> None:
-        data = self._socket.recv(1 << 16)
+        data = self._secure_part() if isinstance(self._socket, ssl.SSLSocket) else self._socket.recv(1 << 16)
         if not data:
             raise ConnectionError("closed by the server")
         self._buffer += data
+
+    def _secure_part(self) -> bytes:
+        """Reads over TLS. Two threads must not be in one TLS connection at a time, so nobody waits inside."""
+        assert isinstance(self._socket, ssl.SSLSocket)
+        while True:
+            if not self._socket.pending():
+                select.select([self._socket], [], [])
+            with self._sending:
+                self._socket.setblocking(False)
+                try:
+                    return self._socket.recv(1 << 16)
+                except ssl.SSLWantReadError:
+                    continue
+                finally:
+                    self._socket.setblocking(True)
 
 
 class Subscription:

@@ -144,6 +144,7 @@ class FileMessages:
         self._ahead: list[tuple[int, Records]] = []
         self._next_read = 0
         self._dirty = self._broken = self._told = self._enforcing_failed = False
+        self._prepared: StoreUnwritableError | bool = False
         self._complaint: tuple[int, int] = (0, 0)
         self.last = self._writer.last_sequence
         self._learn()
@@ -167,6 +168,7 @@ class FileMessages:
             raise StorageError(f"sequences are missing behind {first}")
         if self._broken:
             self._repair()
+        self._take_prepared()
         self._dirty = True
         try:
             self._writer.append_encoded(
@@ -194,8 +196,10 @@ class FileMessages:
             if self._enforcing_failed:
                 self._keep_within_limits()
             return
+        prepared = self._take_prepared()
         try:
-            self._writer.flush()
+            if not prepared:
+                self._writer.flush()
             if self._new and self._services.options.sync:
                 with writing(self._directory, "its name may not be durable"):
                     fsync_directory(self._directory.parent)
@@ -209,6 +213,36 @@ class FileMessages:
         if not self._services.options.sync:
             self._services.unsynced.add(self)
         self._keep_within_limits()
+
+    def write(self) -> bool:
+        """Writes what was appended, without syncing it. Returns whether it has to be synced before the flush."""
+        if not self._dirty or self._broken:
+            return False
+        try:
+            self._writer.flush(sync=False)
+        except StoreUnwritableError as error:
+            self._prepared = error
+            return False
+        return True
+
+    def sync_written(self) -> None:
+        """Syncs what `write` has written; called by another thread. The flush reports what went wrong."""
+        try:
+            self._writer.flush(sync=True)
+            self._prepared = True
+        except StoreUnwritableError as error:
+            self._prepared = error
+
+    def _take_prepared(self) -> bool:
+        """Returns whether all that was appended is durable already.
+
+        Raises:
+            StorageError: It could not be written or synced, and is taken back.
+        """
+        prepared, self._prepared = self._prepared, False
+        if isinstance(prepared, StoreUnwritableError):
+            raise self._take_back(prepared) from prepared
+        return prepared
 
     def _keep_within_limits(self) -> None:
         limits = self.limits

@@ -6,7 +6,8 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from broker.log import STREAMING
@@ -17,7 +18,7 @@ from broker.stores.file.messages import FileMessages, Services
 from broker.stores.file.openfiles import OpenFiles
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
-from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription, StorageError
+from broker.stores.interface import ChannelStore, MessageStore, Recovered, RecoveredSubscription, StorageError
 from broker.stores.limits import LimitsTable
 from broker.stores.options import FileOptions, StoreLimits
 from stantools.errors import StantoolsError
@@ -33,6 +34,9 @@ from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import encode_server_file
 
+#: So many channels are synced at the same time, from so many on: for a few it is not worth it.
+_SYNCING = 8
+_TOGETHER = 4
 #: Nanoseconds that one call of `maintain` takes at most, about.
 _SHARE = 20_000_000
 
@@ -84,6 +88,7 @@ class FileStore:
         self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
         self._synced = time.monotonic_ns()
+        self._syncing: ThreadPoolExecutor | None = None
 
     # The server and its clients.
 
@@ -227,6 +232,16 @@ class FileStore:
         """Returns what a channel may hold."""
         return self._table.of(name)
 
+    def prepare(self, messages: Sequence[MessageStore]) -> None:
+        """Writes several channels and syncs them at the same time; see `Together.prepare`."""
+        if not self._options.sync or len(messages) < _TOGETHER:
+            return
+        written = [each for each in messages if isinstance(each, FileMessages) and each.write()]
+        if self._syncing is None:
+            self._syncing = ThreadPoolExecutor(_SYNCING, "sync")
+        for _ in self._syncing.map(FileMessages.sync_written, written):
+            pass
+
     # From time to time, and at the end.
 
     def maintain(self) -> int | None:
@@ -280,6 +295,9 @@ class FileStore:
             except StantoolsError as error:
                 problems.append(error)
         self._services.archiver.wait()
+        if self._syncing is not None:
+            self._syncing.shutdown()
+            self._syncing = None
         lock, self._lock = self._lock, None
         if lock is not None:
             unlock_directory(lock)

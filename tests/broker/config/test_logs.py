@@ -111,6 +111,13 @@ def test_one_line_stays_one_line(tmp_path: Path) -> None:
     assert lines(path) == [f"[{os.getpid()}] [INF] a\\n[1] [FTL] b\\rc\\udcff", f"[{os.getpid()}] [INF] %d ('wrong',)"]
 
 
+def test_nothing_steers_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with configured(LoggingOptions(file=str(path), timestamps=False)):
+        STREAMING.info("zoë\t%s", "\x1b[2J \x00\x7f\x85\x9b \u2028 €")
+    assert lines(path) == [f"[{os.getpid()}] [INF] STREAM: zoë\t\\x1b[2J \\x00\\x7f\\x85\\x9b \\u2028 €"]
+
+
 def test_reopening(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.log"
     with configured(LoggingOptions(file=str(path), timestamps=False)) as files:

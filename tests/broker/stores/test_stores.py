@@ -106,6 +106,46 @@ def test_a_client_that_cannot_be_stored(tmp_path):
     assert [each.id for each in reopened(tmp_path).clients] == [b"one", b"three"]
 
 
+def test_channels_that_are_flushed_together(tmp_path):
+    for after in (*range(0, 60, 3), 1000):
+        store = new_store(tmp_path / str(after), sync=True)
+        names = [b"c%d" % number for number in range(6)]
+        channels = [store.create_channel(name).messages for name in names]
+
+        def add(channels=channels, names=names):
+            for name, messages in zip(names, channels, strict=True):
+                messages.append(block(name, messages.last + 1, [b"x"] * 3))
+
+        add()
+        for messages in channels:
+            messages.flush()
+        good = dict.fromkeys(channels, 3)
+        with faults() as broken:
+            add()
+            broken.after = after
+            store.prepare(channels)
+            for messages in channels:
+                try:
+                    messages.flush()
+                    good[messages] = 6
+                except StorageError:
+                    pass
+                assert messages.last == messages.count == good[messages]
+            assert broken.happened == (min(good.values()) == 3) == (after < 24)
+        # Nothing is left of what was prepared; more that is appended in between is synced as well.
+        add()
+        store.prepare(channels)
+        add()
+        store.prepare(channels[:2])
+        for messages in channels:
+            messages.flush()
+            assert messages.last == good[messages] + 6
+        lasts = [messages.last for messages in channels]
+        store.close()
+        found = reopened(tmp_path / str(after)).channels
+        assert [found[name][0].messages.last for name in names] == lasts
+
+
 @pytest.mark.parametrize("kind", ["MEMORY", "FILE"])
 def test_channels(tmp_path, kind):
     store = open_store(kind, FileOptions(tmp_path), StoreLimits(2))

@@ -164,6 +164,31 @@ def test_a_batch_has_a_bound(size: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert flushed == expected
 
 
+def test_the_usual_batch_may_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.connect()
+    world.publish(b"foo", b"first")
+    flushed = []
+    messages = world.channel(b"foo").messages
+    monkeypatch.setattr(messages, "flush", lambda: flushed.append(messages.last))
+    assert world.publish(b"foo", *[b"x"] * 5000) == [b""] * 5000
+    assert flushed == [4097, 5001]
+
+
+def test_a_store_is_told_what_will_be_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(MemoryStore, "prepare", lambda _, messages: told.append([*messages]), raising=False)
+    world = World()
+    world.connect()
+    for channel in (b"foo", b"bar"):
+        world.publish(channel, b"1")
+    assert told == []
+    prefix, reply = world.subjects.publish + b".", world.inbox()
+    channels = (b"foo", b"bar", b"foo")
+    world.bus.feed([(prefix + each, world.message(each, b"2", b"me", b"guid"), reply) for each in channels])
+    world.settle()
+    assert told == [[world.channel(name).messages for name in (b"foo", b"bar")]]
+
+
 class TestFailures:
     """A store that fails: publishers are told, nothing that was acknowledged is lost, and it goes on."""
 
