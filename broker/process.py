@@ -24,7 +24,7 @@ from broker.log import NATS, STREAMING
 from broker.nats import reload as nats_reload
 from broker.nats.auth import AuthorizationError, Credentials
 from broker.nats.identity import nonce as new_nonce
-from broker.nats.server import ListenError, NatsServer
+from broker.nats.server import ListenError, NatsServer, unspecified
 from broker.nats.tls import TLSError
 from broker.stores.interface import StorageError
 from broker.stores.opening import open_store
@@ -283,7 +283,7 @@ class _Process:
 
 def _reachable(host: str) -> str:
     """Returns the host of a URL for an address that is listened on."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return "127.0.0.1" if unspecified(host) else host
 
 
 def _stop(server: StreamingServer, driver: LoopDriver) -> None:

@@ -59,12 +59,13 @@ class SyslogHandler(logging.Handler):
     """
 
     def __init__(self, url: str) -> None:
+        # First of all: what is not connected is not registered for closing either.
+        self._socket: socket.socket | None = _connect(url)
         super().__init__()
         self._url = url
         self._waiting = bytearray()
         self._retry_at = 0.0
         self._patient_at = 0.0
-        self._socket: socket.socket | None = _connect(url)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Sends a line, or loses it."""

@@ -212,7 +212,7 @@ class NatsServer:
         loop = asyncio.get_running_loop()
         port = max(self.options.port, 0)
         # Like the original, all addresses of both kinds.
-        host = None if self.options.host in ("0.0.0.0", "::", "") else self.options.host
+        host = None if unspecified(self.options.host) else self.options.host
         if not -1 <= self.options.port <= _MAX_PORT:
             # Event loops differ in what they make of such a number; some take other ports.
             where, port = address(self.options.host, self.options.port), self.options.port
@@ -450,6 +450,13 @@ def address(host: str, port: int) -> str:
         if ipaddress.ip_address(host).version == 6:
             return f"[{host}]:{port}"
     return f"{host}:{port}"
+
+
+def unspecified(host: str) -> bool:
+    """Tells whether a host stands for all addresses of the machine."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host or "::").is_unspecified
+    return False
 
 
 def tls_problem(problem: BaseException) -> str:

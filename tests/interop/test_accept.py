@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.brokers import Broker
+from tests.interop.rawclient import RawClient
+from tests.servers import free_port
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("port", [99_999, -5])
@@ -38,3 +46,59 @@ def test_the_reason_is_the_last_line(tmp_path: Path) -> None:
         .splitlines()[-1]
         .endswith('[FTL] STREAM: Failed to start: cluster ID "other" does not match recovered value of "test-cluster"')
     )
+
+
+def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
+    port = free_port()
+    words = f"exec {sys.executable} -m broker -a 127.0.0.1 -p {port} -st FILE -dir ds 0<&- 1>&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(["sh", "-c", words], cwd=tmp_path, env=environment) as process:
+        try:
+            deadline = time.monotonic() + 20
+            while True:
+                try:
+                    client = RawClient(port, "me")
+                    break
+                except ConnectionError:
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            with client:
+                assert client.stored(b"foo").error == b""
+            opened = Path(f"/proc/{process.pid}/fd")
+            if opened.exists():
+                assert {str((opened / number).readlink()) for number in "012"} == {os.devnull}
+        finally:
+            process.terminate()
+        assert process.wait(20) == 143
+
+
+def test_interrupted_while_it_loads() -> None:
+    script = """
+import builtins, os, signal, sys
+from broker import cli
+load = builtins.__import__
+def interrupted(name, *rest):
+    if name == "broker.process":
+        os.kill(os.getpid(), signal.SIGINT)
+    return load(name, *rest)
+builtins.__import__ = interrupted
+sys.argv[1:] = ["-a", "127.0.0.1", "-p", "-1"]
+cli.console()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_no_local_syslog(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "-r", "unix:///no/such").start(wait=False)
+    assert broker.process is not None
+    assert broker.process.wait(20) == 1
+    assert "error connecting to syslog" in broker.said()
+    assert "Traceback" not in broker.said()
+
+
+@pytest.mark.parametrize("host", ["::", "::0"])
+def test_all_addresses(tmp_path: Path, host: str) -> None:
+    with Broker(tmp_path, "-a", host) as broker, RawClient(broker.port, "me") as client:
+        assert client.stored(b"foo").error == b""
