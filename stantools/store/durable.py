@@ -140,6 +140,33 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[i
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), path
 
 
+def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
+    """Creates a file that has its first bytes from the moment it has its name, whenever the process is killed.
+
+    A file without its version header keeps a server from starting (weakness W15 of the filestore specification).
+
+    Returns:
+        Whether the file was made. Not if there is one already, if the file system cannot make files without a name, or
+        if anything fails: the caller then creates it as usual, and reports what fails.
+    """
+    without_name = getattr(os, "O_TMPFILE", 0)
+    if not without_name or path.exists():
+        return False
+    try:
+        descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | without_name, mode)
+    except OSError:
+        return False
+    try:
+        write_all(descriptor, data)
+        # From its descriptor: a link from no name to a name.
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+    except (OSError, NotImplementedError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Gives a file new content: the file has the old or the new content, never a part.
 

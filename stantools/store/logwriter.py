@@ -35,7 +35,7 @@ from stantools.format.logencode import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
-from stantools.store.durable import create_temporary, fsync_directory, unwritable, write_all, writing
+from stantools.store.durable import create_temporary, create_whole, fsync_directory, unwritable, write_all, writing
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -78,9 +78,13 @@ class _Log:
         self._buffered = 0
         self.compacted = compacted
         with writing(path, "nothing was changed"):
+            created = create_whole(path, FILE_HEADER_BYTES)
             self._descriptor = os.open(path, _FLAGS, 0o666)
             try:
                 self._begin()
+                if created and self._sync:
+                    os.fsync(self._descriptor)
+                    fsync_directory(path.parent)
             except BaseException:
                 os.close(self._descriptor)
                 raise

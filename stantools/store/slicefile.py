@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stantools.errors import StoreUnwritableError
 from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, INDEX_RECORD_SIZE
-from stantools.store.durable import write_all, writing
+from stantools.store.durable import create_whole, write_all, writing
 
 _HEADER = FILE_HEADER.pack(FILE_VERSION)
 _MODE = 0o666  # less the umask, as the server
@@ -54,6 +54,8 @@ class SliceFile:
             StoreUnwritableError: There is a data file of that number with something in it.
             OSError: It cannot be opened or written.
         """
+        for suffix in ("dat", "idx"):
+            create_whole(directory / f"msgs.{number}.{suffix}", _HEADER, _MODE)
         file = cls(directory, number)
         try:
             size = os.fstat(file._data).st_size

@@ -23,12 +23,11 @@ from broker.stores.limits import LimitsTable
 from broker.stores.options import FileOptions, StoreLimits
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
-from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
-from stantools.store.durable import fsync_directory, write_all
+from stantools.store.durable import replace_file
 from stantools.store.limits import ChannelLimits
 from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
@@ -138,17 +137,8 @@ class FileStore:
         """Stores who the server is."""
         content = encode_server_file(server, self._services.crc)
         try:
-            descriptor = os.open(self._root / SERVER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                os.ftruncate(descriptor, 0)
-                write_all(descriptor, FILE_HEADER_BYTES)
-                write_all(descriptor, content[FILE_HEADER_SIZE:])
-                if self._options.sync:
-                    os.fsync(descriptor)
-                    fsync_directory(self._root)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
+            replace_file(self._root / SERVER_FILE, content)
+        except StantoolsError as error:
             raise _storage_error(error) from error
 
     def add_client(self, client: pb.ClientInfo) -> None:

@@ -441,6 +441,12 @@ def test_a_cluster_that_loses_a_server_half_way(tmp_path: Path, victim: int) -> 
                 info = await js.stream_info("ORDERS")
                 assert info is not None
                 assert info["state"]["bytes"] == archive.state["bytes"]
+                # The node that answers may learn of the consumers a moment later.
+                for _ in range(100):
+                    if info["state"]["consumer_count"] == 2:
+                        break
+                    await asyncio.sleep(0.2)
+                    info = await js.stream_info("ORDERS") or info
                 assert info["state"]["consumer_count"] == 2
 
         asyncio.run(run())
