@@ -15,11 +15,11 @@ NUMBER_OF_TEST_PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo proto docs samples bench bench-offline bench-migration clean
+.PHONY: help setup check format test test-slow demo proto docs samples bench bench-offline bench-migration bench-broker clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, samples, bench, bench-offline, bench-migration, clean"
+	@echo "also: setup, format, test-slow, proto, docs, samples, bench, bench-offline, bench-migration, bench-broker, clean"
 
 setup: $(INSTALLED)
 
@@ -73,13 +73,16 @@ docs: $(INSTALLED)
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
-bench: bench-offline bench-migration
+bench: bench-offline bench-migration bench-broker
 
 bench-offline: $(INSTALLED)
 	@$(BIN)/python benchmarks/offline.py $(ARGS)
 
 bench-migration: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python benchmarks/migration.py $(ARGS)
+
+bench-broker: $(INSTALLED) $(SERVERS)
+	@$(BIN)/python benchmarks/brokerspeed.py $(ARGS)
 
 clean:
 	@rm -rf .venv .servers .clients build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
