@@ -273,7 +273,7 @@ class Router:
             delivered = True
         for group in route.queues:
             delivered |= self._deliver_group(origin, group, buffer, frames, begin, end, size)
-        if not delivered and origin.no_responders:
+        if not delivered and origin.no_responders and frames[begin:end, REPLY_SIZE].any():
             for row in range(begin, end):
                 size = int(frames[row, REPLY_SIZE])
                 if size:
