@@ -84,6 +84,8 @@ class SliceWriter:
             does) turns it off.
         buffer_size: Bytes that are gathered before they are written.
         clock: Nanoseconds since the epoch, for the age limit of slices; None takes each message's own timestamp.
+        first_alone: Write the first message of each slice and its index record at once and by themselves, for a server
+            that may be killed at any moment.
 
     Attributes:
         finished: The slices that this writer has completed, in order.
@@ -106,6 +108,7 @@ class SliceWriter:
         sync: bool = True,
         buffer_size: int = DEFAULT_BUFFER_SIZE,
         clock: Times | None = None,
+        first_alone: bool = False,
     ) -> None:
         self.directory = directory
         self.channel = channel
@@ -120,6 +123,7 @@ class SliceWriter:
         self._sync = sync
         self._buffer_size = buffer_size
         self._clock = clock
+        self._first_alone = first_alone
         self._file: SliceFile | None = None
         self._flushed = current.progress() if current else None
         self._parts: list[bytes | memoryview] = []
@@ -356,8 +360,15 @@ class SliceWriter:
                 self._fill(int(sequence[at]), int(timestamp[at]))
             while at < end:
                 have = self._make_room(int(timestamp[at]))
-                stop = at + self._room(have, ends[at:end], int(ends[at - 1]) if at else 0, timestamp[at:end])
+                begins = self._first_alone and not have.count
+                spent = int(ends[at - 1]) if at else 0
+                stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
                 self._put(have, Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
+                if begins:
+                    # A kill in the middle of a write tears the last record. That does no harm behind an index, but a
+                    # server that finds none goes by the data, and does not start. One small write is not torn.
+                    self._write_data()
+                    self._write_index()
                 at = stop
 
     def _add_run(

@@ -400,3 +400,13 @@ def test_state_of_an_empty_channel(tmp_path):
     (tmp_path / "msgs.1.dat").write_bytes(b"\1\0\0\0")
     assert last_slice(tmp_path, b"c", IEEE) is None
     assert SliceState(1).data_size == 4
+
+
+def test_the_first_message_of_a_slice_alone(tmp_path):
+    writer = SliceWriter(tmp_path, b"c", IEEE, SliceLimits(4, 0, 0), first_alone=True)
+    put(writer, 1, 6)
+    # Both slices have their first message in the index before anything else is written behind it.
+    assert [each[0] for each in all_messages(tmp_path, b"c", IEEE)][:1] == [1]
+    assert (tmp_path / "msgs.2.idx").stat().st_size == 4 + 32
+    writer.close()
+    assert [each[0] for each in all_messages(tmp_path, b"c", IEEE)] == [1, 2, 3, 4, 5, 6]

@@ -133,6 +133,7 @@ class FileMessages:
             sync=options.sync,
             buffer_size=options.buffer_size,
             clock=services.wall,
+            first_alone=True,
         )
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, archive=bool(services.archiver), consume=True)
