@@ -25,6 +25,20 @@ class StorageError(StantoolsError):
     """The store could not do what was asked; what it says about itself is what is true now."""
 
 
+def first_sequence(records: Records, last: int) -> int:
+    """Returns the first sequence of a block that is not empty, which has to follow the last one, without gaps.
+
+    Raises:
+        StorageError: It does not.
+    """
+    first = int(records.sequences[0])
+    if first != last + 1 and last:
+        raise StorageError(f"sequence {first} does not follow {last}")
+    if int(records.sequences[-1]) != first + len(records) - 1:
+        raise StorageError(f"sequences are missing behind {first}")
+    return first
+
+
 class MessageStore(Protocol):
     """The messages of a channel (protocol section 10.7). The properties may be attributes."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty
-from broker.stores.interface import ChannelStore, Recovered, StorageError
+from broker.stores.interface import ChannelStore, Recovered, StorageError, first_sequence
 from broker.stores.limits import LimitsTable
 from broker.stores.options import StoreLimits
 from broker.stores.texts import limits_reached
@@ -38,11 +38,7 @@ class MemoryMessages:
         count = len(records.sizes)
         if not count:
             return
-        first = int(records.sequences[0])
-        if first != self.last + 1 and self.last:
-            raise StorageError(f"sequence {first} does not follow {self.last}")
-        if int(records.sequences[-1]) != first + count - 1:
-            raise StorageError(f"sequences are missing behind {first}")
+        first = first_sequence(records, self.last)
         self.bytes += self._list.append(records)
         self.count += count
         self.last = self._list.last

@@ -197,14 +197,7 @@ def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:
     try:
         subscription.channel.store.sent(subscription.id, sequences)
     except StorageError as error:
-        log.STREAMING.error(
-            "[Client:%s] Unable to add pending message to subid=%d, subject=%s, seq=%d, err=%s",
-            subscription.client_name,
-            subscription.id,
-            text(subscription.channel.name),
-            sequences[0],
-            error,
-        )
+        _not_recorded("Unable to add pending message to", subscription, sequences, error)
 
 
 def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
@@ -212,14 +205,19 @@ def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
     try:
         subscription.channel.store.acked(subscription.id, sequences)
     except StorageError as error:
-        log.STREAMING.error(
-            "[Client:%s] Unable to persist ack for subid=%d, subject=%s, seq=%d, err=%s",
-            subscription.client_name,
-            subscription.id,
-            text(subscription.channel.name),
-            sequences[0],
-            error,
-        )
+        _not_recorded("Unable to persist ack for", subscription, sequences, error)
+
+
+def _not_recorded(what: str, subscription: Subscription, sequences: Sequence[int], error: StorageError) -> None:
+    log.STREAMING.error(
+        "[Client:%s] %s subid=%d, subject=%s, seq=%d, err=%s",
+        subscription.client_name,
+        what,
+        subscription.id,
+        text(subscription.channel.name),
+        sequences[0],
+        error,
+    )
 
 
 def _trace(subscription: Subscription, sequence: int, verb: str) -> None:

@@ -21,7 +21,7 @@ from broker.stores.file.archive import Archiver
 from broker.stores.file.cache import CacheBudget
 from broker.stores.file.openfiles import OpenFiles
 from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
-from broker.stores.interface import StorageError
+from broker.stores.interface import StorageError, first_sequence
 from broker.stores.options import FileOptions
 from broker.stores.texts import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -162,11 +162,7 @@ class FileMessages:
         count = len(records.sizes)
         if not count:
             return
-        first = int(records.sequences[0])
-        if first != self.last + 1 and self.last:
-            raise StorageError(f"sequence {first} does not follow {self.last}")
-        if int(records.sequences[-1]) != first + count - 1:
-            raise StorageError(f"sequences are missing behind {first}")
+        first = first_sequence(records, self.last)
         if self._broken:
             self._repair()
         self._take_prepared()
