@@ -54,10 +54,10 @@ format: $(INSTALLED)
 	@$(BIN)/ruff check --quiet --fix .
 
 test: $(INSTALLED) $(SERVERS) $(CLIENTS)
-	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m "not slow" $(ARGS)
 
 test-slow: $(INSTALLED) $(SERVERS) $(CLIENTS)
-	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) -m slow $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m slow $(ARGS)
 
 demo: $(INSTALLED)
 	@$(BIN)/python samples/demo.py

@@ -1,0 +1,1 @@
+"""Export without Spark: Parquet, ndjson and csv files from the tables, through Arrow."""

@@ -1,0 +1,144 @@
+"""What has to be read for a table, as values that can be sent to another process or machine.
+
+Paths are strings, because a store may also lie where only fsspec can open it; a string with `://` is a URL.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Table(enum.StrEnum):
+    """The tables that a store has."""
+
+    MESSAGES = "messages"
+    RECORDS = "records"
+    SUBSCRIPTIONS = "subscriptions"
+    CLIENTS = "clients"
+    FINDINGS = "findings"
+    SLICES = "slices"
+
+
+class Mode(enum.StrEnum):
+    """What to do with what is damaged or cannot be read, in the words that Spark users know."""
+
+    PERMISSIVE = "PERMISSIVE"  #: it arrives as rows whose `status` says so
+    DROPMALFORMED = "DROPMALFORMED"  #: it is left out
+    FAILFAST = "FAILFAST"  #: the read fails with the file and the offset
+
+
+@dataclass(frozen=True)
+class StoreRef:
+    """A store.
+
+    Attributes:
+        root: Its directory; the first part of every row.
+        polynomial: The CRC polynomial that its records were written with.
+    """
+
+    root: str
+    polynomial: int
+
+
+@dataclass(frozen=True)
+class SliceRef:
+    """One message slice.
+
+    Attributes:
+        store: The store that it belongs to; for a slice that was named by itself, the directory it lies in.
+        channel: The channel's name; bytes that are not UTF-8 are surrogate escapes.
+        number: Its number.
+        archived: It is a `.bak` slice.
+        data: The data file.
+        index: The index file, or None.
+        data_size: Bytes.
+        index_size: Bytes, 0 without index.
+    """
+
+    store: StoreRef
+    channel: str
+    number: int
+    archived: bool
+    data: str
+    index: str | None
+    data_size: int
+    index_size: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a slice: the records that begin at `start` or behind it and before `end`.
+
+    Attributes:
+        slice: The slice.
+        start: Offset of a record, or of the first byte behind the file's header.
+        end: Where the next piece begins; the size of the file for the last one.
+    """
+
+    slice: SliceRef
+    start: int
+    end: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes that have to be read for it, about."""
+        return max(self.end - self.start, 0)
+
+
+@dataclass(frozen=True)
+class StorePart:
+    """What is read of a store for the tables that are not about single messages.
+
+    Attributes:
+        store: The store.
+        channel: A channel of it; None for the files in its root.
+        file: A single file of it, for raw records; None for all that belongs to it.
+        cost: Bytes that have to be read, about.
+    """
+
+    store: StoreRef
+    channel: str | None
+    file: str | None
+    cost: int
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Something that belongs to the table and cannot be read.
+
+    Attributes:
+        root: The store, as far as it is known, else the path as it was given.
+        channel: The channel, or None.
+        file: The file relative to the root, or "".
+        message: Why, naming the path.
+        remedy: What to do.
+        cost: Nothing has to be read for it.
+    """
+
+    root: str
+    channel: str | None
+    file: str
+    message: str
+    remedy: str = ""
+    cost: int = 0
+
+
+#: One thing to read.
+Work = Piece | StorePart | Unreadable
+
+
+@dataclass(frozen=True)
+class Split:
+    """What one task reads, in this order.
+
+    Attributes:
+        work: The parts.
+    """
+
+    work: tuple[Work, ...]
+
+    @property
+    def cost(self) -> int:
+        """Bytes that have to be read, about."""
+        return sum(part.cost for part in self.work)

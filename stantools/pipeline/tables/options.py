@@ -1,0 +1,68 @@
+"""How a table is to be read: one value that can be sent to another process, and how it is made from Spark's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stantools.pipeline.tables.model import Mode, Table
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which messages are wanted; None is no bound.
+
+    Attributes:
+        first: Lowest sequence.
+        last: Highest sequence.
+        since: Not older, nanoseconds since 1970.
+        until: Older than this.
+    """
+
+    first: int | None = None
+    last: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is read.
+
+    Attributes:
+        paths: Stores, slices or directories of slices; with glob patterns or as URLs.
+        table: Which table.
+        columns: Columns that are wanted, in this order; all if empty.
+        mode: What to do with damage and with what cannot be read.
+        channels: Patterns with NATS wildcards; all channels if empty.
+        bounds: Which messages.
+        archived: Take `.bak` slices as well.
+        polynomial: CRC polynomial; None finds it out for each store.
+        check_crc: False takes messages with a wrong CRC for good; without `data` the index alone is then enough.
+        key_env: Variable with the encryption key, looked up where the files are read.
+        key_file: File with the encryption key, read where the files are read.
+        split_bytes: A slice with more bytes is read in parts of about this size.
+        partition_bytes: Bytes that one task reads, about.
+        partitions: Tasks there shall be at least, as far as there is work for them.
+        batch_rows: Rows of one Arrow batch, at most.
+        batch_bytes: Payload bytes of one Arrow batch, about; a single longer message comes alone.
+        storage: Options for fsspec, by name.
+    """
+
+    paths: tuple[str, ...]
+    table: Table = Table.MESSAGES
+    columns: tuple[str, ...] = ()
+    mode: Mode = Mode.PERMISSIVE
+    channels: tuple[str, ...] = ()
+    bounds: Bounds = Bounds()
+    archived: bool = False
+    polynomial: int | None = None
+    check_crc: bool = True
+    key: bytes | None = field(default=None, repr=False)
+    key_env: str | None = None
+    key_file: str | None = None
+    split_bytes: int = 64 << 20
+    partition_bytes: int = 128 << 20
+    partitions: int = 0
+    batch_rows: int = 16384
+    batch_bytes: int = 8 << 20
+    storage: tuple[tuple[str, str], ...] = ()
