@@ -15,7 +15,7 @@ from tests.servers import free_port
 
 #: What scripts wait for in the log (operations section 11).
 READY = "Streaming Server is ready"
-_START = 30.0
+_START = 60.0
 
 
 class Broker:

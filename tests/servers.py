@@ -6,6 +6,7 @@ binary, and Debian's package of the oldest version we promise. What cannot be ha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +147,7 @@ class NatsServer:
             self.wait()
         return self
 
-    def wait(self, seconds: float = 15) -> None:
+    def wait(self, seconds: float = 60) -> None:
         """Waits until the server says that it is ready."""
         assert self.process is not None
         deadline = time.monotonic() + seconds
@@ -196,8 +198,67 @@ class NatsServer:
         self.kill()
 
 
+#: A stream that a cluster has to be able to make before a test gets it.
+_PROBE = "PROBE"
+#: How long one request is waited for; a cluster that elects just then answers none.
+_ASKING = 15.0
+
+
+async def make_stream(client: Any, seconds: float = 120, **config: Any) -> dict[str, Any]:
+    """Makes a stream, again and again until a cluster does it: one that is busy electing refuses, or says nothing.
+
+    Args:
+        client: A `nats` client.
+        seconds: How long it is tried.
+        config: The stream's.
+
+    Returns:
+        The server's answer.
+    """
+    return await _ask_until(client, f"STREAM.CREATE.{config['name']}", _is_led, time.monotonic() + seconds, config)
+
+
+async def _ask_until(
+    client: Any,
+    operation: str,
+    enough: Callable[[dict[str, Any]], bool],
+    deadline: float,
+    body: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Sends a request of the JetStream API until its answer is what is waited for."""
+    import nats  # noqa: PLC0415
+
+    answer: dict[str, Any] = {}
+    while True:
+        try:
+            payload = b"" if body is None else json.dumps(body).encode()
+            answer = json.loads((await client.request(f"$JS.API.{operation}", payload, timeout=_ASKING)).data)
+            if enough(answer):
+                return answer
+        except nats.errors.Error as problem:
+            answer = {"problem": repr(problem)}
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the cluster does not do {operation}; it said {answer}")
+        await asyncio.sleep(0.1)
+
+
+def _is_led(answer: dict[str, Any]) -> bool:
+    return "error" not in answer and bool(answer["cluster"].get("leader"))
+
+
+def _is_whole(answer: dict[str, Any]) -> bool:
+    if "error" in answer or not _is_led(answer):
+        return False
+    replicas = answer["cluster"].get("replicas") or []
+    return len(replicas) == 2 and all(each["current"] and not each.get("offline") for each in replicas)
+
+
+def _is_gone(answer: dict[str, Any]) -> bool:
+    return answer.get("error", {}).get("err_code") == 10059
+
+
 class Cluster:
-    """Three servers with JetStream that know each other. A context manager."""
+    """Three servers with JetStream that know each other and can hold replicated streams. A context manager."""
 
     def __init__(self, directory: Path, version: str = NEWEST, config: dict[str, Any] | None = None) -> None:
         ports = [free_port() for _ in range(3)]
@@ -232,12 +293,29 @@ class Cluster:
         for server in self.servers:
             server.start(ready=False)
         for server in self.servers:
-            server.wait(30)
-        deadline = time.monotonic() + 30
-        while not any("JetStream cluster new metadata leader" in server.text() for server in self.servers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the cluster has found no leader")
-            time.sleep(0.05)
+            server.wait()
+        asyncio.run(self._until_usable())
+
+    async def _until_usable(self, seconds: float = 120) -> None:
+        """Waits until a stream with three replicas can be made, and all three servers say that all three have it.
+
+        That a leader was elected does not say so: each server has to know the others, and on a machine that is busy
+        the first election of a group of three can take many seconds.
+        """
+        import nats  # noqa: PLC0415  fetching needs nothing but the standard library
+
+        deadline = time.monotonic() + seconds
+        async with contextlib.AsyncExitStack() as stack:
+            clients = []
+            for server in self.servers:
+                clients.append(await nats.connect(server.url, connect_timeout=30))
+                stack.push_async_callback(clients[-1].close)
+            await make_stream(clients[0], deadline - time.monotonic(), name=_PROBE, subjects=[_PROBE], num_replicas=3)
+            for client in clients:
+                await _ask_until(client, f"STREAM.INFO.{_PROBE}", _is_whole, deadline)
+            await _ask_until(clients[0], f"STREAM.DELETE.{_PROBE}", _is_gone, deadline)
+            for client in clients:
+                await _ask_until(client, f"STREAM.INFO.{_PROBE}", _is_gone, deadline)
 
     def __exit__(self, *_: object) -> None:
         for server in self.servers:

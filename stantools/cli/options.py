@@ -7,7 +7,6 @@ A decorator adds its options to a verb and hands them over as one value, so that
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import click
 from stantools.cli import console
 from stantools.cli.completion import complete_channel
 from stantools.cli.values import Duration, Moment, Polynomial, SequenceRange, Size
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import UsageError
 
 if TYPE_CHECKING:
     from stantools.store.limits import ChannelLimits, StoreLimits
@@ -189,22 +188,11 @@ def reading_options(*, key: bool = False, unchecked: bool = True) -> Callable[[_
 def _key(variable: str | None, path: Path | None) -> bytes | None:
     if variable and path:
         raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
-    if variable:
-        key = os.environb.get(os.fsencode(variable), b"")
-        if not key:
-            raise UsageError(f"the environment variable {console.escape(variable)} is not set", "export it first")
-        return key
-    if path:
-        try:
-            with path.open("rb") as file:
-                key = file.read(65536)
-        except OSError as problem:
-            raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}") from problem
-        key = key.removesuffix(b"\n").removesuffix(b"\r")
-        if not key:
-            raise UsageError(f"{path}: holds no key", "the file has to hold the key and nothing else")
-        return key
-    return None
+    if not variable and not path:
+        return None
+    from stantools.store.options import key_from_file, key_from_variable
+
+    return key_from_variable(variable) if variable else key_from_file(cast(Path, path))
 
 
 def limit_options(function: _F) -> _F:

@@ -1,164 +1,36 @@
-"""What users write and what it means: sequence ranges, points in time, durations, sizes, polynomials, keys.
-
-Pure functions and the click types around them. Nothing here imports numpy or protobuf.
-"""
+"""What users write on the command line: the click types around `stantools.notation`. Nothing here imports numpy."""
 
 from __future__ import annotations
 
-import re
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-_SECOND = 1_000_000_000
-_UNITS = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "ms": 1_000_000,
-    "s": _SECOND,
-    "m": 60 * _SECOND,
-    "h": 3600 * _SECOND,
-    "d": 86400 * _SECOND,
-    "w": 7 * 86400 * _SECOND,
-}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w)")
-_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
-_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?\s*([Zz]|[+-]\d\d:?\d\d)?"
+from stantools.notation import (
+    format_size,
+    format_time,
+    parse_duration,
+    parse_polynomial,
+    parse_range,
+    parse_size,
+    parse_time,
 )
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_RANGE = re.compile(r"(-?\d+)?(?:(:)(-?\d+)?)?")
-_POLYNOMIALS = {"ieee": 0xEDB88320, "castagnoli": 0x82F63B78, "koopman": 0xEB31D82E}
 
-
-def parse_duration(text: str) -> int:
-    """Reads a duration such as `1d3h`, `90m` or `1.5s`.
-
-    Returns:
-        Nanoseconds.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration such as 1d3h, 90m or 1.5s")
-    return sum(_scaled(number, _UNITS[unit]) for number, unit in _DURATION_PART.findall(text))
-
-
-def _scaled(number: str, unit: int) -> int:
-    whole, _, fraction = number.partition(".")
-    return int(whole) * unit + (int(fraction) * unit // 10 ** len(fraction) if fraction else 0)
-
-
-def parse_time(text: str, now_ns: int) -> int:
-    """Reads a point in time: RFC 3339 to the nanosecond (UTC if no zone is given), or a duration before now.
-
-    Args:
-        text: What the user wrote.
-        now_ns: The present in nanoseconds since 1970.
-
-    Returns:
-        Nanoseconds since 1970.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    if _DURATION.fullmatch(text):
-        return now_ns - parse_duration(text)
-    match = _TIME.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is neither a time such as 2026-11-21T03:00:00Z nor a duration such as 1d3h")
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    moment = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC)
-    seconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
-    if zone and zone not in "Zz":
-        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
-        seconds -= offset if zone[0] == "+" else -offset
-    return int(seconds) * _SECOND + int((fraction or "").ljust(9, "0"))
-
-
-def format_time(timestamp_ns: int) -> str:
-    """Formats nanoseconds since 1970 as RFC 3339 in UTC, with all nine digits.
-
-    A damaged timestamp outside the years 1 to 9999 is given as its number.
-    """
-    seconds, fraction = divmod(timestamp_ns, _SECOND)
-    if not -62135596800 <= seconds <= 253402300799:
-        return f"{timestamp_ns}ns"
-    broken = time.gmtime(seconds)
-    return (
-        f"{broken.tm_year:04d}-{broken.tm_mon:02d}-{broken.tm_mday:02d}"
-        f"T{broken.tm_hour:02d}:{broken.tm_min:02d}:{broken.tm_sec:02d}.{fraction:09d}Z"
-    )
-
-
-def parse_size(text: str) -> int:
-    """Reads a number of bytes such as `4096`, `64k` or `1GB` (powers of 1024, as the server takes them).
-
-    Raises:
-        ValueError: It is none.
-    """
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise ValueError(f"{text!r} is not a number of bytes such as 4096, 64k or 1GB")
-    return int(match[1]) * _SIZE_UNITS[match[2].lower()]
-
-
-def format_size(count: int) -> str:
-    """Formats a number of bytes for people: `0 B`, `999 B`, `64.0 KiB`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
-def parse_range(text: str) -> tuple[int | None, int | None]:
-    """Reads a range of sequences: `A:B` with both ends in it, `A:`, `:B`, or a single one.
-
-    Negative numbers count from the last sequence, which is -1.
-
-    Raises:
-        ValueError: It is none.
-    """
-    match = _RANGE.fullmatch(text)
-    if not match or not text.strip():
-        raise ValueError(f"{text!r} is not a range of sequences such as 10:20, 10:, :20, -5: or 7")
-    first, colon, last = match.groups()
-    if not colon:
-        if first is None:
-            raise ValueError(f"{text!r} is not a range of sequences such as 10:20")
-        return int(first), int(first)
-    begin, end = int(first) if first else None, int(last) if last else None
-    if begin is not None and end is not None and end < begin and (begin < 0) == (end < 0):
-        raise ValueError(f"{text!r} ends before it begins")
-    return begin, end
-
-
-def parse_polynomial(text: str) -> int | None:
-    """Reads a CRC polynomial: `auto` (None), a name, or the number that the server's option takes.
-
-    Raises:
-        ValueError: It is none.
-    """
-    lowered = text.lower()
-    if lowered == "auto":
-        return None
-    if lowered in _POLYNOMIALS:
-        return _POLYNOMIALS[lowered]
-    try:
-        number = int(lowered, 0)
-    except ValueError:
-        number = 0
-    if not 0 < number < 1 << 32:
-        raise ValueError(f"{text!r} is not a polynomial: auto, {', '.join(_POLYNOMIALS)}, or 1 to {(1 << 32) - 1}")
-    return number
-
+__all__ = [
+    "Duration",
+    "Moment",
+    "Polynomial",
+    "SequenceRange",
+    "Size",
+    "format_size",
+    "format_time",
+    "parse_duration",
+    "parse_polynomial",
+    "parse_range",
+    "parse_size",
+    "parse_time",
+]
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]

@@ -205,7 +205,7 @@ class MessageReader:
         self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, most: int | None
     ) -> Iterator[StoredMessage | Trouble]:
         """Gives messages by their index records, as long as these are right, then by a scan."""
-        rows = np.flatnonzero(_chosen(view["sequence"], view["timestamp"], selection))
+        rows = np.flatnonzero(chosen(view["sequence"], view["timestamp"], selection))
         if most is not None and selection.pattern is None:
             rows = rows[-most:]
         given = -1
@@ -271,7 +271,7 @@ class MessageReader:
                     "messages from here on are not in the index: the server does not see them",
                 )
             before = int(part.sequence[-1])
-            wanted = _chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
+            wanted = chosen(part.sequence, part.timestamp, selection) & (part.offset > given)
             if wanted.all():
                 yield from self._give(files, data, part, selection)
             elif wanted.any():
@@ -306,7 +306,7 @@ class MessageReader:
                     damage.offset,
                 )
                 sequence, timestamp = np.array([message.sequence], np.uint64), np.array([message.timestamp])
-                if _chosen(sequence, timestamp, selection).all() and _matches(item, selection):
+                if chosen(sequence, timestamp, selection).all() and _matches(item, selection):
                     yield item
 
     def _give(
@@ -348,18 +348,18 @@ class MessageReader:
         return StoredMessage(sequence, timestamp, subject, reply, data, files.name, offset, error)
 
 
-def _chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: Selection) -> npt.NDArray[np.bool_]:
-    """Returns which rows the sequences and times of a selection take."""
-    chosen = np.ones(len(sequence), bool)
+def chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: Selection) -> npt.NDArray[np.bool_]:
+    """Returns which rows the sequences and times of a selection take, as they are without `resolved`."""
+    taken = np.ones(len(sequence), bool)
     if selection.first is not None:
-        chosen &= sequence >= np.uint64(min(selection.first, _MAX_SEQUENCE))
+        taken &= sequence >= np.uint64(min(selection.first, _MAX_SEQUENCE))
     if selection.last is not None:
-        chosen &= sequence <= np.uint64(min(selection.last, _MAX_SEQUENCE))
+        taken &= sequence <= np.uint64(min(selection.last, _MAX_SEQUENCE))
     if selection.since is not None:
-        chosen &= timestamp >= np.int64(min(max(selection.since, _LOWEST), _HIGHEST))
+        taken &= timestamp >= np.int64(min(max(selection.since, _LOWEST), _HIGHEST))
     if selection.until is not None:
-        chosen &= timestamp < np.int64(min(max(selection.until, _LOWEST), _HIGHEST))
-    return chosen
+        taken &= timestamp < np.int64(min(max(selection.until, _LOWEST), _HIGHEST))
+    return taken
 
 
 def _rows(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> MessageColumns:

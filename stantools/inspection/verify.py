@@ -8,7 +8,7 @@ files; only a path that is no store raises.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -128,26 +128,94 @@ def verify(
     begin = time.perf_counter()
     verdict = Verdict()
 
-    def note(findings: Iterator[Finding]) -> None:
-        for one in findings:
-            verdict.findings.append(one)
-            if on_finding:
+    def note(report: RootReport | ChannelReport) -> None:
+        verdict.findings += report.findings
+        verdict.bytes_scanned += report.bytes_scanned
+        if on_finding:
+            for one in report.findings:
                 on_finding(one)
 
-    note(store_findings(store))
-    note(_server_findings(store, crc, check_crc, verdict))
-    clients = _fold(store.clients, partial(salvage_clients, crc=crc, check_crc=check_crc), verdict)
-    note(_clients_findings(store, clients))
-    known = clients.clients if isinstance(clients, ClientsState) else {}
+    root = verify_root(store, crc, check_crc=check_crc)
+    note(root)
     names = store.matching(patterns)
     for survey in survey_channels(store, names, crc, check_crc=check_crc, workers=workers, progress=progress):
-        subs = _fold(survey.files.subs, partial(salvage_subs, crc=crc, check_crc=check_crc), verdict)
-        history = arrange(survey.own_runs(), crc)
-        note(channel_findings(store, survey, history, subs, known))
-        verdict.channels.append(_channel(survey))
-        verdict.bytes_scanned += sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes))
+        channel = verify_channel(store.path, survey, crc, root.clients, check_crc=check_crc)
+        note(channel)
+        verdict.channels.append(channel.verdict)
     verdict.seconds = time.perf_counter() - begin
     return verdict
+
+
+@dataclass(frozen=True)
+class RootReport:
+    """What verify says about the files in a store's root.
+
+    Attributes:
+        findings: Everything found, in the order in which verify gives it.
+        clients: Ids of the clients whose records are intact; the findings of a channel depend on them.
+        bytes_scanned: Bytes read.
+    """
+
+    findings: list[Finding]
+    clients: frozenset[bytes]
+    bytes_scanned: int
+
+
+@dataclass(frozen=True)
+class ChannelReport:
+    """What verify says about one channel.
+
+    Attributes:
+        findings: Everything found, in the order in which verify gives it.
+        verdict: Its sequences.
+        bytes_scanned: Bytes read, those of the slices included.
+    """
+
+    findings: list[Finding]
+    verdict: ChannelVerdict
+    bytes_scanned: int
+
+
+def verify_root(store: Datastore, crc: Crc, *, check_crc: bool = True) -> RootReport:
+    """Checks the root of a store: the names in it, server.dat and clients.dat.
+
+    Args:
+        store: The store.
+        crc: Its CRC.
+        check_crc: False passes over CRCs.
+    """
+    server, server_size = _server_findings(store, crc, check_crc)
+    clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=crc, check_crc=check_crc))
+    findings = [*store_findings(store), *server, *_clients_findings(store, clients)]
+    known = frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
+    return RootReport(findings, known, server_size + clients_size)
+
+
+def intact_clients(path: Path | None, crc: Crc, *, check_crc: bool = True) -> frozenset[bytes]:
+    """Returns the ids of the clients in clients.dat whose records are intact; none where it cannot be read."""
+    clients, _ = _fold(path, partial(salvage_clients, crc=crc, check_crc=check_crc))
+    return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
+
+
+def verify_channel(
+    root: Path, survey: ChannelSurvey, crc: Crc, known_clients: Container[bytes], *, check_crc: bool = True
+) -> ChannelReport:
+    """Makes the findings and the verdict of one channel; of its files only subs.dat is read here.
+
+    Where sequences occur twice, their records are read again to compare them.
+
+    Args:
+        root: The store's directory.
+        survey: The scan of the channel's slices, without the archived ones.
+        crc: The store's CRC.
+        known_clients: Ids of the clients, as `verify_root` gives them.
+        check_crc: False passes over CRCs.
+    """
+    subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc, check_crc=check_crc))
+    history = arrange(survey.own_runs(), crc)
+    findings = list(channel_findings(root, survey, history, subs, known_clients))
+    scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes))
+    return ChannelReport(findings, _channel(survey), subs_size + scanned)
 
 
 def _channel(survey: ChannelSurvey) -> ChannelVerdict:
@@ -181,34 +249,33 @@ def store_findings(store: Datastore) -> Iterator[Finding]:
             yield finding("case-collision", f"differs from {twin!r} by letter case only", file=name, channel=name)
 
 
-def _server_findings(store: Datastore, crc: Crc, check_crc: bool, verdict: Verdict) -> Iterator[Finding]:
+def _server_findings(store: Datastore, crc: Crc, check_crc: bool) -> tuple[list[Finding], int]:
+    """Returns the findings about server.dat and how many bytes were read."""
     if store.server is None:
-        yield finding("server-missing", "there is no server.dat", file=SERVER_FILE)
-        return
+        return [finding("server-missing", "there is no server.dat", file=SERVER_FILE)], 0
     try:
         with mapped(store.server) as buffer:
             server = read_server_info(buffer, crc, check_crc=check_crc)
             size = len(buffer)
     except StoreUnreadableError as error:
-        yield finding("file-unreadable", error.message, file=SERVER_FILE)
-        return
-    verdict.bytes_scanned += size
+        return [finding("file-unreadable", error.message, file=SERVER_FILE)], 0
     if server.error:
-        yield finding("server-damaged", server.error, file=SERVER_FILE, offset=0, length=size)
-    elif server.info is None:
-        yield finding("server-missing", "server.dat holds no record", file=SERVER_FILE, offset=0, length=size)
+        return [finding("server-damaged", server.error, file=SERVER_FILE, offset=0, length=size)], size
+    if server.info is None:
+        text = "server.dat holds no record"
+        return [finding("server-missing", text, file=SERVER_FILE, offset=0, length=size)], size
+    return [], size
 
 
-def _fold(path: Path | None, fold: Callable[[Buffer], _State], verdict: Verdict) -> _State | str | None:
-    """Folds a log file; a text says why it cannot be read, None that it is missing."""
+def _fold(path: Path | None, fold: Callable[[Buffer], _State]) -> tuple[_State | str | None, int]:
+    """Folds a log file and returns how many bytes it has; a text says why it cannot be read, None that it is gone."""
     if path is None:
-        return None
+        return None, 0
     try:
         with mapped(path) as buffer:
-            verdict.bytes_scanned += len(buffer)
-            return fold(buffer)
+            return fold(buffer), len(buffer)
     except StoreUnreadableError as error:
-        return error.message
+        return error.message, 0
 
 
 def _clients_findings(store: Datastore, clients: ClientsState | str | None) -> Iterator[Finding]:
@@ -221,28 +288,28 @@ def _clients_findings(store: Datastore, clients: ClientsState | str | None) -> I
 
 
 def channel_findings(
-    store: Datastore,
+    root: Path,
     survey: ChannelSurvey,
     history: History,
     subs: SubsState | str | None,
-    known_clients: dict[bytes, Any],
+    known_clients: Container[bytes],
 ) -> Iterator[Finding]:
     """Gives all findings of one channel.
 
     Args:
-        store: The store.
+        root: The store's directory.
         survey: The channel's slices.
         history: Its records in order.
         subs: The fold of its subs.dat; None if there is none, a text if it cannot be read.
-        known_clients: The clients by id.
+        known_clients: Ids of the clients whose records are intact.
     """
     channel = survey.files.name
     file = f"{channel}/subs.dat"
     has_messages = bool(survey.slices or survey.files.archived or survey.lone_indexes or survey.files.misnamed)
-    yield from directory_findings(store.path, survey, in_use=has_messages or subs is not None)
-    yield from slice_findings(store.path, survey)
+    yield from directory_findings(root, survey, in_use=has_messages or subs is not None)
+    yield from slice_findings(root, survey)
     yield from sequence_findings(survey, history)
-    yield from foreign_findings(store.path, survey)
+    yield from foreign_findings(root, survey)
     if subs is None:
         if has_messages:
             yield finding("subs-missing", "the channel has messages and no subs.dat", file=file, channel=channel)

@@ -146,24 +146,33 @@ def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
     A file without its version header keeps a server from starting (weakness W15 of the filestore specification).
 
     Returns:
-        Whether the file was made. Not if there is one already, if the file system cannot make files without a name, or
-        if anything fails: the caller then creates it as usual, and reports what fails.
+        Whether the file was made. Not if there is one already, or if anything fails: the caller then creates it as
+        usual, and reports what fails.
     """
     without_name = getattr(os, "O_TMPFILE", 0)
-    if not without_name or path.exists():
+    if path.exists():
         return False
+    descriptor, temporary = -1, None
     try:
-        descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | without_name, mode)
-    except OSError:
-        return False
-    try:
+        if without_name:
+            with suppress(OSError):
+                descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | without_name, mode)
+        if descriptor < 0:
+            # A file system that cannot make files without a name.
+            descriptor, temporary = create_temporary(path.parent, f".{path.name}.", mode)
         write_all(descriptor, data)
-        # From its descriptor: a link from no name to a name.
-        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+        if temporary is None:
+            # From its descriptor: a link from no name to a name.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+        else:
+            os.link(temporary, path)
     except (OSError, NotImplementedError):
         return False
     finally:
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
     return True
 
 

@@ -5,12 +5,11 @@ the counters that decide when a compaction is worth it; what is alive comes from
 
 A compaction writes the live state to a temporary file in the store's root, syncs it, renames it over the log and syncs
 the directory. The server leaves out the syncs for clients.dat (weakness W17) and always changes the mode to 0600; here
-the log keeps its mode.
+the log keeps its mode. Between compactions a kill leaves whole records (see `appending`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import time
@@ -33,6 +32,7 @@ from stantools.format.logencode import (
     encode_subscription_delete,
 )
 from stantools.format.proto import store_pb2 as pb
+from stantools.store.appending import append_records
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.durable import create_temporary, create_whole, fsync_directory, unwritable, write_all, writing
@@ -40,7 +40,7 @@ from stantools.store.durable import create_temporary, create_whole, fsync_direct
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _CHUNK = 1 << 20
 
 
@@ -76,6 +76,8 @@ class _Log:
         self._buffer_size = buffer_size
         self._buffer: list[bytes] = []
         self._buffered = 0
+        #: There may be something behind the last record that could not be cut off yet.
+        self._ragged = False
         self.compacted = compacted
         with writing(path, "nothing was changed"):
             created = create_whole(path, FILE_HEADER_BYTES)
@@ -159,14 +161,20 @@ class _Log:
         data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
         written = self.size - self._buffered
         self._buffer, self._buffered = [], 0
+        end = FILE_HEADER_SIZE + written
         try:
-            write_all(self._descriptor, data)
+            if self._ragged:
+                os.ftruncate(self._descriptor, end)
+                self._ragged = False
+            append_records(self._descriptor, data, end)
         except OSError as error:
             self.size = written
             kept = "it ends with the last whole record before that"
             try:
-                os.ftruncate(self._descriptor, FILE_HEADER_SIZE + written)
+                os.ftruncate(self._descriptor, end)
+                self._ragged = False
             except OSError as second:
+                self._ragged = True
                 kept = f"its end could not be cut back to the last whole record: {second}"
             raise unwritable(error, self.path, kept) from error
 
@@ -195,7 +203,6 @@ class _Log:
                 if os.geteuid() == 0:
                     os.fchown(descriptor, status.st_uid, status.st_gid)
                 os.fsync(descriptor)
-                fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
                 # The old file has everything, should the rename not happen; what is gathered is in `records`.
                 temporary.replace(self.path)
             except BaseException:
@@ -205,6 +212,7 @@ class _Log:
         os.close(self._descriptor)
         self._descriptor = descriptor
         self._buffer, self._buffered = [], 0
+        self._ragged = False
         self.size = size
         self.compacted = time.monotonic() if now is None else now
         with writing(self.path, "the new file is complete but its name may not be durable"):

@@ -6,7 +6,7 @@ between, the damaged ranges, in file order and without a gap. However big the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,12 @@ def scan_slice(
     channel: bytes,
     crc: Crc,
     *,
-    index: npt.NDArray[np.void] | None = None,
+    index: npt.NDArray[np.void] | Callable[[], npt.NDArray[np.void] | None] | None = None,
     check_crc: bool = True,
     columns: MessageColumns | None = None,
     start: int = FILE_HEADER_SIZE,
     limit: int | None = None,
+    until: int | None = None,
 ) -> Iterator[MessageColumns | Damage]:
     """Scans a data file from the first record to the last byte.
 
@@ -44,11 +45,14 @@ def scan_slice(
         buffer: The mapped data file.
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
-        index: Good records of the slice's index; they help to go on after damage.
+        index: Good records of the slice's index; they help to go on after damage. A function is asked for them at the
+            first damage.
         check_crc: False takes records with a wrong CRC for good, as the server does with its check turned off.
         columns: Where to put the batches; made here if not given.
         start: Offset of the first record.
-        limit: Where to stop; the end of the buffer if not given.
+        limit: Where the readable bytes end; the end of the buffer if not given.
+        until: Stop at the first record or damage that begins here or further on; what begins before is given whole. As
+            `limit` if not given.
 
     Yields:
         Views of `columns` that are valid until the next step, and damaged ranges. Nothing is left out: a batch begins
@@ -56,14 +60,15 @@ def scan_slice(
     """
     columns = columns or MessageColumns(BATCH_ROWS)
     limit = len(buffer) if limit is None else limit
+    until = limit if until is None else min(until, limit)
     resync: Resync | None = None
     window = Window(buffer)
     at, wanted = start, _FIRST_ROWS
-    while at < limit:
+    while at < until:
         window.reach(at)
         begin = at
         part = columns if wanted >= columns.capacity else columns.take(wanted)
-        most = min(at + _MOST_BYTES, limit)
+        most = min(at + _MOST_BYTES, until)
         rows, at, stop = kernels.scan_messages(buffer, at, most, crc, check_crc, channel, part)
         if most < limit and stop not in (Stop.END, Stop.FULL):
             # Either the record goes on behind `most`, or it is bad, which shows when it is looked at by itself.
@@ -75,7 +80,7 @@ def scan_slice(
             yield columns.take(rows)
         if stop in (Stop.END, Stop.FULL):
             continue
-        resync = resync or Resync(buffer, limit, channel, crc, index)
+        resync = resync or Resync(buffer, limit, channel, crc, index() if callable(index) else index)
         damage = resync.after(at, Stop(stop))
         yield damage
         at = damage.end

@@ -1,7 +1,12 @@
 """The two open files of one message slice, for writing.
 
-Facts: filestore specification, sections 1.1, 2.1 and 2.3. Both files are opened in append mode, so whatever is written
-goes to the end. Nothing is buffered here.
+Facts: filestore specification, sections 1.1, 2.1, 2.3 and 7.6. Both files are opened in append mode, so whatever is
+written goes to the end. Nothing is buffered here.
+
+A server goes by the index. What a kill in the middle of a write leaves behind the last message that the index names does
+no harm. Only where the index names nothing it reads the data file, and does not start if that ends with half a record:
+so what is written first to a data file is written so that it is there as a whole or not at all, and its index is made
+afterwards, with the first messages in it. An index without any would lead the server astray (weakness W10).
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from pathlib import Path
 
 from stantools.errors import StoreUnwritableError
 from stantools.format.layout import FILE_HEADER, FILE_HEADER_SIZE, FILE_VERSION, INDEX_RECORD_SIZE
+from stantools.store.appending import append_records
 from stantools.store.durable import create_whole, write_all, writing
 
 _HEADER = FILE_HEADER.pack(FILE_VERSION)
@@ -35,27 +41,20 @@ class SliceFile:
         self.data_path = directory / f"msgs.{number}.dat"
         self.index_path = directory / f"msgs.{number}.idx"
         self._data = os.open(self.data_path, _FLAGS, _MODE)
-        try:
-            self._index = os.open(self.index_path, _FLAGS, _MODE)
-        except OSError:
-            if os.fstat(self._data).st_size == 0:
-                self.data_path.unlink(missing_ok=True)
-            os.close(self._data)
-            raise
+        self._index: int | None = None
 
     @classmethod
     def create(cls, directory: Path, number: int) -> SliceFile:
         """Opens a slice for its first message.
 
-        Files of that number may be there if they are empty. Records of an index without data, which would be taken
-        for the new messages' (weakness W7), are removed.
+        Files of that number may be there if they are empty. The index is made by `write_index`; one that is there
+        goes, as its records would be taken for those of the new messages (weakness W7).
 
         Raises:
             StoreUnwritableError: There is a data file of that number with something in it.
             OSError: It cannot be opened or written.
         """
-        for suffix in ("dat", "idx"):
-            create_whole(directory / f"msgs.{number}.{suffix}", _HEADER, _MODE)
+        create_whole(directory / f"msgs.{number}.dat", _HEADER, _MODE)
         file = cls(directory, number)
         try:
             size = os.fstat(file._data).st_size
@@ -63,14 +62,12 @@ class SliceFile:
                 raise StoreUnwritableError(
                     f"{file.data_path}: is there already, with {size} bytes, where a new slice was to begin", _REMEDY
                 )
-            if os.fstat(file._index).st_size > FILE_HEADER_SIZE:
-                os.ftruncate(file._index, 0)
-            for descriptor in (file._data, file._index):
-                header = os.pread(descriptor, FILE_HEADER_SIZE, 0)
-                if header and header != _HEADER:
-                    os.ftruncate(descriptor, 0)
-                if header != _HEADER:
-                    write_all(descriptor, _HEADER)
+            file.index_path.unlink(missing_ok=True)
+            header = os.pread(file._data, FILE_HEADER_SIZE, 0)
+            if header and header != _HEADER:
+                os.ftruncate(file._data, 0)
+            if header != _HEADER:
+                write_all(file._data, _HEADER)
         except StoreUnwritableError:
             file.close()
             raise
@@ -78,7 +75,6 @@ class SliceFile:
             # A file without its header would keep a server from starting (weakness W15).
             file.close()
             file.data_path.unlink(missing_ok=True)
-            file.index_path.unlink(missing_ok=True)
             raise
         return file
 
@@ -96,17 +92,23 @@ class SliceFile:
             StoreUnwritableError: The files are not as they were left.
             OSError: They cannot be opened.
         """
+        if not count:
+            return cls.create(directory, number)
         for path in (directory / f"msgs.{number}.dat", directory / f"msgs.{number}.idx"):
             # An empty file in its place would keep a server from starting (weakness W15).
             if not path.exists():
                 raise StoreUnwritableError(f"{path}: is gone", _REMEDY)
         file = cls(directory, number)
-        wanted = (file._data, file.data_path, data_size), (file._index, file.index_path, index_size(count))
-        for descriptor, path, size in wanted:
-            found = os.fstat(descriptor).st_size
-            if found != size or os.pread(descriptor, FILE_HEADER_SIZE, 0) != _HEADER:
-                file.close()
-                raise StoreUnwritableError(f"{path}: has {found} bytes and should have {size}", _REMEDY)
+        try:
+            file._index = os.open(file.index_path, _FLAGS, _MODE)
+            wanted = (file._data, file.data_path, data_size), (file._index, file.index_path, index_size(count))
+            for descriptor, path, size in wanted:
+                found = os.fstat(descriptor).st_size
+                if found != size or os.pread(descriptor, FILE_HEADER_SIZE, 0) != _HEADER:
+                    raise StoreUnwritableError(f"{path}: has {found} bytes and should have {size}", _REMEDY)
+        except BaseException:
+            file.close()
+            raise
         return file
 
     def write_data(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -115,6 +117,9 @@ class SliceFile:
         Raises:
             OSError: As from `os.write`; a part may have been written.
         """
+        if self._index is None:
+            self._write_first(parts)
+            return
         if len(parts) == 1:
             write_all(self._data, parts[0])
             return
@@ -127,13 +132,40 @@ class SliceFile:
                     write_all(self._data, memoryview(part)[written:])
                 written = max(written - len(part), 0)
 
+    def _write_first(self, parts: Sequence[bytes | memoryview]) -> None:
+        # Not by the file's own descriptor, which appends wherever it is told to write.
+        descriptor = os.open(self.data_path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        try:
+            end = os.fstat(descriptor).st_size
+            append_records(descriptor, parts[0] if len(parts) == 1 else b"".join(parts), end)
+        finally:
+            os.close(descriptor)
+
     def write_index(self, records: bytes) -> None:
-        """Appends to the index file.
+        """Appends to the index file, which is made with its first records in it.
 
         Raises:
             OSError: As from `os.write`; a part may have been written.
         """
-        write_all(self._index, records)
+        if self._index is not None:
+            write_all(self._index, records)
+            return
+        made = create_whole(self.index_path, _HEADER + records, _MODE)
+        self._index = os.open(self.index_path, _FLAGS, _MODE)
+        if made:
+            return
+        try:
+            os.ftruncate(self._index, 0)
+            write_all(self._index, _HEADER + records)
+        except OSError:
+            self._drop_index()
+            raise
+
+    def _drop_index(self) -> None:
+        if self._index is not None:
+            os.close(self._index)
+            self._index = None
+        self.index_path.unlink(missing_ok=True)
 
     def cut(self, data_size: int, count: int) -> None:
         """Cuts both files back.
@@ -145,6 +177,13 @@ class SliceFile:
         Raises:
             OSError: As from `os.ftruncate`.
         """
+        if not count:
+            # The data first: an index that is wrong is made anew, but without one nothing torn may be there.
+            os.ftruncate(self._data, data_size)
+            self._drop_index()
+            return
+        if self._index is None:
+            self._index = os.open(self.index_path, _FLAGS, _MODE)
         os.ftruncate(self._index, index_size(count))
         os.ftruncate(self._data, data_size)
 
@@ -155,12 +194,14 @@ class SliceFile:
             OSError: As from `os.fsync`.
         """
         os.fsync(self._data)
-        os.fsync(self._index)
+        if self._index is not None:
+            os.fsync(self._index)
 
     def close(self) -> None:
         """Closes both files."""
         os.close(self._data)
-        os.close(self._index)
+        if self._index is not None:
+            os.close(self._index)
 
 
 def index_size(count: int) -> int:

@@ -365,8 +365,7 @@ class SliceWriter:
                 stop = at + (1 if begins else self._room(have, ends[at:end], spent, timestamp[at:end]))
                 self._put(have, Part(source, starts, sizes, sequence, timestamp, ends, at, stop))
                 if begins:
-                    # A kill in the middle of a write tears the last record. That does no harm behind an index, but a
-                    # server that finds none goes by the data, and does not start. One small write is not torn.
+                    # What a kill leaves torn does no harm behind the messages of an index; see `slicefile`.
                     self._write_data()
                     self._write_index()
                 at = stop
@@ -477,6 +476,7 @@ class SliceWriter:
         if self._file is None:
             with writing(untouched="nothing was changed"):
                 self._file = SliceFile.reopen(self.directory, have.number, have.data_size, have.count)
+            self._names_to_sync |= not have.count
         total, offsets = part.place(have.data_size)
         sequence, timestamp = part.sequence, part.timestamp
         self._index.append(kernels.encode_index(sequence, offsets, timestamp, part.sizes, self._crc))

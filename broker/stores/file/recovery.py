@@ -31,7 +31,7 @@ from stantools.inspection.forecast.rows import data_batches
 from stantools.inspection.forecast.slices import Recovery, Slice
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
-from stantools.store.durable import create_whole, fsync_file, replacing, unwritable, write_all
+from stantools.store.durable import create_whole, fsync_file, replace_file, replacing, unwritable, write_all
 from stantools.store.limits import UNLIMITED
 from stantools.store.limits import StoreLimits as AllLimits
 from stantools.store.mapping import mapped
@@ -164,13 +164,9 @@ def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
         _rebuild(root, path, action, crc, check_crc)
     else:
         assert isinstance(action, Write)
-        if create_whole(path, action.data):
-            return
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            write_all(descriptor, action.data)
-        finally:
-            os.close(descriptor)
+        # Neither a kill nor a full disk may leave a file without its version header.
+        if not create_whole(path, action.data):
+            replace_file(path, action.data)
 
 
 def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:

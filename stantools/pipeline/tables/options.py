@@ -34,6 +34,8 @@ class TableOptions:
         columns: Columns that are wanted, in this order; all if empty.
         mode: What to do with damage and with what cannot be read.
         channels: Patterns with NATS wildcards; all channels if empty.
+        stores: Only these stores, as the column `store` names them; all if empty.
+        slices: Only these slices, as the column `slice` names them; all if empty.
         bounds: Which messages.
         archived: Take `.bak` slices as well.
         polynomial: CRC polynomial; None finds it out for each store.
@@ -53,6 +55,8 @@ class TableOptions:
     columns: tuple[str, ...] = ()
     mode: Mode = Mode.PERMISSIVE
     channels: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    slices: tuple[str, ...] = ()
     bounds: Bounds = Bounds()
     archived: bool = False
     polynomial: int | None = None

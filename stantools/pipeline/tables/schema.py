@@ -40,6 +40,7 @@ RECORDS = _schema(
     status=pa.string(),
     stored_crc=pa.int64(),
     computed_crc=pa.int64(),
+    detail=pa.string(),
     fields=pa.string(),
 )
 
@@ -61,6 +62,7 @@ SUBSCRIPTIONS = _schema(
     pending=pa.list_(pa.int64()),
     pending_count=pa.int64(),
     lag=pa.int64(),
+    status=pa.string(),
     ghost=pa.bool_(),
 )
 
@@ -73,7 +75,9 @@ CLIENTS = _schema(
     protocol=pa.int32(),
     ping_interval=pa.int32(),
     ping_max_out=pa.int32(),
+    registered=pa.bool_(),
     subscriptions=pa.int64(),
+    pending=pa.int64(),
 )
 
 #: One row a finding, as `stantools verify` has it.

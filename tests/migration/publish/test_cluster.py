@@ -10,7 +10,6 @@ import pytest
 
 from stantools.migration.publish import Window, publish_stream
 from stantools.migration.target.connection import connect
-from stantools.migration.target.errors import TargetError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from tests import servers
@@ -21,18 +20,6 @@ SOURCE = FakeSource(numbered(*(n for n in range(100, 12_000) if n % 50), size=50
 SMALL = FakeSource(numbered(*(n for n in range(100, 700) if n % 50)), last=710, channel=b"small")
 CONSUMERS = [(durable("work"), place(600, 201, 333)), (durable("done"), place(710))]
 REPLICATED = {**CONFIG, "num_replicas": 3}
-
-
-async def until_placeable(js: JetStream) -> None:
-    """Waits until the cluster knows all its servers."""
-    for _ in range(100):
-        try:
-            await js.create_stream({"name": "PROBE", "subjects": ["probe"], "num_replicas": 3})
-        except TargetError:
-            await asyncio.sleep(0.1)
-        else:
-            await js.delete_stream("PROBE")
-            return
 
 
 @pytest.mark.parametrize("version", [pytest.param("2.9.10", marks=pytest.mark.slow), servers.NEWEST])
@@ -69,7 +56,6 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
     async def work(cluster: servers.Cluster) -> Any:
         async with connect(ConnectOptions(servers=tuple(cluster.urls), timeout=1)) as connection:
             js = JetStream(connection)
-            await until_placeable(js)
             await whole(js)
             return await interrupted(js, cluster)
 

@@ -59,7 +59,7 @@ async def listening(url: str, subject: str) -> tuple[Any, list[Any]]:
     return client, got
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
@@ -70,7 +70,7 @@ async def in_stream(url: str, name: str) -> list[tuple[str, bytes]]:
     """All messages of a stream, in order: subject, payload."""
     client = await nats.connect(url)
     try:
-        js = client.jetstream()
+        js = client.jetstream(timeout=30)
         state = (await js.stream_info(name)).state
         found = []
         for sequence in range(max(state.first_seq, 1), state.last_seq + 1):
@@ -387,8 +387,8 @@ def test_a_cluster_that_loses_a_node(tmp_path: Path, file: StateFile) -> None:
 
     async def go(cluster: Any) -> None:
         client = await nats.connect(cluster.urls)
-        info = await client.jetstream().add_stream(name="S", subjects=["a"], num_replicas=3)
-        leader = next(each for each in cluster.servers if each.directory.name == info.cluster.leader)
+        info = await servers.make_stream(client, name="S", subjects=["a"], num_replicas=3)
+        leader = next(each for each in cluster.servers if each.directory.name == info["cluster"]["leader"])
         connecting = ConnectOptions(servers=tuple(url for url in cluster.urls if url != leader.url))
         running = asyncio.ensure_future(
             replay(planned(store), connecting, jetstream(), file, lambda: Pacer(None, 3000), limited=True)

@@ -1,0 +1,340 @@
+"""Sessions: one that is there already is used as it is, else Spark is started, quietly and with what we need.
+
+What is set for a session of our own, unless the user sets it: nothing is written where the user is (no `spark-warehouse`,
+no Derby), local masters listen on the loopback interface only, Python workers are the Python that runs us and find this
+package, times are UTC, Arrow is used, filters are handed to Python data sources.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stantools.errors import StantoolsError, UsageError
+from stantools.pipeline.spark.java import find_java
+from stantools.pipeline.spark.launch import Jvm, SparkStartError
+from stantools.pipeline.spark.masters import Master, check_reachable, parse_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Settings that our sources and jobs need in whatever session they run.
+NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
+
+#: Seconds until a cluster has to have taken us in. A start on this machine takes 5 to 10.
+START_SECONDS = 180.0
+
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
+_INSTALL = "pip install 'stantools[spark]'"
+
+#: What belongs to the session that was started here; there is one at most in a process.
+_own: dict[str, Any] = {}
+
+
+class PysparkMissingError(StantoolsError):
+    """The Python package pyspark, or what it needs, is not installed."""
+
+
+def open_session(
+    master: str | None = None,
+    *,
+    name: str = "stantools",
+    conf: Mapping[str, str] | None = None,
+    remote: str | None = None,
+    quiet: bool = True,
+    start_seconds: float = START_SECONDS,
+) -> SparkSession:
+    """Returns the session that is there, or starts one.
+
+    Args:
+        master: A Spark master. None is `local[*]`, or whatever `spark-submit` was told.
+        name: Name of the application.
+        conf: Spark's settings; they win over ours.
+        remote: Address of a Spark Connect server, `sc://HOST:PORT`, instead of a master.
+        quiet: Only say what matters; False passes on all that Spark writes.
+        start_seconds: Time that the master has to take us in.
+
+    Raises:
+        PysparkMissingError: pyspark is not installed, or is too old.
+        JavaMissingError: There is no Java that it runs on.
+        UsageError: The master is none, or master and remote are given.
+        MasterUnreachableError: Nobody listens there.
+        SparkStartError: Spark does not start, or not in time.
+    """
+    _check_pyspark()
+    there = active_session()
+    if there is not None:
+        if remote or master:
+            _check_same(there, remote or master or "")
+        _set_needed(there, conf or {})
+        return there
+    if remote:
+        if master:
+            raise UsageError("--remote and --master exclude each other", "give one of them")
+        return _connect(remote, name, conf or {})
+    if submitted():
+        return _submitted(master, name, conf or {})
+    return _start(parse_master(master or "local[*]"), name, dict(conf or {}), quiet, start_seconds)
+
+
+@contextlib.contextmanager
+def session(*args: Any, **values: Any) -> Iterator[SparkSession]:
+    """Opens a session as `open_session` does and closes it, if it was not there before."""
+    was_there = bool(importlib.util.find_spec("pyspark")) and active_session() is not None
+    spark = open_session(*args, **values)
+    try:
+        yield spark
+    finally:
+        if not was_there:
+            close_session(spark)
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stops a session; one that was started here takes its Java process and its directory with it."""
+    with contextlib.suppress(Exception):  # a cluster that has gone cannot be told; what we wanted of it we have
+        spark.stop()
+    _clean_up()
+
+
+def active_session() -> SparkSession | None:
+    """Returns the session of this process, if there is one."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    with contextlib.suppress(Exception):
+        if (there := SparkSession.getActiveSession()) is not None:
+            return there
+    context = sys.modules.get("pyspark.core.context")
+    if context is not None and context.SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    return connect.SparkSession.getActiveSession() if connect is not None else None
+
+
+def submitted() -> bool:
+    """Tells whether `spark-submit` runs us, so that the Java process and its settings are there."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tells whether a session talks to a Spark Connect server: there is no Java on this side then."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _check_pyspark() -> None:
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if not importlib.util.find_spec(name)]
+    if missing:
+        raise PysparkMissingError(f"the Python package {' and '.join(missing)} is not installed", _INSTALL)
+    from pyspark import __version__
+
+    if tuple(int(part) for part in __version__.split(".")[:2]) < (4, 1):
+        raise PysparkMissingError(f"pyspark {__version__} is too old: 4.1 or later is needed", _INSTALL)
+
+
+def _check_same(there: SparkSession, wanted: str) -> None:
+    if is_connect(there):
+        return
+    have = there.sparkContext.master
+    if have != wanted:
+        raise UsageError(
+            f"a Spark session is running already, on {have} instead of {wanted}",
+            "leave out --master, or stop that session first",
+        )
+
+
+def _set_needed(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    for key, value in {**NEEDED, **conf}.items():
+        with contextlib.suppress(Exception):  # some cannot be changed in a running session; it is used as it is
+            spark.conf.set(key, value)
+
+
+def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    master = parse_master(remote)
+    if master.kind != "sc":
+        raise UsageError(f"{remote!r} is no address of Spark Connect", "it looks like sc://HOST:15002")
+    check_reachable(master)
+    try:
+        builder = SparkSession.builder.remote(remote).appName(name)
+        for key, value in {**NEEDED, **conf}.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+    except ImportError as problem:  # also what pyspark raises for packages that are missing
+        first = str(problem).splitlines()[0]
+        raise PysparkMissingError(f"Spark Connect cannot be used: {first}", "pip install 'pyspark[connect]'") from problem
+    except PySparkException as problem:
+        raise SparkStartError(f"Spark Connect at {remote} refuses: {problem}") from problem
+
+
+def _submitted(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.config("spark.app.name", name)
+    if master:
+        builder = builder.master(master)
+    for key, value in {**NEEDED, **_tidy(), **conf}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _tidy() -> dict[str, str]:
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds: float) -> SparkSession:
+    from pyspark import SparkConf
+
+    if master.kind == "sc":
+        raise UsageError(f"{master.url} is Spark Connect, which is no master", f"say: --remote {master.url}")
+    java = find_java()
+    check_reachable(master)
+    directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))
+    _own["directory"] = directory
+    try:
+        settings = _settings(master, name, conf, directory, quiet)
+        environment = _environment(master, conf, str(java.home))
+        jvm = Jvm(SparkConf(loadDefaults=False).setAll(list(settings.items())), environment, quiet=quiet)
+        _own["jvm"] = jvm
+        if quiet:
+            logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        return _first_session(master, jvm, settings, environment["PYSPARK_PYTHON"], seconds)
+    except BaseException:
+        _clean_up()
+        raise
+
+
+def _first_session(
+    master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float
+) -> SparkSession:
+    """Starts the application; a master that accepts connections and then says nothing ends in a message as well."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        jvm.kill()
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        # Settings of the session itself come in by the context: it would warn about each otherwise.
+        context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=jvm.gateway)
+        context.pythonExec = python
+        return SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
+    except Exception as problem:
+        raise _start_error(master, problem, late.is_set(), seconds, jvm.last_words) from problem
+    finally:
+        timer.cancel()
+
+
+def _start_error(
+    master: Master, problem: Exception, late: bool, seconds: float, said: list[str]
+) -> SparkStartError:
+    if late:
+        text = f"{master.url} did not take us in within {seconds:.0f} s"
+        return SparkStartError(text, "see the master's page or log for why, or run here: --master local[*]")
+    java = getattr(problem, "java_exception", None)
+    reason = str(java.toString() if java is not None else problem).splitlines()[0] if str(problem) else ""
+    everything = "\n".join([reason, str(problem), *said])
+    if "unresponsive" in everything or "Failed to connect to master" in everything:
+        text = f"no Spark master answers at {master.url}, though something listens there"
+        return SparkStartError(text, "the master's own version and address have to be the ones in its log")
+    if "HADOOP_CONF_DIR" in everything:
+        return SparkStartError("yarn: the cluster is not known here", "let HADOOP_CONF_DIR name its configuration")
+    reason = reason.removeprefix("java.lang.").removeprefix("org.apache.spark.")
+    return SparkStartError(f"Spark does not start on {master.url}: {reason}", "run again with -v to see its log")
+
+
+def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, quiet: bool) -> dict[str, str]:
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
+        **_tidy(),
+        **NEEDED,
+    }
+    if master.local:
+        settings["spark.ui.enabled"] = "false"
+        settings["spark.driver.memory"] = "2g"
+        settings["spark.sql.shuffle.partitions"] = "8"
+        settings["spark.executorEnv.PYTHONPATH"] = _python_path()
+        if not os.environ.get("SPARK_LOCAL_DIRS"):
+            settings["spark.local.dir"] = str(directory)
+    if master.loopback:
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+        settings["spark.executorEnv.PYTHONPATH"] = _python_path()
+    if master.kind == "yarn":  # else it tries for a quarter of an hour
+        settings["spark.hadoop.yarn.resourcemanager.connect.max-wait.ms"] = "30000"
+        settings["spark.hadoop.yarn.resourcemanager.connect.retry-interval.ms"] = "3000"
+        settings["spark.hadoop.ipc.client.connect.max.retries"] = "3"
+    settings = {key: value for key, value in settings.items() if key not in _site_settings()}
+    settings |= {"spark.app.name": name, "spark.master": master.url, **conf}
+    if quiet:
+        options = settings.get("spark.driver.extraJavaOptions", "")
+        if "log4j" not in options:
+            ours = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+            settings["spark.driver.extraJavaOptions"] = f"{ours} {options}".strip()
+    return settings
+
+
+def _site_settings() -> set[str]:
+    """Returns the settings that the installation makes in its spark-defaults.conf; ours do not replace them."""
+    home = os.environ.get("SPARK_CONF_DIR") or (os.environ["SPARK_HOME"] + "/conf" if "SPARK_HOME" in os.environ else "")
+    try:
+        lines = (Path(home) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines() if home else []
+    except OSError:
+        return set()
+    return {line.replace("=", " ", 1).split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")}
+
+
+def _environment(master: Master, conf: Mapping[str, str], java_home: str) -> dict[str, str]:
+    """Makes the variables of the Java process; Python workers on this machine inherit them from it."""
+    given = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if master.loopback or not given and master.kind == "spark":
+        given = conf.get("spark.pyspark.python") or sys.executable
+    values = {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": given or "python3",
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": _python_path(),
+        # Linear algebra is not used: the threads that numpy would start for it only cost time.
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+    }
+    if master.loopback:
+        values["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return values
+
+
+def _python_path() -> str:
+    before = os.environ.get("PYTHONPATH", "")
+    parts = [_PACKAGE_PARENT, *(part for part in before.split(os.pathsep) if part and part != _PACKAGE_PARENT)]
+    return os.pathsep.join(parts)
+
+
+def _clean_up() -> None:
+    jvm: Jvm | None = _own.pop("jvm", None)
+    if jvm:
+        jvm.close()
+    directory: Path | None = _own.pop("directory", None)
+    if directory:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,205 @@
+"""Options of a table as texts, as `spark.read.option` and the command line give them, turned into one value.
+
+Names are taken whatever their case, because Spark does so. Nothing is guessed: what is not known or makes no sense is
+refused with what was expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from stantools.errors import UsageError
+from stantools.notation import parse_polynomial, parse_range, parse_size, parse_time
+from stantools.pipeline.tables.model import Mode, Table
+from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.schema import SCHEMAS
+
+_Value = TypeVar("_Value")
+
+#: Every option, as it is written in the documentation, and what its value is.
+NAMES = {
+    "path": "a store, a slice or a directory of them; glob patterns and URLs are taken",
+    "paths": "several paths as a json list",
+    "table": "|".join(Table),
+    "columns": "the columns that are wanted, with commas; all if not given",
+    "mode": "|".join(Mode),
+    "channels": "channels to take, with commas; * is one token, > the rest",
+    "seq": "A:B, both ends included",
+    "since": "not older: RFC 3339, or an age such as 1d3h",
+    "until": "older than this: RFC 3339, or an age such as 1d3h",
+    "archived": "true takes .bak slices as well",
+    "crcPoly": "auto, a number, ieee, castagnoli or koopman",
+    "checkCrc": "false takes messages with a wrong CRC for good",
+    "encryptionKey": "the server's encryption key",
+    "encryptionKeyEnv": "the variable that holds the key where the files are read",
+    "encryptionKeyFile": "the file that holds the key where the files are read",
+    "splitBytes": "a slice with more bytes is read in parts of about this size",
+    "partitionBytes": "bytes that one task reads, about",
+    "partitions": "tasks there shall be at least, as far as there is work for them",
+    "batchRows": "rows of one Arrow batch, at most",
+    "batchBytes": "payload bytes of one Arrow batch, about",
+}
+#: What begins so is passed to fsspec under the rest of its name.
+STORAGE = "storage."
+
+_CANONICAL = {name.lower(): name for name in NAMES}
+_KEYS = ("encryptionKey", "encryptionKeyEnv", "encryptionKeyFile")
+
+
+def table_options(values: Mapping[str, str]) -> TableOptions:
+    """Reads the options of a table.
+
+    Args:
+        values: What was given, by name; see `NAMES`.
+
+    Raises:
+        UsageError: A name is not known, or a value makes no sense.
+    """
+    given, storage = _sorted(values)
+    options = TableOptions(_paths(given), storage=storage)
+    if "table" in given:
+        options = replace(options, table=_choice("table", given["table"].strip().lower(), list(Table), Table))
+    if "mode" in given:
+        options = replace(options, mode=_choice("mode", given["mode"].strip().upper(), list(Mode), Mode))
+    keys = [name for name in _KEYS if name in given]
+    if len(keys) > 1:
+        raise UsageError(f"the options {' and '.join(keys)} exclude each other", "give one of them")
+    if given.get("encryptionKey") == "":
+        raise UsageError("option encryptionKey: the key is empty", "give the key, or leave the option out")
+    key = given.get("encryptionKey")
+    return replace(
+        options,
+        columns=check_columns(options.table, _listed(given.get("columns", ""))),
+        channels=_listed(given.get("channels", "")),
+        bounds=_bounds(given),
+        archived=_read(given, "archived", _truth, options.archived),
+        polynomial=_read(given, "crcPoly", parse_polynomial, None),
+        check_crc=_read(given, "checkCrc", _truth, options.check_crc),
+        key=None if key is None else key.encode("utf-8", "surrogateescape"),
+        key_env=given.get("encryptionKeyEnv"),
+        key_file=given.get("encryptionKeyFile"),
+        split_bytes=_read(given, "splitBytes", _size, options.split_bytes),
+        partition_bytes=_read(given, "partitionBytes", _size, options.partition_bytes),
+        partitions=_read(given, "partitions", _count, options.partitions),
+        batch_rows=_read(given, "batchRows", _size, options.batch_rows),
+        batch_bytes=_read(given, "batchBytes", _size, options.batch_bytes),
+    )
+
+
+def check_columns(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the columns if the table has them all; the case of their names does not matter.
+
+    Raises:
+        UsageError: It does not have one of them, or one is named twice.
+    """
+    have = SCHEMAS[table].names
+    canonical = {name.lower(): name for name in have}
+    found = [canonical.get(name.lower(), "") for name in columns]
+    for name, known in zip(columns, found, strict=True):
+        if not known:
+            raise UsageError(f"the table {table} has no column {name!r}", _instead(name, have, "its columns are"))
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"the column {twice!r} is asked for twice", "name each column once")
+    return tuple(found)
+
+
+def _sorted(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Returns the options under their documented names, and those for fsspec."""
+    given: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for name, value in values.items():
+        if name.lower().startswith(STORAGE) and len(name) > len(STORAGE):
+            storage[name[len(STORAGE) :]] = str(value)
+            continue
+        known = _CANONICAL.get(name.lower())
+        if known is None:
+            raise UsageError(f"there is no option {name!r}", _instead(name, list(NAMES), "the options are"))
+        given[known] = str(value)
+    return given, tuple(sorted(storage.items()))
+
+
+def _instead(name: str, have: list[str], words: str) -> str:
+    by_case = {each.lower(): each for each in have}
+    close = [by_case[each] for each in difflib.get_close_matches(name.lower(), by_case, n=3)]
+    guess = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{guess}{words}: {', '.join(have)}"
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    paths = [given["path"]] if "path" in given else []
+    if "paths" in given:
+        try:
+            several = json.loads(given["paths"])
+        except ValueError:
+            several = None
+        if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
+            raise UsageError("option paths: is not a json list of texts", 'write it as ["/data/a", "/data/b"]')
+        paths += several
+    if not paths or not all(paths):
+        raise UsageError(
+            "no path is given" if not paths else "a path is empty", 'name a store: .option("path", …) or .load(…)'
+        )
+    return tuple(paths)
+
+
+def _choice(name: str, text: str, have: list[str], kind: Callable[[str], _Value]) -> _Value:
+    if text not in have:
+        raise UsageError(f"option {name}: {text!r} is none", _instead(text, have, "it takes one of"))
+    return kind(text)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def _read(given: Mapping[str, str], name: str, read: Callable[[str], _Value], default: _Value) -> _Value:
+    if name not in given:
+        return default
+    try:
+        return read(given[name].strip())
+    except ValueError as problem:
+        raise UsageError(f"option {name}: {problem}", f"{name} is {NAMES[name]}") from problem
+
+
+def _truth(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("true", "yes", "on", "1"):
+        return True
+    if lowered in ("false", "no", "off", "0"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def _count(text: str) -> int:
+    # Only digits: int() would take signs, blanks and underscores as well.
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a number of 0 or more")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if size < 1:
+        raise ValueError(f"{text!r} is not 1 or more")
+    return size
+
+
+def _bounds(given: Mapping[str, str]) -> Bounds:
+    first, last = _read(given, "seq", parse_range, (None, None))
+    if (first or 0) < 0 or (last or 0) < 0:
+        raise UsageError(
+            f"option seq: {given['seq']!r} counts from the end, and every channel of a table has another end",
+            "give sequences that count from the start, such as 10:20, 10: or :20",
+        )
+    now = time.time_ns()
+    since = _read(given, "since", lambda text: parse_time(text, now), None)
+    until = _read(given, "until", lambda text: parse_time(text, now), None)
+    if since is not None and until is not None and until <= since:
+        raise UsageError("the options since and until leave no time in between", "until has to be later than since")
+    return Bounds(first, last, since, until)

@@ -1,0 +1,44 @@
+"""The one Spark session of a test process; without Java or pyspark the tests that need it are skipped, visibly."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stantools.errors import StantoolsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Small and quick: what tests read is small, and several test processes share the machine.
+TEST_CONF = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
+
+def skip_without_spark() -> None:
+    """Skips, with the reason, where Spark cannot run."""
+    if not importlib.util.find_spec("pyspark"):
+        pytest.skip("pyspark is not installed: pip install 'stantools[spark]'")
+    from stantools.pipeline.spark.java import find_java
+
+    try:
+        find_java()
+    except StantoolsError as problem:
+        pytest.skip(problem.message)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two threads of this machine. Tests that use it say `pytest.mark.xdist_group("spark")`."""
+    skip_without_spark()
+    from stantools.pipeline.spark.session import close_session, open_session
+
+    opened = open_session("local[2]", name="stantools tests", conf=TEST_CONF)
+    yield opened
+    close_session(opened)
