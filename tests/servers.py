@@ -226,7 +226,7 @@ async def _ask_until(
     body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Sends a request of the JetStream API until its answer is what is waited for."""
-    import nats  # noqa: PLC0415
+    import nats
 
     answer: dict[str, Any] = {}
     while True:
@@ -302,7 +302,7 @@ class Cluster:
         That a leader was elected does not say so: each server has to know the others, and on a machine that is busy
         the first election of a group of three can take many seconds.
         """
-        import nats  # noqa: PLC0415  fetching needs nothing but the standard library
+        import nats
 
         deadline = time.monotonic() + seconds
         async with contextlib.AsyncExitStack() as stack:

@@ -37,6 +37,7 @@ class Progress:
         self.total = total
         self._done = 0
         self._findings = 0
+        self._tasks: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._next = self._started + _QUIET
@@ -78,6 +79,12 @@ class Progress:
         with self._lock:
             self._findings += count
 
+    def tasks(self, done: int, total: int) -> None:
+        """Says how many of the tasks are done that the work consists of, where it runs on several machines."""
+        with self._lock:
+            self._tasks = (done, total)
+            self._show()
+
     def _show(self) -> None:
         if self._mode == "none":
             return
@@ -109,6 +116,8 @@ class Progress:
             "findings": self._findings,
             "done": final,
         }
+        if self._tasks is not None:
+            state["tasks"], state["tasks_total"] = self._tasks
         sys.stderr.write(json.dumps(state) + "\n")
         sys.stderr.flush()
 
@@ -122,6 +131,8 @@ class Progress:
                 f"  {format_size(self._done)} of {format_size(self.total)}"
             )
         text += f"  {format_size(int(self._rate()))}/s"
+        if self._tasks is not None:
+            text += f"  {self._tasks[0]} of {self._tasks[1]} tasks"
         left = self._left() if self.total else None
         if left is not None:
             minutes, seconds = divmod(round(left), 60)

@@ -36,6 +36,9 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "diff": "Compare every message of a store with another store, or with a JetStream stream.",
         "replay": "Publish messages again: to NATS subjects, to streams, or to a streaming server.",
     },
+    "How do I do that with a thousand stores?": {
+        "pipeline": "Verify, compare, count, export, salvage, migrate many stores on Spark, here or on a cluster.",
+    },
     "What do my old clients talk to until then?": {
         "broker": "Run the reference broker: clients of NATS Streaming connect to it unchanged.",
     },

@@ -13,7 +13,7 @@ decoder.
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -277,6 +277,46 @@ def read_messages_at(
                 rows.data_size[row] = rows.reply_size[row] = 0
                 rows.flags[row] = 0
             stops[row] = <uint8_t>stop
+
+
+def gather(buffer, starts, sizes, int32_t[::1] offsets not None, uint8_t[::1] target not None):
+    """See `stantools.format.plain.gather`."""
+    cdef Py_buffer view
+    cdef const int64_t[::1] places = np.ascontiguousarray(starts, np.int64)
+    cdef const uint32_t[::1] lengths = np.ascontiguousarray(sizes, np.uint32)
+    cdef Py_ssize_t count = places.shape[0], row
+    cdef const uint8_t* base
+    cdef uint64_t limit, at = 0, room = <uint64_t>target.shape[0], length, start
+    cdef uint8_t* goal = &target[0] if room else NULL
+    cdef bint outside = False
+    if lengths.shape[0] != count or offsets.shape[0] != count + 1 or room > 0x7FFFFFFF:
+        raise ValueError(f"{count} parts for {offsets.shape[0]} offsets and {room} bytes")
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        base = <const uint8_t*>view.buf
+        limit = <uint64_t>view.len
+        with nogil:
+            offsets[0] = 0
+            for row in range(count):
+                length = lengths[row]
+                if length:
+                    start = <uint64_t>places[row]  # a negative one is beyond any limit
+                    if start > limit or length > limit - start:
+                        outside = True
+                        break
+                    if length > room - at:
+                        break
+                    memcpy(goal + at, base + start, length)
+                    at += length
+                offsets[row + 1] = <int32_t>at
+            else:
+                row = count
+    finally:
+        PyBuffer_Release(&view)
+    if outside:
+        raise ValueError("a part lies outside of the buffer")
+    if row != count or at != room:
+        raise ValueError(f"the parts have not the {room} bytes that there is room for")
 
 
 def find_record(buffer, int64_t start, int64_t limit, crc, bytes channel not None):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         encode_messages,
         find_log_record,
         find_record,
+        gather,
         index_run,
         read_messages_at,
         scan_index,
@@ -33,6 +34,7 @@ else:
     encode_messages = _kernels.encode_messages
     find_log_record = _kernels.find_log_record
     find_record = _kernels.find_record
+    gather = _kernels.gather
     index_run = _kernels.index_run
     read_messages_at = _kernels.read_messages_at
     scan_index = _kernels.scan_index
@@ -45,6 +47,7 @@ __all__ = [
     "encode_messages",
     "find_log_record",
     "find_record",
+    "gather",
     "index_run",
     "read_messages_at",
     "scan_index",

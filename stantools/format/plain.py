@@ -38,6 +38,7 @@ _LOG_ROW: Final = np.dtype([(name, getattr(LogColumns(0), name).dtype) for name 
 _INDEX_ROW: Final = np.dtype(INDEX_DTYPE)
 _ZERO_INDEX_RECORD: Final = bytes(INDEX_RECORD_SIZE)
 _MAX_PAYLOAD: Final = 0xFFFFFFFF
+_MAX_OFFSET: Final = 0x7FFFFFFF
 _END: Final = Stop.END  # looking up a member of an enumeration takes as long as a function call
 
 _SEARCH_BLOCK: Final = 1 << 20
@@ -137,6 +138,38 @@ def read_messages_at(
     found[good[~accepted]] = Stop.BAD_DECODE
     _fill(columns, rows, 0)
     stops[: len(found)] = found
+
+
+def gather(
+    buffer: ReadableBuffer,
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.uint32],
+    offsets: NDArray[np.int32],
+    target: NDArray[np.uint8],
+) -> None:
+    """Copies parts of a buffer one behind the other, as Arrow keeps binary values.
+
+    Args:
+        buffer: The file.
+        starts: Where each part begins; of an empty one it does not matter.
+        sizes: Bytes of each.
+        offsets: Receives where each part begins in `target`, and where the last one ends: one more than parts.
+        target: Receives the bytes, as many as all parts have together.
+
+    Raises:
+        ValueError: A part lies outside of the buffer, or there are not as many offsets or bytes as there should be.
+    """
+    view = memoryview(buffer).cast("B")
+    ends = starts + sizes
+    total = int(sizes.sum(dtype=np.int64))
+    if len(sizes) != len(starts) or len(offsets) != len(starts) + 1 or len(target) != total or total > _MAX_OFFSET:
+        raise ValueError(f"{len(starts)} parts of {total} bytes for {len(offsets)} offsets and {len(target)} bytes")
+    if bool(((sizes > 0) & ((starts < 0) | (ends > len(view)))).any()):
+        raise ValueError("a part lies outside of the buffer")
+    offsets[0] = 0
+    np.cumsum(sizes, out=offsets[1:])
+    parts = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if end > start]
+    target.data[:] = b"".join(parts)
 
 
 def find_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, channel: bytes) -> int:

@@ -25,8 +25,9 @@ RAFT_LOG_FILE = "raft.log"
 #: What a salvage leaves in a new store; servers ignore it.
 MANIFEST_FILE = "stantools-salvage.json"
 
-_SLICE = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
-_INDEX = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
+#: Names of data files and indexes: the part that should be a number, and whether it is an archived one.
+SLICE_NAME = re.compile(r"msgs\.(.*)\.dat(\.bak)?", re.DOTALL)
+INDEX_NAME = re.compile(r"msgs\.(.*)\.idx(\.bak)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _LEFTOVER = re.compile(r"(?:subs|clients\.dat)[0-9]+")
 _INT64_MAX = 2**63 - 1
@@ -257,7 +258,7 @@ def list_channel(path: Path) -> ChannelFiles:
             channel.raft_logs.append(entry_path)
         elif entry.name == SUBS_FILE:
             channel.subs = entry_path
-        elif match := _SLICE.fullmatch(entry.name):
+        elif match := SLICE_NAME.fullmatch(entry.name):
             number = slice_number(match[1])
             archived = match[2] is not None
             if number is not None:
@@ -268,7 +269,7 @@ def list_channel(path: Path) -> ChannelFiles:
                 channel.misnamed.append(entry_path)
         elif entry.name == "msgs.dat":
             channel.misnamed.append(entry_path)
-        elif match := _INDEX.fullmatch(entry.name):
+        elif match := INDEX_NAME.fullmatch(entry.name):
             indexes[(match[2] is not None, match[1])] = (entry_path, _size(entry))
         else:
             channel.foreign.append(entry_path)

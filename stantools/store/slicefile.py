@@ -3,10 +3,10 @@
 Facts: filestore specification, sections 1.1, 2.1, 2.3 and 7.6. Both files are opened in append mode, so whatever is
 written goes to the end. Nothing is buffered here.
 
-A server goes by the index. What a kill in the middle of a write leaves behind the last message that the index names does
-no harm. Only where the index names nothing it reads the data file, and does not start if that ends with half a record:
-so what is written first to a data file is written so that it is there as a whole or not at all, and its index is made
-afterwards, with the first messages in it. An index without any would lead the server astray (weakness W10).
+A server goes by the index. What a kill in the middle of a write leaves behind the last message that the index names
+does no harm. Only where the index names nothing it reads the data file, and does not start if that ends with half a
+record: so what is written first to a data file is there as a whole or not at all, and its index is made afterwards,
+with the first messages in it. An index without any would lead the server astray (weakness W10).
 """
 
 from __future__ import annotations

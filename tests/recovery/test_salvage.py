@@ -256,12 +256,19 @@ def test_full_disk_leaves_nothing(
     before = snapshot(root)
     plan = plan_salvage(open_datastore(root), Crc(IEEE))
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    real, left = os.write, 0
 
-    for call in ("writev", "write"):
+    def filling(descriptor: int, data: bytes) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data)
+
+    for room in (0, 1, 2, 3, 5, 8, 13):
+        left = room
         with monkeypatch.context() as patch:
-            patch.setattr(os, call, full)
+            patch.setattr(os, "write", filling)
             with pytest.raises(StoreUnwritableError, match="No space left"):
                 apply_salvage(plan, tmp_path / "new")
         assert {p.name for p in tmp_path.iterdir()} == {root.name} and snapshot(root) == before

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from stantools.format import index, kernels
@@ -134,6 +134,26 @@ def leads_to_the_end() -> tuple[Slice, bytes, set[int]]:
     return made, bytes(data), {1, 2}
 
 
+def conspired(made: Slice, data: bytes) -> bool:
+    """Tells whether three damages together look like one damaged record that holds copies of records.
+
+    Its length was changed so that it leads exactly to another record or to the end, its own fields cannot be read, and
+    a record in between is damaged, too: that says no more than if somebody had sent a store as a message.
+    """
+    places = {*made.starts, len(data)}
+    for start, end in zip(made.starts, made.ends, strict=True):
+        if end > len(data) or data[start : start + 4] == made.data[start : start + 4]:
+            continue
+        natural = start + RECORD_HEADER_SIZE + int.from_bytes(data[start : start + 4], "little")
+        # All but the data itself, which comes after two bytes, or three if it is long, and before the timestamp.
+        head = start + RECORD_HEADER_SIZE + 4 + len(CHANNEL) + 2
+        head += made.data[head - 1] >> 7
+        unreadable = any(data[part] != made.data[part] for part in (slice(start + 8, head), slice(end - 10, end)))
+        if natural > end and natural in places and unreadable and data[end:natural] != made.data[end:natural]:
+            return True
+    return False
+
+
 @settings(max_examples=400, deadline=None)
 @given(damaged(), st.booleans())
 @example(landing_inside(), False)
@@ -146,6 +166,7 @@ def leads_to_the_end() -> tuple[Slice, bytes, set[int]]:
 @example(leads_to_the_end(), True)
 def test_every_whole_record_is_found_and_no_other(case: tuple[Slice, bytes, set[int]], with_index: bool) -> None:
     made, data, whole = case
+    assume(with_index or not conspired(made, data))
     good, damages = scan(data, made.index if with_index else None)
     assert {made.starts[n] for n in whole} <= set(good)
     for damage in damages:

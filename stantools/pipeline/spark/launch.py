@@ -19,6 +19,7 @@ from stantools.errors import StantoolsError
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
+
 class SparkStartError(StantoolsError):
     """Spark did not start."""
 
@@ -49,7 +50,9 @@ class Jvm:
         self._reader.start()
         try:
             with _variables(environment):
-                self.gateway: Any = launch_gateway(conf, {"stdout": write, "stderr": write})
+                self.gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf, {"stdout": write, "stderr": write}
+                )
         except Exception as problem:
             os.close(write)
             self._reader.join(1)

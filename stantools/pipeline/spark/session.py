@@ -1,8 +1,8 @@
 """Sessions: one that is there already is used as it is, else Spark is started, quietly and with what we need.
 
-What is set for a session of our own, unless the user sets it: nothing is written where the user is (no `spark-warehouse`,
-no Derby), local masters listen on the loopback interface only, Python workers are the Python that runs us and find this
-package, times are UTC, Arrow is used, filters are handed to Python data sources.
+What is set for a session of our own, unless the user sets it: nothing is written where the user is (no
+`spark-warehouse`, no Derby), local masters listen on the loopback interface only, Python workers are the Python that
+runs us and find this package, times are UTC, Arrow is used, filters are handed to Python data sources.
 """
 
 from __future__ import annotations
@@ -174,7 +174,9 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
         return builder.getOrCreate()
     except ImportError as problem:  # also what pyspark raises for packages that are missing
         first = str(problem).splitlines()[0]
-        raise PysparkMissingError(f"Spark Connect cannot be used: {first}", "pip install 'pyspark[connect]'") from problem
+        raise PysparkMissingError(
+            f"Spark Connect cannot be used: {first}", "pip install 'pyspark[connect]'"
+        ) from problem
     except PySparkException as problem:
         raise SparkStartError(f"Spark Connect at {remote} refuses: {problem}") from problem
 
@@ -220,9 +222,7 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
         raise
 
 
-def _first_session(
-    master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float
-) -> SparkSession:
+def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float) -> SparkSession:
     """Starts the application; a master that accepts connections and then says nothing ends in a message as well."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -247,9 +247,7 @@ def _first_session(
         timer.cancel()
 
 
-def _start_error(
-    master: Master, problem: Exception, late: bool, seconds: float, said: list[str]
-) -> SparkStartError:
+def _start_error(master: Master, problem: Exception, late: bool, seconds: float, said: list[str]) -> SparkStartError:
     if late:
         text = f"{master.url} did not take us in within {seconds:.0f} s"
         return SparkStartError(text, "see the master's page or log for why, or run here: --master local[*]")
@@ -299,18 +297,22 @@ def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, 
 
 def _site_settings() -> set[str]:
     """Returns the settings that the installation makes in its spark-defaults.conf; ours do not replace them."""
-    home = os.environ.get("SPARK_CONF_DIR") or (os.environ["SPARK_HOME"] + "/conf" if "SPARK_HOME" in os.environ else "")
+    home = os.environ.get("SPARK_CONF_DIR") or (
+        os.environ["SPARK_HOME"] + "/conf" if "SPARK_HOME" in os.environ else ""
+    )
     try:
         lines = (Path(home) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines() if home else []
     except OSError:
         return set()
-    return {line.replace("=", " ", 1).split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")}
+    return {
+        line.replace("=", " ", 1).split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")
+    }
 
 
 def _environment(master: Master, conf: Mapping[str, str], java_home: str) -> dict[str, str]:
     """Makes the variables of the Java process; Python workers on this machine inherit them from it."""
     given = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-    if master.loopback or not given and master.kind == "spark":
+    if master.loopback or (not given and master.kind == "spark"):
         given = conf.get("spark.pyspark.python") or sys.executable
     values = {
         "JAVA_HOME": java_home,

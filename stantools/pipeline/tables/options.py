@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from stantools.pipeline.tables.model import Mode, Table
+from stantools.store.options import key_from_file, key_from_variable
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,16 @@ class TableOptions:
     batch_rows: int = 16384
     batch_bytes: int = 8 << 20
     storage: tuple[tuple[str, str], ...] = ()
+
+    def encryption_key(self) -> bytes | None:
+        """Returns the key that the server was given, None if none was named. To be asked for where files are read.
+
+        Raises:
+            StoreUnreadableError: The file with the key cannot be read.
+            UsageError: The variable is not set, or the file is empty.
+        """
+        if self.key is not None:
+            return self.key
+        if self.key_env is not None:
+            return key_from_variable(self.key_env)
+        return None if self.key_file is None else key_from_file(Path(self.key_file))

@@ -191,7 +191,8 @@ def _size(text: str) -> int:
 
 
 def _bounds(given: Mapping[str, str]) -> Bounds:
-    first, last = _read(given, "seq", parse_range, (None, None))
+    everything: tuple[int | None, int | None] = (None, None)
+    first, last = _read(given, "seq", parse_range, everything)
     if (first or 0) < 0 or (last or 0) < 0:
         raise UsageError(
             f"option seq: {given['seq']!r} counts from the end, and every channel of a table has another end",

@@ -1,0 +1,26 @@
+"""What spark-submit runs: `spark-submit --master … PATH/OF/THIS/FILE verify STORES...`.
+
+It lies in a directory of its own because Python looks for modules beside the file that it runs first.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Runs `stantools pipeline` with the words that spark-submit passes on."""
+    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != _HERE]
+    try:
+        import stantools.cli.main as program
+    except ModuleNotFoundError:  # a checkout that is not installed
+        sys.path.insert(0, str(_HERE.parents[2]))
+        import stantools.cli.main as program
+    program.cli.main(["pipeline", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

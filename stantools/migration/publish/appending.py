@@ -1,0 +1,361 @@
+"""A part of a channel written behind what a stream holds, by whoever is asked to, as often as they like, even at once.
+
+`publish_stream` fills a stream with all that there is, and one process does it. Here the messages are a part: the first
+ones, or those that have come since. Several processes may write the same part, one after the other or at the same time:
+what lies where is decided by the server (see `guards`), so that whoever comes late finds it done.
+
+A stream that is being written to does not look complete. From before the first message until `finish_part` its
+description says which sequences are under way, and it has no limits:
+
+    stantools: not complete, sequences 101 to 200 are being written behind 100 (100 messages)
+
+That is all the memory there is. The next writer finds in it what was there before, and that the stream may only be gone
+on with by one that has these sequences, too: with others behind them, messages would be missing in between for good.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.errors import RefusedError, StantoolsError
+from stantools.migration.publish import settings
+from stantools.migration.publish.acks import Acks
+from stantools.migration.publish.examine import NotOursError, compare
+from stantools.migration.publish.filling import Filling
+from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Window
+from stantools.migration.publish.patience import Patience
+from stantools.migration.publish.permissions import probe
+from stantools.migration.publish.source import extent, missing
+from stantools.migration.publish.stream import FILLER_LIMIT
+
+if TYPE_CHECKING:
+    from stantools.migration.batches import Batch
+    from stantools.migration.publish.source import Source
+    from stantools.migration.target.jetstream import JetStream
+
+_MARK: Final = re.compile(
+    r"stantools: not complete, sequences (\d+) to (\d+) are being written(?: behind (\d+) \((\d+) messages\))?"
+)
+#: What cannot be changed after a stream was made.
+_FIXED: Final = ("subjects", "storage", "retention")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is being written to a stream, as its description tells it.
+
+    Attributes:
+        first: The first sequence.
+        last: The last one.
+        whole: The last sequence before it was begun; 0 if these are the stream's first messages.
+        held: How many messages there were then.
+    """
+
+    first: int
+    last: int
+    whole: int = 0
+    held: int = 0
+
+    def __str__(self) -> str:
+        behind = f" behind {self.whole} ({self.held} messages)" if self.whole else ""
+        return f"stantools: not complete, sequences {self.first} to {self.last} are being written{behind}"
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Mark | None:
+        """Reads the mark of a stream; None if it is complete."""
+        found = _MARK.match(str(config.get("description") or ""))
+        return cls(*(int(number or 0) for number in found.groups())) if found else None
+
+    @property
+    def floor(self) -> int:
+        """What is behind this sequence is in the part, or nowhere."""
+        return min(self.whole, self.first - 1) if self.whole else self.first - 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """The messages of a part. The sequences between its floor and its first message count as missing ones; a `Source`.
+
+    Attributes:
+        messages: The messages.
+        floor: The sequence that it begins behind.
+    """
+
+    messages: Source
+    floor: int
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return self.messages.count
+
+    @property
+    def first(self) -> int:
+        """The first sequence, whether there is a message or not."""
+        return self.floor + 1
+
+    @property
+    def last(self) -> int:
+        """The last sequence."""
+        return self.messages.last
+
+    def read(self, *, after: int = 0) -> Iterator[Batch]:
+        """Gives the messages with higher sequences, in rising order."""
+        return self.messages.read(after=after)
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A part that is in its stream.
+
+    Attributes:
+        stream: The stream.
+        mark: What the stream says about it until it is finished; None if all was there and complete before.
+        messages: Messages of the part.
+        found: How many of them were there before.
+        fillers: Fillers that were stored and deleted for gaps.
+        total: Messages that the stream must hold now; more may have come since.
+        interruptions: How often something had to be done again, because the connection broke or a server restarted.
+    """
+
+    stream: str
+    mark: Mark | None
+    messages: int
+    found: int
+    fillers: int = 0
+    total: int = 0
+    interruptions: int = 0
+
+
+async def append_part(
+    js: JetStream,
+    name: str,
+    config: Mapping[str, Any],
+    messages: Source,
+    *,
+    origin: bool = True,
+    generation: int = 1,
+    window: Window | None = None,
+    filler_limit: int = FILLER_LIMIT,
+    patience: float = 60.0,
+    progress: Callable[[int], None] | None = None,
+) -> Appended:
+    """Takes care that messages are in a stream, each at its own sequence, once. `finish_part` is to follow.
+
+    Messages that are there already must be the same ones; the last of them are compared. What limits have removed from
+    the beginning of the stream is not missing.
+
+    Args:
+        js: Where to.
+        name: The stream; it is made if it is not there.
+        config: The configuration that it gets in the end.
+        messages: What to write, at least one message.
+        origin: Messages carry channel, sequence and time as headers.
+        generation: Part of the ids (`Nats-Msg-Id`) that messages have.
+        window: How much is on its way.
+        filler_limit: The most sequences without a message that may be filled, and emptied again.
+        patience: Seconds without any progress after which a server that does not answer is given up.
+        progress: Told how many more messages are stored, those found included.
+
+    Raises:
+        RefusedError: The stream has other settings, holds something else (`NotOursError`), waits for other messages
+            first, or it would take too many fillers.
+        PermissionDeniedError: The user may not do what it takes.
+        TargetError: The server refuses, or is gone for too long. The same call goes on from there.
+        StantoolsError: A message does not fit into the server, or the source cannot be read.
+    """
+    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, filler_limit)
+    patient = Patience(js.connection, patience)
+    mark = await patient.repeat(job.begin)
+    if mark is None:
+        found = await patient.repeat(lambda: job.compare(generation))
+        if progress:
+            progress(found)
+        return Appended(name, None, messages.count, found, interruptions=patient.interruptions)
+    filling = job.filling(mark, origin, generation, window or Window(), progress)
+    if not job.there:
+        await probe(js, name, filling, consumers=False)
+    acks = await Acks.open(js.connection, name)
+    try:
+        await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
+    except StantoolsError as problem:
+        await filling.explain(problem)
+        raise
+    finally:
+        await acks.close()
+    total = messages.count + (filling.besides or 0)
+    fillers = filling.loader.filled
+    return Appended(name, mark, messages.count, filling.found, fillers, total, patient.interruptions)
+
+
+async def check_part(js: JetStream, part: Appended) -> None:
+    """Checks that a part is still in its stream, all of it, and that nobody else is writing to it.
+
+    Raises:
+        RefusedError: It is not so.
+        TargetError: The server does not answer.
+    """
+    info = await js.stream_info(part.stream)
+    if info is None:
+        raise RefusedError(f"stream {part.stream} was removed while it was written to", "write it again")
+    mark = Mark.of(info["config"])
+    if part.mark is None or mark is None:
+        return  # it is complete; limits, which may remove messages, apply
+    if mark != part.mark:
+        raise RefusedError(
+            f"stream {part.stream}: sequences {mark.first} to {mark.last} are being written, and not "
+            f"{part.mark.first} to {part.mark.last}",
+            "two jobs write to the same stream: let one finish, then run the other again",
+        )
+    messages, last = (int(info["state"][name]) for name in ("messages", "last_seq"))
+    if last < mark.last or messages < part.total:
+        raise NotOursError(
+            f"stream {part.stream} holds {messages} messages up to sequence {last}, expected {part.total} up to "
+            f"{mark.last}: a server was killed before it had stored all that it had acknowledged, or somebody deletes "
+            "messages",
+            "run it again: what is missing is written",
+        )
+
+
+async def finish_part(js: JetStream, config: Mapping[str, Any], part: Appended) -> None:
+    """Gives a stream the configuration that says that it is complete, with its limits. Does nothing if it has it.
+
+    Args:
+        js: The server.
+        config: The configuration.
+        part: What was written, and seen by `check_part`.
+
+    Raises:
+        TargetError: The server refuses, or does not answer.
+    """
+    info = await js.stream_info(part.stream)
+    if part.mark is None or info is None or Mark.of(info["config"]) is None:
+        return
+    await js.update_stream({**info["config"], **settings.final_config({**config, "name": part.stream})})
+
+
+class _Append:
+    """One part on its way into a stream."""
+
+    def __init__(
+        self, js: JetStream, name: str, config: Mapping[str, Any], messages: Source, filler_limit: int
+    ) -> None:
+        self._js = js
+        self._name = name
+        self._config = config
+        self._messages = messages
+        self._filler_limit = filler_limit
+        self._state: Mapping[str, Any] = {}
+        self.there = False
+
+    async def begin(self) -> Mark | None:
+        """Finds out where the stream stands, and marks it; one that is not there is made later, with its mark.
+
+        Returns:
+            The mark, or None if the stream is complete and has all sequences.
+        """
+        info = await self._js.stream_info(self._name)
+        mark = Mark(self._messages.first, self._messages.last)
+        self.there = info is not None
+        if info is None:
+            self._check_gaps(mark.floor)
+            return mark
+        self._check_fixed(info["config"])
+        there = Mark.of(info["config"])
+        if there is None:
+            return await self._begin_complete(info, mark)
+        mark = self._continued(there, mark)
+        self._check_gaps(max(int(info["state"]["last_seq"]), mark.floor))
+        if mark != there:
+            await self._update(info, {**info["config"], "description": str(mark)})
+        return mark
+
+    async def compare(self, generation: int) -> int:
+        """Compares the last messages with those of a stream that has them all; returns how many there are.
+
+        Raises:
+            NotOursError: They are different.
+        """
+        source, last = self._messages, self._messages.last
+        reach = max(int(self._state["first_seq"]) - 1, extent(source, last, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
+        await compare(self._js, self._name, source, reach, last, generation)
+        return source.count
+
+    def filling(
+        self, mark: Mark, origin: bool, generation: int, window: Window, progress: Callable[[int], None] | None
+    ) -> Filling:
+        """Returns what fills the stream."""
+        part = Part(self._messages, mark.floor)
+        filling = Filling(self._js, self._name, self._config, part, origin, generation, window, progress)
+        kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
+        filling.writes_part(str(mark), kept)
+        return filling
+
+    async def _begin_complete(self, info: Mapping[str, Any], mark: Mark) -> Mark | None:
+        """Marks a complete stream, which may be an empty one that somebody has made."""
+        if differences := settings.differences(info["config"], self._config):
+            words = "; ".join(f"{name} is {there!r}, asked for {wanted!r}" for name, there, wanted in differences)
+            raise RefusedError(
+                f"stream {self._name} is there already, with other settings: {words}",
+                "ask for the settings that it has, or change them on the server first",
+            )
+        self._state = info["state"]
+        if int(self._state["last_seq"]) >= mark.last:
+            return None
+        loading = settings.loading_config(self._config, self._messages.count)
+        if settings.differs(info["config"], loading):
+            # What limits remove from now on would be missing in the numbers that follow.
+            await self._update(info, {**info["config"], **loading, "description": info["config"].get("description")})
+            info = await self._js.stream_info(self._name) or info
+            if there := Mark.of(info["config"]):
+                return self._continued(there, mark)
+        state = info["state"]
+        mark = replace(mark, whole=int(state["last_seq"]), held=int(state["messages"]))
+        self._check_gaps(max(mark.whole, mark.floor))
+        await self._update(info, {**info["config"], "description": str(mark)})
+        return mark
+
+    def _continued(self, there: Mark, mark: Mark) -> Mark:
+        """Returns the mark for going on with what another writer has begun.
+
+        Raises:
+            RefusedError: It has to be finished by one that has the same messages.
+        """
+        first_is_right = mark.first <= there.first if there.whole else mark.first == there.first
+        if first_is_right and mark.last >= there.last:
+            return replace(mark, whole=there.whole, held=there.held)
+        raise RefusedError(
+            f"stream {self._name}: sequences {there.first} to {there.last} were being written to it and are not "
+            f"complete; this are {mark.first} to {mark.last}",
+            f"write sequences {there.first} to {there.last} again first, or remove the stream",
+        )
+
+    async def _update(self, info: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        await self._js.update_stream({**config, "name": info["config"]["name"]})
+
+    def _check_fixed(self, there: Mapping[str, Any]) -> None:
+        for key in _FIXED:
+            wanted = self._config.get(key)
+            if wanted is not None and there.get(key) != wanted:
+                raise NotOursError(
+                    f"stream {self._name} is there already with {key} {there.get(key)}, expected {wanted}",
+                    "remove it, or choose another name",
+                )
+
+    def _check_gaps(self, after: int) -> None:
+        """Checks that not too many sequences are missing."""
+        part = Part(self._messages, self._messages.first - 1)
+        lead = max(self._messages.first - 1 - after, 0)
+        if missing(part) + lead <= self._filler_limit:
+            return
+        there = max(after, part.floor)
+        lacking = lead + (part.last - there) - (part.count - extent(part, there).messages)
+        if lacking > self._filler_limit:
+            raise RefusedError(
+                f"stream {self._name}: {lacking} sequences have no message, and publishing leaves a gap only by "
+                f"filling and emptying it; the limit is {self._filler_limit}",
+                "restore an archive, which can have gaps of any size, or allow more fillers",
+            )

@@ -1,0 +1,236 @@
+"""What is exported, into what kind of files; values that can be sent to another process or machine."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stantools.errors import UsageError
+from stantools.pipeline.tables.model import Table, Unreadable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Name of the directory level that is made from `timestamp`.
+DATE = "date"
+
+
+class Format(enum.StrEnum):
+    """Kinds of files."""
+
+    PARQUET = "parquet"
+    NDJSON = "ndjson"
+    CSV = "csv"
+
+
+class Compression(enum.StrEnum):
+    """How files are compressed: columns within Parquet, text as a whole."""
+
+    NONE = "none"
+    SNAPPY = "snappy"
+    ZSTD = "zstd"
+    GZIP = "gzip"
+
+
+#: What a format can be compressed with; the first is what is taken if nothing is said.
+COMPRESSIONS = {
+    Format.PARQUET: (Compression.SNAPPY, Compression.ZSTD, Compression.GZIP, Compression.NONE),
+    Format.NDJSON: (Compression.NONE, Compression.ZSTD, Compression.GZIP),
+    Format.CSV: (Compression.NONE, Compression.ZSTD, Compression.GZIP),
+}
+
+_TEXT_SUFFIX = {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.GZIP: ".gz"}
+
+#: Columns by which rows can go into directories, of the tables that have them.
+LEVELS = ("store", "channel", DATE)
+
+#: Table -> the column that says whether a row tells of damage, and what it says if not.
+_HEALTH = {
+    Table.MESSAGES: ("status", "ok"),
+    Table.RECORDS: ("status", "ok"),
+    Table.FINDINGS: ("severity", "info"),
+    Table.SLICES: ("problems", "ok"),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is in the files of an export.
+
+    Attributes:
+        table: The table.
+        format: What kind of files.
+        compression: How they are compressed.
+        columns: Which columns, in this order; all if empty. Those of `by` are in the names of directories instead.
+        by: The levels of directories, of `LEVELS`; none puts all files into one.
+        row_group_bytes: A row group of Parquet holds so many bytes, about, before they are encoded.
+    """
+
+    table: Table = Table.MESSAGES
+    format: Format = Format.PARQUET
+    compression: Compression = Compression.SNAPPY
+    columns: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
+    row_group_bytes: int = 32 << 20
+
+    def check(self) -> None:
+        """Checks that it makes sense.
+
+        Raises:
+            UsageError: It does not.
+        """
+        from stantools.pipeline.tables.parse import check_columns
+
+        possible = COMPRESSIONS[self.format]
+        if self.compression not in possible:
+            raise UsageError(
+                f"{self.format} files cannot be compressed with {self.compression}",
+                f"choose one of {', '.join(possible)}",
+            )
+        check_columns(self.table, self.columns)
+        have = self._all_columns()
+        levels = [name for name in LEVELS if _source(name) in have]
+        for name in self.by:
+            if name not in levels:
+                raise UsageError(
+                    f"rows of the table {self.table} cannot be divided by {name!r}",
+                    f"choose from {', '.join(levels)}" if levels else "leave --by out",
+                )
+        if len(set(self.by)) < len(self.by):
+            raise UsageError(f"--by {','.join(self.by)} names a level twice", "name it once")
+        if not self.file_columns:
+            raise UsageError(
+                "no column is left for the files: those of --by are names of directories", "ask for more columns"
+            )
+
+    def _all_columns(self) -> tuple[str, ...]:
+        from stantools.pipeline.tables.schema import SCHEMAS
+
+        return tuple(SCHEMAS[self.table].names)
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The columns that are in the files."""
+        return tuple(name for name in self.columns or self._all_columns() if name not in self.by)
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns that have to be read: also those of directories, and the one that tells of damage."""
+        needed = [*self.file_columns, *map(_source, self.by)]
+        if self.table in _HEALTH:
+            needed.append(_HEALTH[self.table][0])
+        return tuple(name for name in self._all_columns() if name in needed)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The schema of the files."""
+        import pyarrow as pa
+
+        from stantools.pipeline.tables.schema import SCHEMAS
+
+        return pa.schema([SCHEMAS[self.table].field(name) for name in self.file_columns])
+
+    @property
+    def suffix(self) -> str:
+        """How names of files end."""
+        if self.format is Format.PARQUET:
+            return ".parquet"
+        return f".{self.format}{_TEXT_SUFFIX[self.compression]}"
+
+
+def _source(level: str) -> str:
+    return "timestamp" if level == DATE else level
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file of an export.
+
+    Attributes:
+        path: Relative to the directory of the export.
+        rows: Rows in it.
+        size: Its size in bytes.
+    """
+
+    path: str
+    rows: int
+    size: int
+
+
+@dataclass
+class Written:
+    """What was written.
+
+    Attributes:
+        files: The files.
+        rows: All rows.
+        tally: What the rows say of damage -> how many; empty for tables of which no row can.
+    """
+
+    files: list[WrittenFile] = field(default_factory=list)
+    rows: int = 0
+    tally: Counter[str] = field(default_factory=Counter)
+
+    def count(self, table: Table, batch: pa.RecordBatch) -> None:
+        """Counts the rows of a batch."""
+        self.rows += batch.num_rows
+        if table in _HEALTH:
+            self.tally.update(_tell(table, batch))
+
+    def add(self, other: Written) -> None:
+        """Adds what another task has written."""
+        self.files += other.files
+        self.rows += other.rows
+        self.tally.update(other.tally)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def damaged(self, table: Table) -> int:
+        """Returns how many rows tell of damage."""
+        good = _HEALTH[table][1] if table in _HEALTH else ""
+        return sum(count for what, count in self.tally.items() if what != good)
+
+
+@dataclass
+class Result:
+    """The result of an export.
+
+    Attributes:
+        target: Where it is; None for standard output.
+        layout: What is in the files.
+        written: What was written.
+        unreadable: What could not be read.
+    """
+
+    target: str | None
+    layout: Layout
+    written: Written
+    unreadable: list[Unreadable]
+
+    @property
+    def clean(self) -> bool:
+        """Everything could be read, and nothing of it was damaged."""
+        return not self.unreadable and not self.written.damaged(self.layout.table)
+
+
+def _tell(table: Table, batch: pa.RecordBatch) -> dict[str, int]:
+    import pyarrow.compute as pc
+
+    name, good = _HEALTH[table]
+    column = batch.column(name)
+    if not len(column):
+        return {}
+    if table is Table.SLICES:
+        bad = pc.sum(pc.greater(pc.list_value_length(column), 0)).as_py() or 0
+        return {what: count for what, count in ((good, len(column) - bad), (name, bad)) if count}
+    # Nearly always nothing else.
+    if pc.all(pc.equal(column, good), skip_nulls=False).as_py():
+        return {good: len(column)}
+    counts: Iterable[dict[str, object]] = pc.value_counts(column).to_pylist()
+    return {str(each["values"]): int(str(each["counts"])) for each in counts}

@@ -1,0 +1,161 @@
+"""What went wrong in Spark, said as one of our exceptions.
+
+An exception in a Python worker reaches the driver as text, an executor that was lost as a Java stack trace. Both are
+turned into a message and a remedy here; what Spark said in full stays the cause, for `-v`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Iterator
+
+from stantools.errors import StantoolsError, StoreUnwritableError
+
+_ARROW = "\n  -> "
+#: The last line of a traceback, for an exception of ours; the remedy stands in a line of its own.
+_OURS = re.compile(r"^(?P<class>stantools(?:\.\w+)+): (?P<message>.*?)(?:\n  -> (?P<remedy>.*?))?\s*\Z", re.M | re.S)
+_LAST_LINE = re.compile(r"^(?P<class>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?\s*\Z", re.M)
+_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_PROGRAM = re.compile(r"""Cannot run program "([^"]+)\"""")
+_NO_SPACE = re.compile(r"No space left on device(?:: '([^']+)')?")
+_TIMES = re.compile(r"failed (\d+) times")
+_VERSIONS = re.compile(r"different version[^:]*: ?([\d.]+)|PYTHON_VERSION_MISMATCH", re.I)
+
+
+class TaskFailedError(StantoolsError):
+    """A task failed, again each time that Spark repeated it, or its result could not be had."""
+
+
+class WorkersUnfitError(StantoolsError):
+    """The Python on the workers lacks something."""
+
+
+class WorkerLostError(StantoolsError):
+    """Processes that work for us died, more often than Spark repeats a task."""
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """In a worker: lets an exception of ours carry its remedy in its text, which is all that reaches the driver."""
+    try:
+        yield
+    except StantoolsError as problem:
+        if not problem.remedy or _ARROW in problem.message:
+            raise
+        told = type(problem)(f"{problem.message}{_ARROW}{problem.remedy}")
+        raise told from None
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """In the driver: turns what Spark raises into exceptions of ours; others pass."""
+    try:
+        yield
+    except StantoolsError:
+        raise
+    except Exception as problem:
+        if not is_sparks(problem):
+            raise
+        raise translated(problem) from problem
+
+
+def is_sparks(problem: BaseException) -> bool:
+    """Tells whether an exception was raised by Spark, or by what connects us with it."""
+    modules = {type(each).__module__.split(".")[0] for each in (problem, problem.__cause__) if each is not None}
+    return bool(modules & {"pyspark", "py4j", "grpc"})
+
+
+def translated(problem: BaseException) -> StantoolsError:
+    """Says what an exception of Spark's means, and what helps."""
+    if isinstance(problem, StantoolsError):
+        return problem
+    text = _text(problem)
+    if (ours := _OURS.search(text)) and (known := _class(ours["class"])):
+        return known(ours["message"], ours["remedy"] or "")
+    return _workers(text) or _lost(problem, text) or _task(problem, text)
+
+
+def _text(problem: BaseException) -> str:
+    parameters = getattr(problem, "getMessageParameters", None)
+    if parameters is not None:
+        with contextlib.suppress(Exception):
+            said = parameters() or {}
+            trace = said.get("traceback") or said.get("msg")  # of a task; of a data source beside the driver
+            if trace:
+                return str(trace)
+    return str(problem)
+
+
+def _class(name: str) -> type[StantoolsError] | None:
+    module, _, attribute = name.rpartition(".")
+    with contextlib.suppress(ImportError, ValueError):
+        found = getattr(importlib.import_module(module), attribute, None)
+        if isinstance(found, type) and issubclass(found, StantoolsError):
+            return found
+    return None
+
+
+def _workers(text: str) -> StantoolsError | None:
+    """Looks for what the workers' Python lacks."""
+    if match := _MODULE.search(text):
+        package = match[1].split(".")[0]
+        return WorkersUnfitError(
+            f"the Python of the workers has no package {package}",
+            "install 'stantools[spark]' on every worker, or let PYSPARK_PYTHON name a Python there that has it",
+        )
+    if match := _PROGRAM.search(text):
+        return WorkersUnfitError(
+            f"there is no {match[1]} on the workers", "let PYSPARK_PYTHON name the Python that they shall use"
+        )
+    if _VERSIONS.search(text):
+        return WorkersUnfitError(
+            "the workers run another version of Python than this program",
+            "let PYSPARK_PYTHON name a Python of the same version on the workers",
+        )
+    return None
+
+
+def _lost(problem: BaseException, text: str) -> StantoolsError | None:
+    """Looks for processes and space that are gone."""
+    if match := _NO_SPACE.search(text):
+        where = f"{match[1]}: " if match[1] else ""
+        return StoreUnwritableError(
+            f"{where}no space left on device", "make room; Spark's own files lie in spark.local.dir (by default /tmp)"
+        )
+    if "OutOfMemoryError" in text or "Java heap space" in text:
+        return WorkerLostError(
+            "Spark's Java process ran out of memory",
+            "give it more (--conf spark.driver.memory=4g), or let a task do less (smaller partitionBytes)",
+        )
+    if "Python worker exited unexpectedly" in text or "ExecutorLostFailure" in text or "Python worker failed" in text:
+        times = _TIMES.search(text)
+        count = int(times[1]) if times else 1
+        return WorkerLostError(
+            f"a worker died while it ran a task{f', {count} times in a row' if count > 1 else ''}: "
+            "killed, or out of memory",
+            "see the system's log for what ended it; spark.executor.memoryOverhead gives Python more memory, "
+            "and local[N,4] repeats a lost task on this machine",
+        )
+    if ("cancelled" in text and "Job" in text) or "OPERATION_CANCELED" in text:
+        return TaskFailedError("the job was cancelled", "run the command again")
+    gone = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+    stopped = "SparkContext was shut down" in text or "stopped SparkContext" in text or "Answer from Java side" in text
+    if type(problem).__name__ in gone or stopped:
+        return WorkerLostError("Spark has ended in the middle of the work", "see its log; run again with -v")
+    return None
+
+
+def _task(problem: BaseException, text: str) -> StantoolsError:
+    """Says the rest: an exception in a worker that nobody expected, or an error of Spark's in its own words."""
+    if "Traceback (most recent call last)" in text and (last := _LAST_LINE.search(text)):
+        return TaskFailedError(
+            f"unexpected {last['class']} in a task: {last['message'] or ''}".rstrip(": "),
+            "this is a mistake in stantools: please report it, with the output of the same command and -v",
+        )
+    java = getattr(problem, "java_exception", None)
+    with contextlib.suppress(Exception):
+        text = str(java.getMessage()) if java is not None and java.getMessage() else text
+    first = next((line for line in text.splitlines() if line.strip()), type(problem).__name__)
+    return TaskFailedError(f"Spark failed: {first.strip()}", "run again with -v for the whole of it")

@@ -1,0 +1,279 @@
+"""Rows of the messages table on their way into streams: checked, and put aside channel by channel.
+
+A task gets rows and knows nothing of those of other tasks. So every channel must come in one piece, in rising order;
+`jetstream.write` arranges that. Whatever is wrong with a channel is found before anything of it is published.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stantools.errors import RefusedError, UsageError
+from stantools.migration.headers import safe_value
+from stantools.pipeline.spark.jetstream_options import Damaged, SinkOptions
+from stantools.pipeline.spark.jetstream_spool import Spool, Texts
+
+#: What a row must have, and what it may have.
+REQUIRED = {"channel": "text", "seq": "a whole number", "data": "binary or text"}
+OPTIONAL = {
+    "timestamp_ns": "a whole number",
+    "timestamp": "a time",
+    "reply": "text",
+    "subject": "text",
+    "status": "text",
+}
+#: Rows with these are messages; all others are damaged places in a store.
+_GOOD = pa.array(["ok", "repaired"])
+_ARRANGE = "write it with stantools.pipeline.spark.jetstream.write, which puts the rows in order"
+
+
+def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
+    """Checks that there are the columns that it takes.
+
+    Args:
+        columns: Names, with the kinds of values in any form.
+        origin: Messages get headers with channel, sequence and time.
+
+    Raises:
+        UsageError: There are not.
+    """
+    missing = [name for name in REQUIRED if name not in columns]
+    if origin and not {"timestamp_ns", "timestamp"} & set(columns):
+        missing.append("timestamp_ns")
+    if missing:
+        have = ", ".join(columns) or "none"
+        remedy = "select them"
+        if missing == ["timestamp_ns"]:
+            remedy += ", or leave the headers with channel, sequence and time out: option originHeaders=off"
+        raise UsageError(f"messages need the columns {', '.join(missing)}; there are {have}", remedy)
+
+
+@dataclass
+class Rows:
+    """The rows of one task.
+
+    Args:
+        options: How they are written.
+        left_out: How many rows were no messages, and were left out as asked, by their status.
+    """
+
+    options: SinkOptions
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def channels(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Spool]:
+        """Gives the messages of one channel after the other; each is to be closed by who takes it.
+
+        Raises:
+            RefusedError: Rows are not in order, or are no messages.
+            UsageError: There are columns missing, or of another kind.
+            StoreUnwritableError: There is no room to put messages aside.
+        """
+        done: set[str] = set()
+        name, spool = "", None
+        try:
+            for batch in batches:
+                for channel, part in self._runs(batch):
+                    if spool is None or channel != name:
+                        if spool is not None:
+                            done.add(name)
+                            complete, spool = spool, None
+                            yield complete
+                        self._check_new(channel, done)
+                        name, spool = channel, self._spool(channel)
+                    self._add(spool, channel, part)
+            if spool is not None:
+                complete, spool = spool, None
+                yield complete
+        finally:
+            if spool is not None:
+                spool.close()
+
+    def _spool(self, channel: str) -> Spool:
+        _, subject = self.options.names(channel)
+        return Spool(_raw(channel), _raw(subject), self.options.spool_folder())
+
+    def _check_new(self, channel: str, done: Collection[str]) -> None:
+        if channel in done:
+            raise RefusedError(f"channel {channel}: its rows are not together in the partition", _ARRANGE)
+        if self.options.stream and done:
+            raise RefusedError(
+                f"stream {self.options.stream} would get the channels {min(done)} and {channel}, whose sequences "
+                "exclude each other",
+                "write one channel, or leave the option stream out: each channel then gets a stream of its own",
+            )
+
+    def _runs(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Cuts a batch where another channel begins."""
+        check_columns(dict(zip(batch.schema.names, batch.schema.types, strict=True)), origin=self.options.origin)
+        batch = self._messages(batch)
+        if not batch.num_rows:
+            return
+        channels = _typed(batch, "channel", pa.string())
+        if channels.null_count:
+            raise RefusedError("a row has no channel (null)", "leave such rows out: channel IS NOT NULL")
+        codes = channels.dictionary_encode()
+        numbers = codes.indices.to_numpy()
+        cuts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for low, high in itertools.pairwise(cuts):
+            yield codes.dictionary[int(numbers[low])].as_py(), batch.slice(low, high - low)
+
+    def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Leaves out, or refuses, what is no message."""
+        if "status" not in batch.schema.names:
+            return batch
+        status = _typed(batch, "status", pa.string())
+        good = pc.fill_null(pc.is_in(status, _GOOD), False)
+        if pc.all(good).as_py():
+            return batch
+        damaged = batch.filter(pc.invert(good))
+        if self.options.damaged is Damaged.REFUSE:
+            row = {name: damaged.column(name)[0].as_py() for name in damaged.schema.names if name != "data"}
+            place = ", ".join(
+                f"{key} {row[key]}" for key in ("store", "channel", "slice", "offset", "seq") if row.get(key)
+            )
+            raise RefusedError(
+                f"a row is no intact message but {row['status'] or 'null'}: {place}",
+                "leave such rows out with the option damaged=leave-out, when reading with mode=DROPMALFORMED, or with "
+                "status IN ('ok', 'repaired'); without the column status every row counts as a message",
+            )
+        for each in pc.value_counts(_typed(damaged, "status", pa.string())).to_pylist():
+            word = each["values"] or "null"
+            self.left_out[word] = self.left_out.get(word, 0) + each["counts"]
+        return batch.filter(good)
+
+    def _add(self, spool: Spool, channel: str, batch: pa.RecordBatch) -> None:
+        sequences = self._sequences(batch, channel, spool.last)
+        self._check_subject(batch, channel, sequences)
+        data = _texts(batch, "data")
+        if batch.column("data").null_count:
+            row = int(np.flatnonzero(batch.column("data").is_null().to_numpy(zero_copy_only=False))[0])
+            raise RefusedError(
+                f"channel {channel}: message {sequences[row]} has no data (null)",
+                "an empty payload is X'': coalesce(data, X'')",
+            )
+        spool.add(sequences, self._timestamps(batch, channel), data, _replies(batch))
+
+    def _sequences(self, batch: pa.RecordBatch, channel: str, last: int) -> npt.NDArray[np.uint64]:
+        column = _typed(batch, "seq", pa.int64())
+        if column.null_count:
+            raise RefusedError(f"channel {channel}: a row has no seq (null)", "leave such rows out: seq IS NOT NULL")
+        values = column.to_numpy()
+        before = np.concatenate(([last], values[:-1]))
+        wrong = np.flatnonzero(values <= before)
+        if len(wrong):
+            now, earlier = int(values[wrong[0]]), int(before[wrong[0]])
+            if now < 1:
+                raise RefusedError(f"channel {channel}: {now} is no sequence", "sequences begin at 1")
+            if now == earlier:
+                raise RefusedError(
+                    f"channel {channel}: there are two messages with sequence {now}",
+                    "write one store at a time, or give each its own option streamPrefix and subjectPrefix; "
+                    "dropDuplicates(['channel', 'seq']) if they are the same",
+                )
+            raise RefusedError(f"channel {channel}: message {now} comes behind message {earlier}", _ARRANGE)
+        return np.asarray(values.view(np.uint64))
+
+    def _check_subject(self, batch: pa.RecordBatch, channel: str, sequences: npt.NDArray[np.uint64]) -> None:
+        if "subject" not in batch.schema.names:
+            return
+        same = pc.fill_null(pc.equal(_typed(batch, "subject", pa.string()), channel), True)
+        if not pc.all(same).as_py():
+            row = int(np.flatnonzero(~same.to_numpy(zero_copy_only=False))[0])
+            raise RefusedError(
+                f"channel {channel}: message {sequences[row]} has the subject {batch.column('subject')[row]}",
+                "it belongs to another channel; leave it out, or drop the column subject to have it published as one "
+                "of this channel",
+            )
+
+    def _timestamps(self, batch: pa.RecordBatch, channel: str) -> npt.NDArray[np.int64]:
+        if "timestamp_ns" in batch.schema.names:
+            column = _typed(batch, "timestamp_ns", pa.int64())
+        elif "timestamp" in batch.schema.names:
+            kind = batch.schema.field("timestamp").type
+            if not pa.types.is_timestamp(kind):
+                raise UsageError(f"the column timestamp is of type {kind}, expected a time", "convert it")
+            column = batch.column("timestamp").cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
+        else:
+            return np.zeros(batch.num_rows, np.int64)
+        if column.null_count and self.options.origin:
+            raise RefusedError(
+                f"channel {channel}: a message has no time (null), which its headers shall tell",
+                "give it one, or leave the headers out: option originHeaders=off",
+            )
+        return np.asarray(column.fill_null(0).to_numpy())
+
+
+def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    """Returns a column as values of a kind.
+
+    Raises:
+        UsageError: It holds something else.
+    """
+    column = batch.column(name)
+    if column.type == kind:
+        return column
+    fits = pa.types.is_integer if pa.types.is_integer(kind) else _is_text
+    if not fits(column.type) and not pa.types.is_null(column.type):
+        expected = {**REQUIRED, **OPTIONAL}[name]
+        raise UsageError(f"the column {name} is of type {column.type}, expected {expected}", "convert it")
+    return column.cast(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
+    """Returns a column of texts or bytes.
+
+    Args:
+        batch: The rows.
+        name: The column.
+        fill: There may be nulls, which count as empty.
+    """
+    column = batch.column(name)
+    kind = column.type
+    if pa.types.is_null(kind):
+        return Texts(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64))
+    if not _is_text(kind) and not any(
+        fits(kind) for fits in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    ):
+        raise UsageError(
+            f"the column {name} is of type {kind}, expected {({**REQUIRED, **OPTIONAL})[name]}", "convert it"
+        )
+    if fill and column.null_count:
+        column = pc.fill_null(column, "" if _is_text(kind) else b"")
+    wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    if not wide and not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        column, wide = column.cast(pa.large_binary()), True
+    _, offsets, content = column.buffers()
+    number = np.dtype(np.int64 if wide else np.int32)
+    ends = np.frombuffer(offsets, number, len(column) + 1, column.offset * number.itemsize)
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    return Texts(data, ends.astype(np.int64, copy=False))
+
+
+def _replies(batch: pa.RecordBatch) -> Texts:
+    """Returns the reply subjects, made fit for headers."""
+    if "reply" not in batch.schema.names or batch.column("reply").null_count == batch.num_rows:
+        return Texts(np.zeros(0, np.uint8), np.zeros(batch.num_rows + 1, np.int64))
+    replies = _texts(batch, "reply", fill=True)
+    content = replies.joined()
+    if not len(content) or (int(content.min()) > 0x20 and not (content == 0x7F).any()):
+        return replies
+    safe = [safe_value(replies.row(row)) for row in range(len(replies))]
+    ends = np.zeros(len(safe) + 1, np.int64)
+    np.cumsum([len(each) for each in safe], out=ends[1:])
+    return Texts(np.frombuffer(b"".join(safe), np.uint8), ends)
+
+
+def _raw(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

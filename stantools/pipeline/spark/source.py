@@ -1,0 +1,262 @@
+"""The data source `stan`: tables of stores for `spark.read.format("stan")`, and for `readStream`.
+
+Spark calls it in Python processes beside the driver (schema, planning) and in the tasks (reading); nothing is kept
+between these calls but what is pickled. What to read is planned by `tables.planning`, read by `tables.read`.
+
+Conditions of a query (`WHERE`) are taken over by `pushdown` where that is safe. Up to 4.3, Spark keeps the plan that it
+got for one query in the table that all queries on the same DataFrame or view share: a query after it, or another branch
+of the same query, then reads too little. So there it is done only when asked for (option `pushdown`), for a DataFrame
+that is used in one query; the options `channels`, `seq`, `since` and `until` narrow the read safely everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from stantools.errors import StantoolsError, UsageError
+from stantools.pipeline.spark.failures import telling
+from stantools.pipeline.spark.pushdown import Pushed, understands
+from stantools.pipeline.tables.model import Split
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.parse import check_columns, table_options
+from stantools.pipeline.tables.schema import SCHEMAS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+FORMAT = "stan"
+
+#: Options that are for Spark alone. `pushdown`: auto (where Spark does it safely), true or false.
+PUSHDOWN = "pushdown"
+
+#: Options of `readStream`; what they mean is written in `stantools.pipeline.spark.stream`.
+STREAM_OPTIONS = ("startingOffsets", "maxBytesPerTrigger", "maxRowsPerTrigger")
+
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class StanDataSource(DataSource):
+    """Stores as tables; see the option names in `stantools.pipeline.tables.parse`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Returns what `format(…)` is given."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Returns the columns of the table, those that the option `columns` names if it is given.
+
+        Raises:
+            UsageError: An option is not known or makes no sense.
+        """
+        with plain_errors():
+            options = source_options(self.options)
+            return spark_schema(_wanted(options))
+
+    def reader(self, schema: StructType) -> StanReader:
+        """Returns what plans and reads the table with these columns.
+
+        Raises:
+            UsageError: An option makes no sense, or a column is none of the table or of another type.
+        """
+        with plain_errors():
+            for name in STREAM_OPTIONS:
+                if name in self.options:
+                    raise UsageError(
+                        f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
+                    )
+            options = with_schema(source_options(self.options), schema)
+            if _in_pushdown_worker() and _may_push(self.options.get(PUSHDOWN, "auto")):
+                return PushingReader(options, schema.names)
+            return StanReader(options, schema.names)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Returns what follows stores that a server is writing."""
+        from stantools.pipeline.spark.stream import StanStreamReader
+
+        with plain_errors():
+            return StanStreamReader(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuses: Spark does not write stores.
+
+        Raises:
+            UsageError: Always.
+        """
+        with plain_errors():
+            raise UsageError(
+                "stores are not written by Spark",
+                'write to JetStream with format("jetstream"), or to files with format("parquet")',
+            )
+
+
+class SplitPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(split)
+
+
+class StanReader(DataSourceReader):
+    """Plans the partitions of a table and reads one.
+
+    Args:
+        options: What to read; its columns are the table's names for `names`.
+        names: Names of the columns as the query has them.
+    """
+
+    def __init__(self, options: TableOptions, names: list[str]) -> None:
+        self._options = options
+        self._names = names
+        self._pushed = Pushed(options.table)
+
+    def partitions(self) -> list[InputPartition]:
+        """Cuts the stores into what single tasks read.
+
+        Raises:
+            StoreUnreadableError: There is nothing to read, or something cannot be read and the mode is FAILFAST.
+        """
+        with plain_errors():
+            from stantools.pipeline.tables.planning import plan
+
+            options = self._pushed.narrow(self._options)
+            if options is None:
+                return []
+            return [SplitPartition(split) for split in plan(options).splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Reads a partition in Arrow batches, rows in the order of the files.
+
+        Raises:
+            StoreUnreadableError: Something is damaged or cannot be read and the mode is FAILFAST.
+        """
+        options = self._pushed.narrow(self._options)
+        if partition.value is None or options is None:  # Spark makes one such partition if there are none
+            return
+        with plain_errors():
+            from stantools.pipeline.tables.read import read_split
+
+            for batch in read_split(partition.value, options):
+                kept = self._pushed.select(batch)
+                if kept.num_rows:
+                    yield kept if kept.schema.names == self._names else kept.rename_columns(self._names)
+
+
+class PushingReader(StanReader):
+    """A reader that takes conditions over from Spark."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
+        """Takes over the conditions that can be evaluated exactly; yields the others."""
+        taken = []
+        for filter_ in filters:
+            mine = _renamed(filter_, self._names, self._options.columns)
+            if understands(self._options.table, self._options.columns, mine):
+                taken.append(mine)
+            else:
+                yield filter_
+        self._pushed = Pushed(self._options.table, tuple(taken))
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("stan")` known to a session; more than once does no harm."""
+    spark.dataSource.register(StanDataSource)
+
+
+def source_options(values: Mapping[str, str]) -> TableOptions:
+    """Reads the options of a batch read or of a stream, passing over what is for Spark alone.
+
+    Args:
+        values: As Spark gives them.
+
+    Raises:
+        UsageError: A name is not known, or a value makes no sense.
+    """
+    passed_over = {PUSHDOWN, *(name.lower() for name in STREAM_OPTIONS)}
+    _may_push(values.get(PUSHDOWN, "auto"))
+    options = table_options({name: value for name, value in values.items() if name.lower() not in passed_over})
+    # The tasks may have another working directory.
+    paths = tuple(path if "://" in path else os.path.abspath(path) for path in options.paths)  # noqa: PTH100
+    return replace(options, paths=paths, partitions=options.partitions or os.cpu_count() or 1)
+
+
+def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
+    """Returns the options for the columns of a schema, the user's own or ours.
+
+    Raises:
+        UsageError: A column is none of the table or of another type.
+    """
+    columns = check_columns(options.table, tuple(schema.names))
+    if not columns:
+        raise UsageError("the schema has no columns", f"its columns are: {', '.join(SCHEMAS[options.table].names)}")
+    options = replace(options, columns=columns)
+    for have, asked in zip(spark_schema(options), schema, strict=True):
+        if have.dataType != asked.dataType:
+            raise UsageError(
+                f"column {asked.name}: is {have.dataType.simpleString()}, not {asked.dataType.simpleString()}",
+                "give its type in the schema, and cast after reading",
+            )
+    return options
+
+
+def spark_schema(options: TableOptions) -> StructType:
+    """Returns Spark's schema of the columns that are wanted."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = SCHEMAS[options.table]
+    wanted = options.columns or tuple(schema.names)
+    import pyarrow as pa
+
+    return from_arrow_schema(pa.schema([schema.field(name) for name in wanted]))
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Lets an error of ours arrive at the user as one line and what to do, without the calls that led to it here.
+
+    The process ends with the error, so that the variable, which Spark's worker looks at, concerns nothing else.
+    """
+    try:
+        with telling():
+            yield
+    except StantoolsError:
+        if "pyspark.worker_util" in sys.modules:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def _wanted(options: TableOptions) -> TableOptions:
+    return replace(options, columns=check_columns(options.table, options.columns))
+
+
+def _may_push(text: str) -> bool:
+    wanted = text.strip().lower()
+    if wanted not in ("auto", "true", "false"):
+        raise UsageError(f"option pushdown: {text!r} is none", "it takes one of: auto, true, false")
+    # What came with LIMIT push-down: the plan of a query belongs to that query alone.
+    return wanted == "true" or (wanted == "auto" and hasattr(DataSourceReader, "pushLimit"))
+
+
+def _in_pushdown_worker() -> bool:
+    """Tells whether Spark asks for a reader that takes conditions; it refuses such a reader anywhere else."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+
+
+def _renamed(filter_: Any, names: list[str], columns: tuple[str, ...]) -> Any:
+    """Returns the condition on the table's own name for the column, where the query writes it in another case."""
+    if hasattr(filter_, "child"):
+        return replace(filter_, child=_renamed(filter_.child, names, columns))
+    path = filter_.attribute
+    if len(path) == 1 and path[0] in names:
+        return replace(filter_, attribute=(columns[names.index(path[0])],))
+    return filter_

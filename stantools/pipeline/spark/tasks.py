@@ -1,0 +1,231 @@
+"""Running a function over many items on Spark, each exactly once, with results as they come.
+
+Only what Spark Connect offers too is used: `mapInArrow` over numbers, the items travel with the function. Items are
+packed into tasks by their cost, so that a thousand small ones are not a thousand tasks; tasks are run in a few waves,
+of which two are under way at any time, so that neither the driver's memory nor the time until the first result depends
+on how many items there are. An item that fails with one of our exceptions fails alone; a task whose worker dies is
+repeated by Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import pickle
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from stantools.errors import ExitCode, StantoolsError
+from stantools.pipeline.spark.failures import is_sparks, telling, translated
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: No task is given more than this cost on top of its first item, so that little is lost when it has to be repeated.
+_MOST = 512 << 20
+#: Below this cost a task of its own costs more than it saves.
+_LEAST = 4 << 20
+#: Tasks for each core in one wave.
+_TASKS_A_CORE = 4
+#: Cores that are counted on, whatever the cluster says before its executors are there.
+_LEAST_CORES = 4
+_RESULT = "item long, ok boolean, value binary"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that could not be dealt with; the others were.
+
+    Attributes:
+        message: Why.
+        remedy: What to do.
+        exit_code: As the command line would give it.
+    """
+
+    message: str
+    remedy: str = ""
+    exit_code: int = ExitCode.UNREACHABLE
+
+    @classmethod
+    def of(cls, problem: StantoolsError) -> Failure:
+        """Makes one of an exception."""
+        return cls(problem.message, problem.remedy, int(problem.exit_code))
+
+    def error(self) -> StantoolsError:
+        """Makes an exception of it again."""
+        problem = StantoolsError(self.message, self.remedy)
+        problem.exit_code = ExitCode(self.exit_code)
+        return problem
+
+
+@dataclass(frozen=True)
+class _Task(Generic[T]):
+    items: tuple[tuple[int, T], ...]
+
+
+def distribute(
+    spark: SparkSession,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    cost: Callable[[T], int] | None = None,
+    partitions: int | None = None,
+    on_result: Callable[[int, int], object] | None = None,
+) -> Iterator[tuple[int, R | Failure]]:
+    """Runs a function for each item, somewhere, and gives the results as they come.
+
+    Args:
+        spark: The session.
+        function: What to run. It and the items are pickled; a function of an installed module goes as its name.
+        items: What to run it with.
+        cost: About how much work an item is, in bytes; the same for all if None.
+        partitions: How many tasks to pack the items into; None decides by the cost and the cores.
+        on_result: Told the number and the cost of each item that is done; may be called from several threads.
+
+    Yields:
+        The item's position, from 0, and what the function returned, or a `Failure` where it raised a StantoolsError or
+        an OSError. Each item once.
+
+    Raises:
+        StantoolsError: A task could not be run at all, or failed for another reason (`failures.translated`).
+    """
+    waiting = list(items)
+    costs = [max(cost(item), 1) if cost else 1 for item in waiting]
+    cores = max(parallelism(spark), _LEAST_CORES)
+    count = partitions or _task_count(costs, cores, weighed=cost is not None)
+    tasks = [_Task(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
+    wave = max(cores * _TASKS_A_CORE, 1)
+    waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
+    for number, ok, value in _run_waves(spark, function, waves):
+        if on_result:
+            on_result(number, costs[number])
+        yield number, pickle.loads(value) if ok else Failure(*pickle.loads(value))
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Returns how many tasks the cluster runs at the same time, as far as it knows itself now."""
+    from stantools.pipeline.spark.session import is_connect
+
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    from pyspark.sql.functions import spark_partition_id
+
+    try:
+        return spark.range(1 << 12).select(spark_partition_id()).distinct().count()
+    except Exception as problem:
+        raise translated(problem) from problem
+
+
+def pack(costs: Sequence[int], count: int) -> list[list[int]]:
+    """Packs items into groups of about equal cost, the costly groups first.
+
+    Args:
+        costs: The cost of each item.
+        count: How many groups, at most.
+
+    Returns:
+        Positions, rising in each group. No group is empty.
+    """
+    groups: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(max(min(count, len(costs)), 0))]
+    for item in sorted(range(len(costs)), key=lambda each: -costs[each]):
+        load, number, group = groups[0]
+        group.append(item)
+        heapq.heapreplace(groups, (load + costs[item], number, group))
+    ordered = sorted(groups, key=lambda each: (-each[0], each[1]))
+    return [sorted(group) for _, _, group in ordered if group]
+
+
+def _task_count(costs: Sequence[int], cores: int, *, weighed: bool) -> int:
+    wanted = cores * _TASKS_A_CORE
+    if not weighed:
+        return wanted
+    total = sum(costs)
+    return max(min(wanted, max(cores, total // _LEAST)), -(-total // _MOST))
+
+
+def _run_waves(
+    spark: SparkSession, function: Callable[[T], R], waves: list[list[_Task[T]]]
+) -> Iterator[tuple[int, bool, bytes]]:
+    """Runs one Spark job a wave, two at a time, and gives the rows of each when it is done."""
+    results: queue.Queue[list[tuple[int, bool, bytes]] | BaseException] = queue.Queue()
+    tag = f"stantools-{uuid.uuid4()}"
+    stopped = threading.Event()
+    room = threading.Semaphore(3)
+
+    def run(wave: list[_Task[T]]) -> None:
+        room.acquire()
+        if stopped.is_set():
+            return
+        try:
+            spark.addTag(tag)
+            results.put(_collect(spark, function, wave))
+        except BaseException as problem:
+            results.put(problem)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="spark-job") as pool:
+        futures = [pool.submit(run, wave) for wave in waves]
+        try:
+            for _ in waves:
+                rows = results.get()
+                room.release()
+                if isinstance(rows, BaseException):
+                    if not is_sparks(rows):
+                        raise rows
+                    raise translated(rows) from rows
+                yield from rows
+        except BaseException:
+            stopped.set()
+            for future in futures:
+                future.cancel()
+            room.release(2)
+            with contextlib.suppress(Exception):  # Spark may be gone; then there is nothing to cancel
+                spark.interruptTag(tag)
+            raise
+
+
+def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T]]) -> list[tuple[int, bool, bytes]]:
+    # Packed here, so that what cannot be pickled is told before anything runs, and unpacked where its task runs only.
+    from pyspark import cloudpickle
+
+    dumps = cast("Callable[[Any], bytes]", cloudpickle.dumps)
+    packed = [dumps(task.items) for task in wave]
+    run = dumps(function)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from stantools.pipeline.spark.tasks import run_tasks
+
+        return run_tasks(run, [packed[number] for batch in batches for number in batch.column(0).to_pylist()])
+
+    frame = spark.range(0, len(wave), 1, len(wave)).mapInArrow(work, _RESULT)
+    return [(int(row[0]), bool(row[1]), bytes(row[2])) for row in frame.collect()]
+
+
+def run_tasks(function: bytes, tasks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """In a worker: runs a pickled function over pickled tasks and gives one row an item."""
+    import pyarrow as pa
+
+    run = cast("Callable[[Any], Any]", pickle.loads(function))
+    for task in tasks:
+        for number, item in pickle.loads(task):
+            try:
+                with telling():
+                    ok, value = True, run(item)
+            except StantoolsError as problem:
+                message, _, remedy = problem.message.partition("\n  -> ")
+                ok, value = False, (message, remedy or problem.remedy, int(problem.exit_code))
+            except OSError as problem:
+                place = f"{problem.filename}: " if problem.filename else ""
+                ok, value = False, (f"{place}{problem.strerror or problem}", "", int(ExitCode.UNREACHABLE))
+            yield pa.record_batch(
+                [pa.array([number], pa.int64()), pa.array([ok]), pa.array([pickle.dumps(value)], pa.binary())],
+                names=["item", "ok", "value"],
+            )

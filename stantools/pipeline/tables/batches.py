@@ -1,0 +1,381 @@
+"""Messages as Arrow batches: columns that point into a mapped file become arrays; payloads are copied once, if wanted.
+
+There is no object for a message on the way. What is the same in every row is one array that all batches share. Only
+what is unusual is looked at row by row: subjects that are not the channel's, names that are not UTF-8, payloads that
+have to be decrypted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import gogo, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
+from stantools.format.layout import RECORD_HEADER_SIZE, Flag
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.survey import stop_text
+from stantools.pipeline.tables.model import Mode, SliceRef
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.schema import MESSAGES
+from stantools.pipeline.tables.text import plain_text, raw_name, slice_name
+from stantools.store.mapping import Buffer
+from stantools.store.resync import Damage
+
+_HIGHEST = 2**63 - 1
+_MOST_DATA = 2**31 - 1
+_PER_MICROSECOND = 1000
+
+REMEDY = (
+    "read with mode PERMISSIVE to have damaged places as rows, or DROPMALFORMED to leave them out; "
+    "`stantools verify` lists all of them"
+)
+
+
+class Status(enum.StrEnum):
+    """What a row of the messages table is, besides the kinds of damage (`store.resync.DamageKind`)."""
+
+    OK = "ok"
+    REPAIRED = "repaired"  #: the record's header is damaged, the message is proven
+    SEALED = "sealed"  #: a key was given and does not open the payload, which is as stored
+    OUT_OF_RANGE = "out-of-range"  #: the sequence, or the size of the payload, does not fit into the column
+    UNREADABLE = "unreadable"  #: the file, or the store, cannot be read
+
+
+#: What a message can be; the place in here is what the builder notes of a row.
+_STATUSES = (Status.OK, Status.REPAIRED, Status.SEALED, Status.OUT_OF_RANGE)
+_OK, _REPAIRED, _SEALED, _OUT_OF_RANGE = range(4)
+
+_Codes = npt.NDArray[np.uint8]
+
+
+def message_schema(columns: Sequence[str]) -> pa.Schema:
+    """Returns the schema of the messages table with some columns, in this order; with all of them if none is named."""
+    return pa.schema([MESSAGES.field(name) for name in columns]) if columns else MESSAGES
+
+
+@dataclass
+class _Part:
+    """Messages that become rows.
+
+    Attributes:
+        buffer: What the reply and the record of a row point into.
+        content: What the payload of a row points into.
+        columns: One row a message.
+        codes: Places in `_STATUSES`; None if all are ok.
+    """
+
+    buffer: Buffer
+    content: Buffer
+    columns: MessageColumns
+    codes: _Codes | None
+
+
+class MessageRows:
+    """Makes the rows of one slice.
+
+    Args:
+        ref: The slice, as rows name it.
+        options: Which columns, how much in a batch, what to do with what is not right.
+
+    Raises:
+        StoreUnreadableError: The file with the key cannot be read.
+        UsageError: There is no key in it, or in the variable.
+    """
+
+    def __init__(self, ref: SliceRef, options: TableOptions) -> None:
+        self.schema = message_schema(options.columns)
+        self._wanted = frozenset(self.schema.names)
+        self._mode = options.mode
+        self._most_rows = max(options.batch_rows, 1)
+        self._most_bytes = max(options.batch_bytes, 1)
+        self._channel = raw_name(ref.channel)
+        self._subject = plain_text(self._channel)
+        self._file = ref.data
+        self._fixed = {
+            "store": plain_text(ref.store.root),
+            "channel": plain_text(ref.channel),
+            "slice": slice_name(ref),
+        }
+        # Which rows there are must not depend on the columns that are asked for.
+        opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
+        key = options.encryption_key() if opens else None
+        self._cipher = None if key is None else ChannelCipher(key, self._channel)
+        self._repeated: dict[str, pa.Array] = {}
+        self._makers: dict[str, Callable[[_Part], pa.Array]] = {
+            "seq": self._seq,
+            "timestamp": self._timestamp,
+            "timestamp_ns": lambda part: _numbers(part.columns.timestamp.copy(), pa.int64()),
+            "subject": self._subjects,
+            "reply": self._replies,
+            "data": self._data,
+            "size": lambda part: _numbers(part.columns.data_size.astype(np.int64), pa.int64()),
+            "offset": lambda part: _numbers(part.columns.offset.copy(), pa.int64()),
+            "status": self._status,
+        }
+
+    def messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
+        """Gives rows for messages.
+
+        Args:
+            buffer: What the columns point into.
+            columns: One row a message, not none; read before the next step only.
+            repaired: Their headers are damaged.
+
+        Raises:
+            StoreUnreadableError: A message is not right, and the mode is FAILFAST.
+        """
+        codes = np.full(columns.capacity, _REPAIRED, np.uint8) if repaired else None
+        part = self._opened(_Part(buffer, buffer, columns, codes))
+        if (out := self._out_of_range(columns, part.columns)) is not None:
+            part.codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
+            part.codes[out] = _OUT_OF_RANGE
+        if part.codes is not None and self._mode is not Mode.PERMISSIVE:
+            right = part.codes <= _REPAIRED
+            if not right.all():
+                if self._mode is Mode.FAILFAST:
+                    self._fail(part, int(right.argmin()))
+                part = _Part(part.buffer, part.content, rows_at(part.columns, right.nonzero()[0]), part.codes[right])
+        for low, high in pairwise(self._bounds(part.columns)):
+            yield self._batch(_Part(part.buffer, part.content, _view(part.columns, low, high), _of(part, low, high)))
+
+    def damages(self, damages: Sequence[Damage]) -> pa.RecordBatch | None:
+        """Returns rows for damaged ranges, but not for what is proven in spite of it; None if there are none.
+
+        Raises:
+            StoreUnreadableError: There is damage, and the mode is FAILFAST.
+        """
+        damages = [damage for damage in damages if damage.repair is None]
+        if not damages or self._mode is Mode.DROPMALFORMED:
+            return None
+        if self._mode is Mode.FAILFAST:
+            first = damages[0]
+            raise StoreUnreadableError(
+                f"{self._file}: damaged at offset {first.offset}, {first.length} bytes: {first.kind.value}: "
+                f"{stop_text(first.stop)}; expected a message whose payload matches its CRC",
+                REMEDY,
+            )
+        sequences = (damage.sequence for damage in damages)
+        return self._odd(
+            len(damages),
+            offset=[damage.offset for damage in damages],
+            size=[damage.length for damage in damages],
+            seq=[each if each is not None and each <= _HIGHEST else None for each in sequences],
+            status=[damage.kind.value for damage in damages],
+        )
+
+    def unreadable(
+        self, error: StoreUnreadableError, offset: int | None = None, size: int | None = None
+    ) -> pa.RecordBatch | None:
+        """Returns a row for a file that cannot be read, or for a part of it; None if there is to be none.
+
+        Raises:
+            StoreUnreadableError: The mode is FAILFAST.
+        """
+        if self._mode is Mode.FAILFAST:
+            raise error
+        if self._mode is Mode.DROPMALFORMED:
+            return None
+        return self._odd(1, offset=[offset], size=[size], status=[Status.UNREADABLE.value])
+
+    def _odd(self, rows: int, **values: list[Any]) -> pa.RecordBatch:
+        """A batch of which only some columns have values."""
+        arrays = [
+            self._same(self._fixed[field.name], rows)
+            if field.name in self._fixed
+            else pa.array(values.get(field.name, [None] * rows), field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _batch(self, part: _Part) -> pa.RecordBatch:
+        arrays = [
+            self._same(self._fixed[name], part.columns.capacity) if name in self._fixed else self._makers[name](part)
+            for name in self.schema.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _bounds(self, columns: MessageColumns) -> list[int]:
+        """Where one batch ends and the next begins."""
+        rows = columns.capacity
+        if rows <= self._most_rows and "data" not in self._wanted:
+            return [0, rows] if rows else []
+        ends = np.cumsum(columns.data_size, dtype=np.int64)
+        bounds = [0]
+        while bounds[-1] < rows:
+            low = bounds[-1]
+            done = int(ends[low - 1]) if low else 0
+            high = int(np.searchsorted(ends, done + self._most_bytes, "right")) if "data" in self._wanted else rows
+            bounds.append(min(max(high, low + 1), low + self._most_rows, rows))
+        return bounds
+
+    def _opened(self, part: _Part) -> _Part:
+        """Decrypts payloads, if there is a key."""
+        columns = part.columns
+        if self._cipher is None or not len(part.content):
+            return part
+        first = np.frombuffer(part.content, np.uint8)[columns.data_start]
+        sealed = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))
+        rows = set(np.flatnonzero(sealed).tolist())
+        if not rows:
+            return part
+        codes = np.zeros(columns.capacity, np.uint8) if part.codes is None else part.codes
+        payloads = []
+        ends = (columns.data_start + columns.data_size).tolist()
+        for row, (start, end) in enumerate(zip(columns.data_start.tolist(), ends, strict=True)):
+            stored = part.content[start:end]
+            if row in rows:
+                try:
+                    stored = memoryview(self._cipher.decrypt(stored))
+                except DecryptError:
+                    codes[row] = _SEALED
+            payloads.append(stored)
+        opened = _view(columns, 0, columns.capacity)
+        opened.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+        ends_of = np.cumsum(opened.data_size, dtype=np.int64)
+        opened.data_start = ends_of - opened.data_size
+        return _Part(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
+
+    def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
+        """Tells which rows do not fit into their columns; None if all do."""
+        if int(stored.sequence.max()) <= _HIGHEST and int(opened.data_size.max()) <= _MOST_DATA:
+            return None
+        return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)
+
+    def _fail(self, part: _Part, row: int) -> None:
+        assert part.codes is not None
+        place = f"{self._file}: at offset {int(part.columns.offset[row])}, sequence {int(part.columns.sequence[row])}"
+        if part.codes[row] == _SEALED:
+            raise StoreUnreadableError(
+                f"{place}: the payload looks encrypted and the key does not open it",
+                "check the encryption key; with mode PERMISSIVE such messages come as they are stored",
+            )
+        raise StoreUnreadableError(
+            f"{place}: expected a sequence below 2^63 and a payload below 2 GiB, as the columns can hold them", REMEDY
+        )
+
+    def _seq(self, part: _Part) -> pa.Array:
+        sequence = part.columns.sequence
+        if part.codes is not None and (high := sequence > _HIGHEST).any():
+            return pa.array(sequence.view(np.int64), pa.int64(), mask=high)
+        return _numbers(sequence.view(np.int64).copy(), pa.int64())
+
+    def _timestamp(self, part: _Part) -> pa.Array:
+        return _numbers(part.columns.timestamp // _PER_MICROSECOND, MESSAGES.field("timestamp").type)
+
+    def _subjects(self, part: _Part) -> pa.Array:
+        columns = part.columns
+        if not int(np.bitwise_or.reduce(columns.flags)) & Flag.FOREIGN_SUBJECT:
+            return self._same(self._subject, columns.capacity)
+        subjects = [self._subject] * columns.capacity
+        for row in np.flatnonzero(columns.flags & Flag.FOREIGN_SUBJECT).tolist():
+            start = int(columns.offset[row]) + RECORD_HEADER_SIZE
+            record = part.buffer[start : start + int(columns.size[row])]
+            subjects[row] = plain_text(gogo.decode(pb.MsgProto, record).subject)
+        return pa.array(subjects, pa.string())
+
+    def _replies(self, part: _Part) -> pa.Array:
+        columns = part.columns
+        if not columns.reply_size.any():
+            return self._same("", columns.capacity)
+        replies = _gathered(part.buffer, columns.reply_start, columns.reply_size)
+        try:
+            return replies.cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array([plain_text(reply) for reply in replies.to_pylist()], pa.string())
+
+    def _data(self, part: _Part) -> pa.Array:
+        columns = part.columns
+        sizes = columns.data_size
+        if part.codes is not None and (huge := sizes > _MOST_DATA).any():
+            data = _gathered(part.content, columns.data_start, np.where(huge, 0, sizes).astype(np.uint32))
+            return pa.array(data.to_pylist(), pa.binary(), mask=huge)
+        return _gathered(part.content, columns.data_start, sizes)
+
+    def _status(self, part: _Part) -> pa.Array:
+        if part.codes is None:
+            return self._same(Status.OK.value, part.columns.capacity)
+        return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
+
+    def _same(self, value: str, rows: int) -> pa.Array:
+        """An array with the same value in every row; the one that was made before, if it is long enough."""
+        known = self._repeated.get(value)
+        if known is None or len(known) < rows:
+            room = rows if known is None else max(rows, min(4 * rows, self._most_rows))
+            known = self._repeated[value] = pa.repeat(pa.scalar(value, pa.string()), room)
+        return known if len(known) == rows else known.slice(0, rows)
+
+
+def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Puts small batches together, as long as the result stays within the limits of the options."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        count = batch.num_rows
+        if not count:
+            continue
+        payload = _payload(batch)
+        if pending and (rows + count > options.batch_rows or size + payload > options.batch_bytes):
+            yield _together(pending)
+            pending, rows, size = [], 0, 0
+        if not pending and (2 * count > options.batch_rows or 2 * payload > options.batch_bytes):
+            yield batch
+            continue
+        pending.append(batch)
+        rows += count
+        size += payload
+    if pending:
+        yield _together(pending)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _payload(batch: pa.RecordBatch) -> int:
+    place = batch.schema.get_field_index("data")
+    return int(batch.column(place).nbytes) if place >= 0 else 0
+
+
+def rows_at(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> MessageColumns:
+    """Returns some rows as columns of their own."""
+    picked = object.__new__(MessageColumns)
+    picked.capacity = len(rows)
+    for name in MessageColumns.__slots__:
+        setattr(picked, name, getattr(columns, name)[rows])
+    return picked
+
+
+def _view(columns: MessageColumns, low: int, high: int) -> MessageColumns:
+    part = object.__new__(MessageColumns)
+    part.capacity = high - low
+    for name in MessageColumns.__slots__:
+        setattr(part, name, getattr(columns, name)[low:high])
+    return part
+
+
+def _of(part: _Part, low: int, high: int) -> _Codes | None:
+    return None if part.codes is None else part.codes[low:high]
+
+
+def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """An array over 64-bit numbers that belong to it from now on."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _gathered(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> pa.Array:
+    """Copies parts of a buffer into an array of binary values."""
+    offsets = np.empty(len(starts) + 1, np.int32)
+    # Memory of Arrow's pool, because it is used again without the system clearing it first.
+    target = pa.allocate_buffer(int(sizes.sum(dtype=np.int64)))
+    kernels.gather(buffer, starts, sizes, offsets, np.frombuffer(target, np.uint8))
+    return pa.Array.from_buffers(pa.binary(), len(starts), [None, pa.py_buffer(offsets), target])

@@ -1,0 +1,461 @@
+"""Which stores and slices the given paths mean: stores, directories of stores, single slices, glob patterns, URLs.
+
+    path                                        what it means
+    holds server.dat or clients.dat             a store
+    its directories hold subs.dat or slices     a store, too: both files were lost
+    holds slices itself                         slices without a store: an archive, or one channel's directory
+    is a slice                                  the same, of this slice only
+    anything else                               whatever is found in it, as deep as `_DEEPEST`
+
+The channel of slices without a store is the subject of their first good record, else the name of the directory. A
+directory that was found twice, also through a link, counts once.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import gogo
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import RECORD_HEADER_SIZE
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.records import FileKind, kind_of
+from stantools.pipeline.tables.listing import Entry, LocalPlace, Place, expand_braces, is_pattern, listed
+from stantools.pipeline.tables.model import Mode, SliceRef, StoreRef, Table, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
+from stantools.pipeline.tables.text import plain_text
+from stantools.store.directory import (
+    CLIENTS_FILE,
+    INDEX_NAME,
+    RAFT_LOG_FILE,
+    SERVER_FILE,
+    SLICE_NAME,
+    SUBS_FILE,
+    open_datastore,
+    slice_number,
+    subject_matches,
+)
+from stantools.store.era import refuse_0_1
+from stantools.store.options import ReadOptions, resolve_crc, resolve_file_crc
+from stantools.store.resync import Damage
+from stantools.store.scan import scan_slice
+
+#: Directories inside each other that are gone through to find stores.
+_DEEPEST = 8
+#: Directories that are listed to find stores below one path.
+_MOST = 200_000
+#: Bytes of a slice that are looked at to find its channel: most slices tell it at once, a damaged one later.
+_HEADS = (1 << 18, 64 << 20)
+_REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
+
+
+@dataclass(frozen=True)
+class FoundChannel:
+    """A channel directory as listed, or slices without a store.
+
+    Attributes:
+        store: The store.
+        name: The channel.
+        directory: Path or URL of its directory.
+        entries: What is in it; for slices without a store, these and their indexes.
+    """
+
+    store: StoreRef
+    name: str
+    directory: str
+    entries: tuple[Entry, ...]
+
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(entry.size for entry in self.entries)
+
+
+@dataclass
+class FoundStore:
+    """A store, or slices that lie in one directory outside of any.
+
+    Attributes:
+        ref: Its path and polynomial.
+        place: Where it lies.
+        entries: What is in its root.
+        channel_names: Its channels, sorted as the server sorts them; none for slices without a store.
+        loose: The slices without a store, by channel; None for a store.
+        archived: Take `.bak` slices although that was not asked for: there is nothing else, or they were named.
+    """
+
+    ref: StoreRef
+    place: Place
+    entries: tuple[Entry, ...] = ()
+    channel_names: list[str] = field(default_factory=list)
+    loose: list[FoundChannel] | None = None
+    archived: bool = False
+
+    def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Unreadable]:
+        """Lists its channels.
+
+        Args:
+            patterns: NATS wildcards; a channel that matches any is taken. None given takes all.
+
+        Yields:
+            Each channel, or what cannot be listed.
+        """
+        if self.loose is not None:
+            yield from (each for each in self.loose if _wanted(each.name, patterns))
+            return
+        yield from listed(self._channel, [name for name in self.channel_names if _wanted(name, patterns)])
+
+    def _channel(self, name: str) -> FoundChannel | Unreadable:
+        directory = self.place.join(self.ref.root, name)
+        try:
+            return FoundChannel(self.ref, name, directory, tuple(self.place.entries(directory)))
+        except StoreUnreadableError as error:
+            return Unreadable(self.ref.root, name, name, error.message, error.remedy)
+
+    def slices(self, channel: FoundChannel, *, archived: bool = False) -> list[SliceRef]:
+        """Returns the slices of a channel by number, an archived one before a live one of the same number.
+
+        Args:
+            channel: One of its channels.
+            archived: Take `.bak` slices as well.
+        """
+        data: list[tuple[int, bool, Entry]] = []
+        indexes: dict[tuple[str, bool], Entry] = {}
+        for entry in channel.entries:
+            if entry.directory:
+                continue
+            if match := SLICE_NAME.fullmatch(entry.name):
+                number = slice_number(match[1])
+                if number is not None and (match[2] is None or archived or self.archived):
+                    data.append((number, match[2] is None, entry))
+            elif match := INDEX_NAME.fullmatch(entry.name):
+                indexes[match[1], match[2] is None] = entry
+        data.sort(key=lambda each: each[:2])
+        join = self.place.join
+        refs = []
+        for number, live, entry in data:
+            index = indexes.get((str(number), live))
+            refs.append(
+                SliceRef(
+                    self.ref,
+                    channel.name,
+                    number,
+                    not live,
+                    join(channel.directory, entry.name),
+                    join(channel.directory, index.name) if index else None,
+                    entry.size,
+                    index.size if index else 0,
+                )
+            )
+        return refs
+
+
+def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
+    return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
+
+
+def discover(options: TableOptions) -> tuple[list[FoundStore], list[Unreadable]]:
+    """Finds the stores and slices that the paths of the options mean, in their order, each once.
+
+    Nothing but directories is read, and the few records that tell a polynomial or a channel.
+
+    Args:
+        options: Paths, polynomial, what is read of them.
+
+    Returns:
+        What was found, and what cannot be read.
+
+    Raises:
+        StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
+    """
+    search = _Search(options)
+    for path in options.paths:
+        search.path(path)
+    if search.unreadable and (options.mode is Mode.FAILFAST or not search.stores):
+        first = search.unreadable[0]
+        more = len(search.unreadable) - 1
+        also = f" (and {more} more that cannot be read)" if more and not search.stores else ""
+        raise StoreUnreadableError(first.message + also, first.remedy)
+    if options.stores:
+        wanted = set(options.stores)
+        search.stores = [store for store in search.stores if plain_text(store.ref.root) in wanted]
+    return search.stores, search.unreadable
+
+
+def absolute(options: TableOptions) -> TableOptions:
+    """Returns the options with absolute local paths: on a cluster every process has a working directory of its own."""
+    paths = (path if is_remote(path) else os.path.abspath(local_path(path)) for path in options.paths)  # noqa: PTH100
+    return replace(options, paths=tuple(paths))
+
+
+def _place_of(path: str, options: TableOptions) -> tuple[Place, str]:
+    """Returns where a path leads, and the path as it is written in the table."""
+    if is_remote(path):
+        return remote_place(path, options)
+    return LocalPlace(), str(Path(local_path(path)))
+
+
+class _Search:
+    """One search: what was found so far, and what was seen."""
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+        self._reading = ReadOptions(options.polynomial, options.check_crc)
+        self._seen: set[Hashable] = set()
+        self._listed = 0
+        self._loose: dict[str, FoundStore] = {}
+        self.stores: list[FoundStore] = []
+        self.unreadable: list[Unreadable] = []
+
+    def path(self, path: str) -> None:
+        """Takes one path of the options."""
+        try:
+            place, plain = _place_of(path, self._options)
+            if is_pattern(plain) and place.is_directory(plain) is None:
+                self._pattern(place, plain)
+            else:
+                self._one(place, plain)
+        except StoreUnreadableError as error:
+            self._cannot(path, error)
+
+    def _pattern(self, place: Place, pattern: str) -> None:
+        matches = [path for each in expand_braces(pattern) for path in place.matches(each)]
+        before = len(self.stores) + len(self.unreadable) + len(self._seen)
+        for path in dict.fromkeys(matches):
+            directory = place.is_directory(path)
+            if directory or self._is_wanted_file(place.split(path)[1]):
+                try:
+                    self._one(place, path, matched=True)
+                except StoreUnreadableError as error:
+                    self._cannot(path, error)
+        if len(self.stores) + len(self.unreadable) + len(self._seen) == before:
+            what = "nothing matches the pattern" if not matches else "nothing that matches the pattern is of a store"
+            raise StoreUnreadableError(f"{pattern}: {what}", _REMEDY)
+
+    def _one(self, place: Place, path: str, *, matched: bool = False) -> None:
+        directory = place.is_directory(path)
+        if directory is None:
+            raise StoreUnreadableError(f"{path}: there is no such file or directory", _REMEDY)
+        if not directory:
+            self._file(place, path)
+        elif not self._directory(place, path, place.entries(path), _DEEPEST) and not matched:
+            raise self._nothing(place, path)
+
+    def _file(self, place: Place, path: str) -> None:
+        directory, name = place.split(path)
+        if not self._is_wanted_file(name):
+            what = "is not a message slice" if self._options.table is not Table.RECORDS else "is no file of a store"
+            raise StoreUnreadableError(f"{path}: {what}", _REMEDY)
+        entries = place.entries(directory)
+        match = SLICE_NAME.fullmatch(name)
+        companions = {name}
+        if match and (number := slice_number(match[1])) is not None:
+            companions.add(f"msgs.{number}.idx{match[2] or ''}")
+        chosen = [each for each in entries if each.name in companions]
+        self._add_loose(place, directory, [each for each in chosen if self._first(place, directory, each)])
+
+    def _is_wanted_file(self, name: str) -> bool:
+        kind = kind_of(name)
+        if self._options.table is Table.RECORDS:
+            return kind is not None
+        match = SLICE_NAME.fullmatch(name)
+        return kind is FileKind.MESSAGES and match is not None and slice_number(match[1]) is not None
+
+    def _first(self, place: Place, directory: str, entry: Entry) -> bool:
+        """Tells whether a file was not seen before; an index only goes with its slice."""
+        if INDEX_NAME.fullmatch(entry.name) and self._options.table is not Table.RECORDS:
+            return True
+        return self._new(("file", place.identity(place.join(directory, entry.name))))
+
+    def _new(self, identity: Hashable) -> bool:
+        if identity in self._seen:
+            return False
+        self._seen.add(identity)
+        return True
+
+    def _directory(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
+        """Takes a directory; returns whether anything was found in it, now or before."""
+        if not self._new(place.identity(path)):
+            return True
+        names = {entry.name for entry in entries if not entry.directory}
+        if SERVER_FILE in names or CLIENTS_FILE in names:
+            self._add_store(place, path, entries)
+            return True
+        if slices := _slices_in(entries):
+            self._add_directory(place, path, entries, slices)
+            return True
+        children = [entry for entry in entries if entry.directory and not entry.name.startswith(".")]
+        self._listed += len(children)
+        if self._listed > _MOST:
+            raise StoreUnreadableError(f"{path}: has more than {_MOST} directories below it", _REMEDY)
+        below = list(listed(lambda entry: self._list(place, place.join(path, entry.name)), children))
+        if _is_store_without_root(children, below):
+            self._add_store(place, path, entries)
+            return True
+        found = False
+        for child, inside in zip(children, below, strict=True):
+            where = place.join(path, child.name)
+            if isinstance(inside, StoreUnreadableError):
+                self._cannot(where, inside)
+                found = True
+            elif deeper and not _is_raft(inside):
+                found |= self._directory(place, where, inside, deeper - 1)
+        return found
+
+    def _list(self, place: Place, path: str) -> list[Entry] | StoreUnreadableError:
+        try:
+            return place.entries(path)
+        except StoreUnreadableError as error:
+            return error
+
+    def _add_store(self, place: Place, path: str, entries: list[Entry]) -> None:
+        try:
+            ref = StoreRef(path, self._polynomial(place, path, entries))
+        except StoreUnreadableError as error:
+            self._cannot(path, error)
+            return
+        names = [entry.name for entry in entries if entry.directory and not entry.link]
+        self.stores.append(FoundStore(ref, place, tuple(entries), names))
+
+    def _polynomial(self, place: Place, path: str, entries: list[Entry]) -> int:
+        """Finds out the polynomial of a store.
+
+        Raises:
+            StoreUnreadableError: It is of release 0.1.
+        """
+        with sampled(place, path, entries) if not isinstance(place, LocalPlace) else nullcontext(path) as root:
+            store = open_datastore(root)
+            refuse_0_1(store)
+            return resolve_crc(store, self._reading).polynomial
+
+    def _add_directory(self, place: Place, path: str, entries: list[Entry], slices: list[Entry]) -> None:
+        live = [entry for entry in slices if not entry.name.endswith(".bak")]
+        if live and not self._options.archived:
+            slices = live
+        indexes = [entry for entry in entries if INDEX_NAME.fullmatch(entry.name)]
+        others = [entry for entry in entries if kind_of(entry.name) not in (None, FileKind.MESSAGES, FileKind.INDEX)]
+        new = [entry for entry in slices if self._first(place, path, entry)]
+        others = others if self._options.table is Table.RECORDS else []
+        self._add_loose(place, path, [*new, *indexes, *others] if new else [])
+
+    def _add_loose(self, place: Place, directory: str, entries: list[Entry]) -> None:
+        """Adds slices without a store; those of one directory come together."""
+        if not entries:
+            return
+        store = self._loose.get(directory)
+        if store is None:
+            ref = StoreRef(directory, self._loose_polynomial(place, directory, entries))
+            store = self._loose[directory] = FoundStore(ref, place, loose=[], archived=True)
+            self.stores.append(store)
+        assert store.loose is not None
+        groups = {channel.name: channel for channel in store.loose}
+        crc, others = Crc(store.ref.polynomial), self._options.table is Table.RECORDS
+        for name, grouped in _by_channel(place, directory, entries, crc, others=others).items():
+            have = groups[name].entries if name in groups else ()
+            merged = {entry.name: entry for entry in (*have, *grouped)}
+            groups[name] = FoundChannel(store.ref, name, directory, tuple(merged.values()))
+        store.loose[:] = groups.values()
+
+    def _loose_polynomial(self, place: Place, directory: str, entries: list[Entry]) -> int:
+        first = next((e for e in entries if SLICE_NAME.fullmatch(e.name)), entries[0])
+        try:
+            head = place.head(place.join(directory, first.name), _HEADS[0])
+        except StoreUnreadableError:
+            head = b""  # reading it will say so
+        return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
+
+    def _cannot(self, path: str, error: StoreUnreadableError) -> None:
+        self.unreadable.append(Unreadable(path, None, "", error.message, error.remedy))
+
+    def _nothing(self, place: Place, path: str) -> StoreUnreadableError:
+        if isinstance(place, LocalPlace):
+            try:
+                open_datastore(path)
+            except StoreUnreadableError as error:
+                return error  # it may be a raft log, or the like
+        return StoreUnreadableError(f"{path}: neither a file store nor a slice is in it", _REMEDY)
+
+
+def _slices_in(entries: Iterable[Entry]) -> list[Entry]:
+    return [
+        entry
+        for entry in entries
+        if not entry.directory and (match := SLICE_NAME.fullmatch(entry.name)) and slice_number(match[1]) is not None
+    ]
+
+
+def _is_store_without_root(children: list[Entry], below: list[list[Entry] | StoreUnreadableError]) -> bool:
+    """Tells whether directories are the channels of a store that lost server.dat and clients.dat."""
+    channels = False
+    for child, entries in zip(children, below, strict=True):
+        if isinstance(entries, StoreUnreadableError):
+            continue
+        names = {entry.name for entry in entries if not entry.directory}
+        if SERVER_FILE in names or CLIENTS_FILE in names:
+            return False  # a directory of stores
+        live = any(not entry.name.endswith(".bak") for entry in _slices_in(entries))
+        channels |= not child.link and (SUBS_FILE in names or live)
+    return channels
+
+
+def _is_raft(entries: list[Entry]) -> bool:
+    return any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in entries)
+
+
+def _by_channel(
+    place: Place, directory: str, entries: list[Entry], crc: Crc, *, others: bool
+) -> dict[str, list[Entry]]:
+    """Sorts slices and indexes that lie in one directory by the channel that they belong to.
+
+    Args:
+        place: Where they lie.
+        directory: The directory.
+        entries: Slices, indexes, and what else may be wanted.
+        crc: The CRC of their records.
+        others: Keep what does not belong to a slice.
+    """
+    fallback = place.split(directory)[1] or directory
+    indexes = {entry.name: entry for entry in entries if INDEX_NAME.fullmatch(entry.name)}
+    slices = [entry for entry in entries if SLICE_NAME.fullmatch(entry.name)]
+    groups: dict[str, list[Entry]] = {}
+
+    def channel(entry: Entry) -> str:
+        return _channel_of(place, place.join(directory, entry.name), crc) or fallback
+
+    for entry, name in zip(slices, listed(channel, slices), strict=True):
+        group = groups.setdefault(name, [])
+        group.append(entry)
+        match = SLICE_NAME.fullmatch(entry.name)
+        number = slice_number(match[1]) if match else None
+        index = indexes.pop(f"msgs.{number}.idx{(match and match[2]) or ''}", None)
+        if index:
+            group.append(index)
+    rest = [entry for entry in entries if entry.name in indexes or not SLICE_NAME.fullmatch(entry.name)]
+    rest = [entry for entry in rest if entry not in (each for group in groups.values() for each in group)]
+    if rest and (groups or others):
+        groups.setdefault(next(iter(groups), fallback), []).extend(rest)
+    return groups
+
+
+def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
+    """Returns the subject of the first good record of a slice; None if there is none or it cannot be read."""
+    for size in _HEADS:
+        try:
+            head = place.head(path, size)
+        except StoreUnreadableError:
+            return None
+        for event in scan_slice(memoryview(head), b"", crc, columns=MessageColumns(64)):
+            if isinstance(event, Damage):
+                continue
+            begin = int(event.offset[0]) + RECORD_HEADER_SIZE
+            message = gogo.decode(pb.MsgProto, memoryview(head)[begin : begin + int(event.size[0])])
+            return os.fsdecode(message.subject)
+        if len(head) < size:
+            return None
+    return None

@@ -1,0 +1,365 @@
+"""What is new in stores since an offset, and safe to read.
+
+`Follower.latest` tells how far a stream can go, `Follower.work` what has to be read between two offsets. Both go by
+the files alone, so that a batch that is planned again after a restart is the same. What is remembered between two
+looks only saves time: a channel whose files are as they were costs three looks at names, so that stores of ten
+thousand channels can be followed; a channel directory is listed again only if something changed in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, Offsets, Position
+from stantools.pipeline.tables.watch import REMOVED, Allowance, ChannelWatch, Lost
+from stantools.store.directory import subject_matches
+
+LOG = logging.getLogger(__name__)
+
+#: Looks at a channel whose files change under the look.
+_LOOKS = 3
+#: Part of its time that a stream may spend on looking when nothing is new, and seconds between two looks at least.
+_IDLE_SHARE = 0.1
+_IDLE_SECONDS = 0.1
+#: Seconds between two searches for new stores.
+_SEARCH_SECONDS = 60.0
+
+Found = tuple[Sequence[StoreRef], Sequence[Unreadable]]
+#: What a file looks like from outside; None if it is not there.
+_Sign = tuple[int, int, int] | None
+FollowWork = Piece | Lost | Unreadable
+_Answer = TypeVar("_Answer")
+
+
+@dataclass
+class Limit:
+    """What one batch may take; None is no limit.
+
+    Attributes:
+        bytes: Of data files, about; shared out over the channels. A channel gives at least one message.
+        rows: Messages; a channel gives at least one.
+        files: Slices.
+    """
+
+    bytes: int | None = None
+    rows: int | None = None
+    files: int | None = None
+
+    def __bool__(self) -> bool:
+        """Tells whether anything is limited."""
+        return (self.bytes, self.rows, self.files) != (None, None, None)
+
+
+@dataclass
+class Lag:
+    """What was left at the last look.
+
+    Attributes:
+        channels: Channels that are followed.
+        waiting_bytes: Bytes of data files that are not read yet, complete or not.
+        waiting_channels: Channels that have some.
+    """
+
+    channels: int = 0
+    waiting_bytes: int = 0
+    waiting_channels: int = 0
+
+    def add(self, waiting: int) -> None:
+        """Counts what is left of a channel."""
+        self.waiting_bytes += waiting
+        self.waiting_channels += waiting > 0
+
+
+@dataclass
+class _Seen:
+    """A channel when it was looked at.
+
+    Attributes:
+        position: Where the stream was then.
+        paths: What grows; see `ChannelWatch.grows`.
+        signs: What these looked like.
+        waiting: Bytes that were there and not read.
+    """
+
+    position: Position
+    paths: tuple[str, ...]
+    signs: tuple[_Sign, ...]
+    waiting: int
+
+    def unchanged(self, at: Position) -> bool:
+        """Tells whether nothing can have changed for a stream at a position."""
+        return self.position == at and tuple(map(_sign, self.paths)) == self.signs
+
+
+@dataclass
+class _News:
+    """A channel that has something new.
+
+    Attributes:
+        watch: The channel.
+        at: Where the stream is.
+        until: How far it could go.
+        seen: To be remembered if it goes there.
+    """
+
+    watch: ChannelWatch
+    at: Position
+    until: Position
+    seen: _Seen | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.watch.store.root, self.watch.name
+
+
+@dataclass
+class Follower:
+    """Follows stores.
+
+    Args:
+        find: Looks for the stores.
+        channels: Patterns with NATS wildcards; all channels if empty.
+        archived: Begin with `.bak` slices. Those that become `.bak` before they were read are always read.
+
+    Attributes:
+        lag: What was left at the last look.
+    """
+
+    find: Callable[[], Found]
+    channels: tuple[str, ...] = ()
+    archived: bool = False
+    lag: Lag = field(default_factory=Lag)
+    _crcs: dict[int, Crc] = field(default_factory=dict, repr=False)
+    _seen: dict[str, dict[str, _Seen]] = field(default_factory=dict, repr=False)
+    _matching: dict[str, bool] = field(default_factory=dict, repr=False)
+    _found: Found | None = field(default=None, repr=False)
+    _found_at: float = field(default=0.0, repr=False)
+    _frozen: Offsets | None = field(default=None, repr=False)
+    _next_look: float = field(default=0.0, repr=False)
+    _served: tuple[str, str] = field(default=("", ""), repr=False)
+
+    def earliest(self) -> Offsets:
+        """Returns where everything begins that is there now."""
+        return self._everywhere(ChannelWatch.begin)
+
+    def newest(self) -> Offsets:
+        """Returns where everything ends that is there now."""
+        return self._everywhere(lambda watch: watch.latest() or watch.begin())
+
+    def freeze(self) -> None:
+        """Makes what is there now the end: what comes later is not seen any more."""
+        self._frozen = self.newest()
+
+    def latest(self, start: Offsets, limit: Limit | None = None) -> Offsets:
+        """Returns how far a batch can go.
+
+        Where nothing is new it is the same as the start, and it takes at least a tenth of a second.
+
+        Args:
+            start: Where it begins.
+            limit: What it may take at most.
+
+        Raises:
+            StoreUnreadableError: None of the stores can be read.
+        """
+        time.sleep(min(max(self._next_look - time.monotonic(), 0.0), 1.0))
+        began = time.monotonic()
+        end, news, self.lag = start.copy(), [], Lag()
+        end.unreadable = {}
+        for store, names in self._stores(end, start):
+            known = store.root in start.stores
+            positions = end.stores.setdefault(store.root, {})
+            seen = self._seen.setdefault(store.root, {})
+            for name in names:
+                at = positions.get(name) or (BEGINNING if known else ANYWHERE)
+                look = seen.get(name)
+                if look is None or not look.unchanged(at):
+                    new = self._look(store, name, at, end)
+                    if new is not None and new.until != at:
+                        news.append(new)
+                    elif new is not None and name not in positions:
+                        positions[name] = at
+                    look = new.seen if new is not None else None
+                    if look is None:
+                        seen.pop(name, None)
+                    else:
+                        seen[name] = look
+                if look is not None:
+                    self.lag.add(look.waiting)
+            for name in positions.keys() - set(names):
+                # The directory is gone, which the work between the two offsets reports.
+                del positions[name]
+                seen.pop(name, None)
+        self._go_on(news, end, limit or Limit())
+        spent = time.monotonic() - began
+        self._next_look = time.monotonic() + max(_IDLE_SECONDS, spent / _IDLE_SHARE) if end == start else 0.0
+        return end
+
+    def work(self, start: Offsets, end: Offsets) -> list[FollowWork]:
+        """Returns what has to be read between two offsets, in the order of stores, channels and slices.
+
+        Raises:
+            StoreUnreadableError: A channel cannot be listed or a slice cannot be opened any more.
+        """
+        found: list[FollowWork] = []
+        stores = {each.root: each for each in self._search(fresh=False)[0]}
+        for root in sorted(start.stores.keys() | end.stores.keys()):
+            before, after = start.stores.get(root, {}), end.stores.get(root, {})
+            for name in sorted(before.keys() | after.keys()):
+                at = before.get(name) or (BEGINNING if root in start.stores else ANYWHERE)
+                until = after.get(name)
+                if until is None:
+                    found.append(_gone(root, name))
+                elif at != until:
+                    store = stores.get(root)
+                    if store is None:
+                        raise StoreUnreadableError(
+                            f"{root}: was there when the batch was begun, and is not a store any more",
+                            "make it accessible again, or begin anew with another checkpointLocation",
+                        )
+                    found += self._retried(store, name, partial(ChannelWatch.between, start=at, end=until))
+        for root, reasons in sorted(end.unreadable.items()):
+            known = start.unreadable.get(root, {})
+            for name, reason in sorted(reasons.items()):
+                if known.get(name) != reason:
+                    found.append(Unreadable(root, name or None, "", reason))
+        for each in found:
+            if isinstance(each, Lost | Unreadable):
+                LOG.warning("%s", each.message)
+        return found
+
+    # Inside.
+
+    def _everywhere(self, position: Callable[[ChannelWatch], Position]) -> Offsets:
+        offsets = Offsets()
+        for store, names in self._stores(offsets, offsets):
+            positions = offsets.stores[store.root] = {}
+            for name in names:
+                try:
+                    positions[name] = self._retried(store, name, position)
+                except StoreUnreadableError as error:
+                    offsets.note(store.root, name, error.message)
+                    positions[name] = ANYWHERE
+        return offsets
+
+    def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _News | None:
+        """Looks at a channel; None if there is nothing to be seen."""
+        until: Position | None = None
+        if self._frozen is not None:
+            until = self._frozen.stores.get(store.root, {}).get(name)
+            if until is None:
+                return None
+
+        def look(watch: ChannelWatch) -> _News:
+            # What things look like, before they are looked at: what changes meanwhile is then seen the next time.
+            paths = watch.grows()
+            signs = tuple(map(_sign, paths))
+            to = watch.advance(at, Allowance(), until)
+            # Another slice that came after the listing would not be noticed.
+            stale = signs[-1] is not None and not watch.has(paths[-1])
+            return _News(watch, at, to, None if stale else _Seen(to, paths, signs, watch.backlog(to)))
+
+        try:
+            return self._retried(store, name, look)
+        except StoreUnreadableError as error:
+            end.note(store.root, name, error.message)
+            return None
+
+    def _go_on(self, news: list[_News], end: Offsets, limit: Limit) -> None:
+        """Takes what is new into the offsets, as far as the limit allows."""
+        available = [each.watch.backlog(each.at) - each.watch.backlog(each.until) for each in news]
+        if limit.rows is None and limit.files is None and (limit.bytes is None or sum(available) <= limit.bytes):
+            for each in news:
+                end.stores[each.key[0]][each.key[1]] = each.until
+            return
+        news.sort(key=lambda each: (each.key <= self._served, each.key))
+        left = Allowance(limit.bytes, limit.rows, limit.files)
+        for number, each in enumerate(news):
+            root, name = each.key
+            if left.spent:
+                reached = each.at
+            else:
+                share = left.share(len(news) - number)
+                reached = self._part(each, share, left, end)
+                self._served = each.key
+            if reached != each.until:
+                self._seen[root].pop(name, None)
+                self.lag.add(each.watch.backlog(reached) - each.watch.backlog(each.until))
+            end.stores[root][name] = reached
+
+    def _part(self, each: _News, share: Allowance, left: Allowance, end: Offsets) -> Position:
+        before = replace(share)
+        frozen = self._frozen.stores.get(each.key[0], {}).get(each.key[1]) if self._frozen is not None else None
+        try:
+            reached = each.watch.advance(each.at, share, frozen)
+        except StoreUnreadableError as error:
+            end.note(*each.key, error.message)
+            return each.at
+        left.take(*(0 if a is None or b is None else a - b for a, b in before.pairs(share)))
+        return reached
+
+    def _stores(self, offsets: Offsets, start: Offsets) -> Iterator[tuple[StoreRef, list[str]]]:
+        """Gives the stores with the names of their channels; what cannot be listed is noted in the offsets."""
+        stores, unreadable = self._search(fresh=True)
+        for each in unreadable:
+            offsets.note(each.root, each.channel or "", each.message)
+        for store in stores:
+            try:
+                with os.scandir(store.root) as entries:
+                    names = sorted(e.name for e in entries if self._wanted(e.name) and e.is_dir(follow_symlinks=False))
+            except OSError as error:
+                offsets.note(store.root, "", f"{store.root}: cannot be listed: {error.strerror}")
+                continue
+            yield store, names
+        if not stores and not start.stores and unreadable:
+            raise StoreUnreadableError(unreadable[0].message, unreadable[0].remedy)
+
+    def _search(self, *, fresh: bool) -> Found:
+        now = time.monotonic()
+        if self._found is None or (fresh and now - self._found_at > _SEARCH_SECONDS):
+            self._found, self._found_at = self.find(), now
+        return self._found
+
+    def _wanted(self, name: str) -> bool:
+        if not self.channels:
+            return True
+        known = self._matching.get(name)
+        if known is None:
+            known = self._matching[name] = any(subject_matches(pattern, name) for pattern in self.channels)
+        return known
+
+    def _watch(self, store: StoreRef, name: str) -> ChannelWatch:
+        crc = self._crcs.get(store.polynomial)
+        if crc is None:
+            crc = self._crcs[store.polynomial] = Crc(store.polynomial)
+        return ChannelWatch(store, name, crc, self.archived)
+
+    def _retried(self, store: StoreRef, name: str, ask: Callable[[ChannelWatch], _Answer]) -> _Answer:
+        """Asks a channel something, and once more where its files went while they were looked at."""
+        for _ in range(_LOOKS - 1):
+            try:
+                return ask(self._watch(store, name))
+            except StoreUnreadableError:
+                continue
+        return ask(self._watch(store, name))
+
+
+def _sign(path: str) -> _Sign:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _gone(root: str, name: str) -> Lost:
+    return Lost(root, name, REMOVED, "", None, None, None, f"{root}/{name}: the channel was removed")

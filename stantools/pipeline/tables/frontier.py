@@ -1,0 +1,346 @@
+"""One slice that a server may be writing: how far it is safe to read, and whether it is still the one that was read.
+
+A server writes data before index (filestore specification, section 6.1), so the last record of the index tells how far
+messages are complete and stay. What lies behind it is a write in progress, or was left by a killed server: it is
+waited for. A server that starts again may cut it off, append behind it, or begin a new slice. Only where the index
+does not fit the data, which is then what a starting server reads, records are followed in the data file itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import index as index_file
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    INDEX_RECORD,
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    Stop,
+)
+from stantools.pipeline.tables.positions import UNKNOWN, Position
+from stantools.store.mapping import mapped
+from stantools.store.resync import Damage
+from stantools.store.scan import scan_slice
+
+_ROWS = 4096
+#: Last index records that are looked at to find one that fits the data; the ones before are older still.
+_TRIES = 4
+#: Tag of the last field that the server writes into a message, and bytes of the field (section 3.5).
+_TIMESTAMP = b"\x28"
+_TIMESTAMP_SIZE = 11
+_SEQUENCE = b"\x08"
+
+
+class Mark(NamedTuple):
+    """A place in a slice behind a message.
+
+    Attributes:
+        end: Offset of the first byte behind it.
+        sequence: Of the message, or `UNKNOWN`.
+        timestamp: Of the message, nanoseconds.
+    """
+
+    end: int
+    sequence: int
+    timestamp: int
+
+
+class _Entry(NamedTuple):
+    """One index record."""
+
+    sequence: int
+    offset: int
+    timestamp: int
+    size: int
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.offset + RECORD_HEADER_SIZE + self.size, self.sequence, self.timestamp)
+
+
+class WatchedSlice:
+    """A slice's data file, open for a look.
+
+    Args:
+        data: The data file.
+        index: Its index, or None.
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+
+    Attributes:
+        size: Bytes of the data file; all that the index named when it was opened is in them.
+
+    Raises:
+        FileNotFoundError: There is no such data file (any more).
+        StoreUnreadableError: It cannot be read.
+    """
+
+    def __init__(self, data: str, index: str | None, channel: bytes, crc: Crc) -> None:
+        self._path, self._index_path = data, index
+        self._rows = 0
+        self._channel, self._crc = channel, crc
+        try:
+            self._data = os.open(data, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreUnreadableError(
+                f"{data}: cannot be read: {error.strerror}", "check that you may read it"
+            ) from error
+        try:
+            # The index first: what it names is in the data file by then.
+            self._count, self._tail = self._read_tail()
+            status = os.fstat(self._data)
+        except OSError as error:
+            os.close(self._data)
+            raise StoreUnreadableError(f"{data}: cannot be read: {error.strerror}") from error
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._data)
+            raise StoreUnreadableError(f"{data}: is not a regular file")
+        self.size = status.st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._data)
+
+    # How far.
+
+    def indexed(self) -> Mark | None:
+        """Returns the end of the last message that the index names, if the data file has it; else None."""
+        for entry in reversed(self._tail):
+            if self._agrees(entry):
+                return entry.mark
+        return None
+
+    def safe(self, start: int) -> Mark | None:
+        """Returns how far the slice can be read while a server writes it.
+
+        Args:
+            start: Beginning of a record, up to which it was read.
+
+        Returns:
+            The end of a message behind `start`, or None if there is none that is safe.
+        """
+        mark = self.indexed()
+        if mark is not None:
+            return mark if mark.end > start else None
+        return self._good_run(start, None, None)
+
+    def whole(self) -> Mark:
+        """Returns the end of a slice that is not written any more: all its bytes, and its last message."""
+        mark = self.indexed()
+        if mark is None:
+            mark = self._last_good()
+        return Mark(self.size, mark.sequence, mark.timestamp) if mark else Mark(self.size, UNKNOWN, 0)
+
+    def part(self, start: int, end: int, most_bytes: int | None, most_rows: int | None) -> tuple[Mark | None, int]:
+        """Returns a place before `end` behind about so many bytes and at most so many messages, at least one.
+
+        Args:
+            start: Beginning of a record.
+            end: Where the slice can be read to.
+            most_bytes: Bytes of the data file; None is no limit.
+            most_rows: Messages; None is no limit.
+
+        Returns:
+            The place and the messages before it; None if all of it has to be taken at once.
+        """
+        if self._index_path is not None and self._count:
+            with mapped(Path(self._index_path)) as buffer:
+                count = min(self._count, (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE)
+                view = index_file.view(buffer, count)
+                first = int(np.searchsorted(view["offset"], start))
+                stop = count
+                if most_bytes is not None:
+                    stop = int(np.searchsorted(view["offset"], start + most_bytes)) - 1
+                if most_rows is not None:
+                    stop = min(stop, first + most_rows)
+                stop = min(max(stop, first + 1), count)
+                if first < count and int(view["offset"][first]) == start:
+                    entry = _Entry(*view[stop - 1].tolist()[:4])
+                    if start < entry.mark.end <= end and self._agrees(entry):
+                        return entry.mark, stop - first
+        mark = self._good_run(start, most_bytes, most_rows, end)
+        return mark, self._rows
+
+    def first(self) -> Mark | None:
+        """Returns the first message: its sequence and timestamp, and where it ends; None if there is none."""
+        entry = self._entry(0) if self._count else None
+        if entry is not None and self._agrees(entry):
+            return entry.mark
+        with mapped(Path(self._path)) as data:
+            for part in self._scan(data, FILE_HEADER_SIZE):
+                if not isinstance(part, Damage):
+                    return _mark(part, 0)
+        return None
+
+    # Is it the same?
+
+    def continues(self, at: Position) -> bool:
+        """Tells whether the message that was the last one read still lies where it ended."""
+        if at.offset > self.size:
+            return False
+        if at.offset <= FILE_HEADER_SIZE:
+            first = self.first() if at.sequence > 0 else None
+            # A slice that begins with what was read already is another one than the one that was to come.
+            return first is None or first.sequence > at.sequence
+        tail = os.pread(self._data, _TIMESTAMP_SIZE, max(at.offset - _TIMESTAMP_SIZE, 0))
+        if at.timestamp and tail[: at.offset].endswith(_TIMESTAMP + _varint(at.timestamp)):
+            return True
+        return self._ends_at(at)
+
+    def behind(self, at: Position) -> int | None:
+        """Returns where the first message lies that is later than the last one that was read; None if none is."""
+        with mapped(Path(self._path)) as data:
+            for part in self._scan(data, FILE_HEADER_SIZE):
+                if isinstance(part, Damage):
+                    continue
+                later = part.timestamp > at.timestamp
+                if at.sequence >= 0:
+                    later |= (part.timestamp == at.timestamp) & (part.sequence > np.uint64(at.sequence))
+                if later.any():
+                    return int(part.offset[int(later.argmax())])
+        return None
+
+    # Inside.
+
+    def _read_tail(self) -> tuple[int, list[_Entry]]:
+        """Returns how many whole records the index has, and the last ones as far as their CRCs are right."""
+        if self._index_path is None:
+            return 0, []
+        try:
+            descriptor = os.open(self._index_path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError:
+            return 0, []
+        try:
+            count = max(os.fstat(descriptor).st_size - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
+            first = max(count - _TRIES, 0)
+            content = os.pread(
+                descriptor, (count - first) * INDEX_RECORD_SIZE, FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE
+            )
+        finally:
+            os.close(descriptor)
+        return count, self._entries(content)
+
+    def _entry(self, number: int) -> _Entry | None:
+        assert self._index_path is not None
+        try:
+            with open(self._index_path, "rb", buffering=0) as file:
+                content = os.pread(file.fileno(), INDEX_RECORD_SIZE, FILE_HEADER_SIZE + number * INDEX_RECORD_SIZE)
+        except OSError:
+            return None
+        return next(iter(self._entries(content)), None)
+
+    def _entries(self, content: bytes) -> list[_Entry]:
+        entries = []
+        for at in range(0, len(content) - INDEX_RECORD_SIZE + 1, INDEX_RECORD_SIZE):
+            *fields, stored = INDEX_RECORD.unpack_from(content, at)
+            if self._crc(content[at : at + INDEX_RECORD_SIZE - 4]) == stored and any(fields):
+                entries.append(_Entry(*fields))
+        return entries
+
+    def _agrees(self, entry: _Entry) -> bool:
+        """Tells whether the data file has the record that the index names, by its header, its beginning and its end."""
+        end = entry.mark.end
+        if entry.offset < FILE_HEADER_SIZE or end > self.size:
+            return False
+        head = os.pread(self._data, RECORD_HEADER_SIZE + _TIMESTAMP_SIZE, entry.offset)
+        if len(head) < RECORD_HEADER_SIZE or RECORD_HEADER.unpack_from(head)[0] != entry.size:
+            return False
+        tail = os.pread(self._data, _TIMESTAMP_SIZE, max(end - _TIMESTAMP_SIZE, 0))
+        begins = head[RECORD_HEADER_SIZE:].startswith(_SEQUENCE + _varint(entry.sequence))
+        if begins and tail.endswith(_TIMESTAMP + _varint(entry.timestamp)):
+            return True
+        # Not as the server encodes it: then the whole record has to say so.
+        with mapped(Path(self._path)) as data:
+            if end > len(data):
+                return False
+            columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
+            offsets = np.array([entry.offset], np.int64)
+            kernels.read_messages_at(data, len(data), offsets, self._crc, True, self._channel, columns, stops)
+            return bool(
+                stops[0] == Stop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
+            )
+
+    def _good_run(
+        self, start: int, most_bytes: int | None, most_rows: int | None, limit: int | None = None
+    ) -> Mark | None:
+        """Follows records in the data file from a place on.
+
+        Damage is passed by if good records follow it, but not where a record reaches beyond the end of the file: that
+        may be one that is being written, and what is in it may look like records.
+        """
+        self._rows = 0
+        mark: Mark | None = None
+        with mapped(Path(self._path)) as data:
+            limit = min(len(data), self.size, len(data) if limit is None else limit)
+            for part in self._scan(data, start, limit):
+                if isinstance(part, Damage):
+                    if part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
+                        break
+                    continue
+                rows = part.capacity if most_rows is None else min(part.capacity, most_rows - self._rows)
+                ends = part.offset[:rows] + part.size[:rows] + np.int64(RECORD_HEADER_SIZE)
+                if most_bytes is not None:
+                    rows = int(np.searchsorted(ends, start + most_bytes, "right"))
+                    if not self._rows:
+                        rows = max(rows, 1)
+                if rows:
+                    mark = _mark(part, rows - 1)
+                    self._rows += rows
+                if rows < part.capacity or self._rows == most_rows:
+                    break
+        return mark
+
+    def _last_good(self) -> Mark | None:
+        mark: Mark | None = None
+        with mapped(Path(self._path), sequential=True) as data:
+            for part in self._scan(data, FILE_HEADER_SIZE):
+                if not isinstance(part, Damage):
+                    mark = _mark(part, -1)
+        return mark
+
+    def _ends_at(self, at: Position) -> bool:
+        """Looks for the message that was the last one read among all of them."""
+        with mapped(Path(self._path)) as data:
+            if at.offset > len(data):
+                return False
+            for part in self._scan(data, FILE_HEADER_SIZE, at.offset):
+                if not isinstance(part, Damage) and _mark(part, -1) == (at.offset, at.sequence, at.timestamp):
+                    return True
+        return False
+
+    def _scan(self, data: memoryview, start: int, limit: int | None = None) -> Iterator[MessageColumns | Damage]:
+        return scan_slice(data, self._channel, self._crc, start=start, limit=limit, columns=MessageColumns(_ROWS))
+
+
+def _mark(part: MessageColumns, row: int) -> Mark:
+    end = int(part.offset[row]) + RECORD_HEADER_SIZE + int(part.size[row])
+    return Mark(end, int(part.sequence[row]), int(part.timestamp[row]))
+
+
+def _varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,186 @@
+"""What lies in directories, here or behind a URL: names and sizes, nothing opened."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from stantools.errors import StoreUnreadableError
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+#: Directories that are listed before it is decided whether threads pay.
+_FIRST = 16
+#: Seconds for one directory from which on the time goes into waiting: a network is in between.
+_SLOW = 0.0005
+_THREADS = 16
+#: The innermost braces, which are replaced first.
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory.
+
+    Attributes:
+        name: The name; bytes that are not UTF-8 are surrogate escapes.
+        size: Bytes; 0 for a directory.
+        directory: It is a directory or a link to one.
+        link: It is a symbolic link.
+    """
+
+    name: str
+    size: int = 0
+    directory: bool = False
+    link: bool = False
+
+
+class Place(Protocol):
+    """Where directories can be listed."""
+
+    def entries(self, path: str) -> list[Entry]:
+        """Lists a directory, sorted by the bytes of the names.
+
+        Raises:
+            StoreUnreadableError: It cannot be listed.
+        """
+
+    def is_directory(self, path: str) -> bool | None:
+        """Tells whether a path is a directory; None if there is nothing."""
+
+    def identity(self, path: str) -> Hashable:
+        """Returns what is equal for two paths to the same directory or file."""
+
+    def join(self, path: str, name: str) -> str:
+        """Returns the path of something in a directory; the name may have several parts."""
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Returns the directory of a path and the name in it."""
+
+    def matches(self, pattern: str) -> list[str]:
+        """Returns the paths that match a glob pattern, sorted; without braces.
+
+        Raises:
+            StoreUnreadableError: It cannot be found out.
+        """
+
+    def head(self, path: str, size: int) -> bytes:
+        """Returns the first bytes of a file.
+
+        Raises:
+            StoreUnreadableError: It cannot be read.
+        """
+
+
+class LocalPlace:
+    """The file system of this machine."""
+
+    def entries(self, path: str) -> list[Entry]:
+        """Lists a directory; see `Place`."""
+        try:
+            with os.scandir(path) as found:
+                entries = [_entry(each) for each in found]
+        except OSError as error:
+            raise StoreUnreadableError(
+                f"{path}: cannot be listed: {error.strerror}", "check the path and the permissions"
+            ) from error
+        entries.sort(key=_by_bytes)
+        return entries
+
+    def is_directory(self, path: str) -> bool | None:
+        """Tells whether a path is a directory; see `Place`. Without permission to look it is taken for one."""
+        try:
+            Path(path).stat()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        except OSError:
+            return True
+        return Path(path).is_dir()
+
+    def identity(self, path: str) -> Hashable:
+        """Returns what is equal for two paths to the same thing; see `Place`."""
+        try:
+            status = Path(path).stat()
+        except OSError:
+            return path
+        return status.st_dev, status.st_ino
+
+    def join(self, path: str, name: str) -> str:
+        """Returns the path of something in a directory."""
+        return f"{path}{name}" if path.endswith("/") else f"{path}/{name}"
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Returns the directory of a path and the name in it."""
+        directory, name = os.path.split(path)
+        return directory or ".", name
+
+    def matches(self, pattern: str) -> list[str]:
+        """Returns the paths that match a glob pattern; see `Place`."""
+        import glob
+
+        return sorted((str(Path(each)) for each in glob.iglob(pattern, recursive=True)), key=os.fsencode)  # noqa: PTH207
+
+    def head(self, path: str, size: int) -> bytes:
+        """Returns the first bytes of a file; see `Place`."""
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(size)
+        except OSError as error:
+            raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}", "check the permissions") from error
+
+
+def is_pattern(path: str) -> bool:
+    """Tells whether a path has glob characters: `*`, `?`, `[…]`, `{a,b}`."""
+    return any(character in path for character in "*?[{")
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Returns the patterns that `{a,b}` in a pattern stand for, in their order."""
+    match = _BRACES.search(pattern)
+    if not match:
+        return [pattern]
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [each for part in match[1].split(",") for each in expand_braces(f"{before}{part}{after}")]
+
+
+def _entry(each: os.DirEntry[str]) -> Entry:
+    link = each.is_symlink()
+    try:
+        if each.is_dir():
+            return Entry(each.name, 0, True, link)
+        return Entry(each.name, each.stat().st_size, False, link)
+    except OSError:
+        return Entry(each.name, 0, False, link)  # a link that leads nowhere, or a file that is gone by now
+
+
+def _by_bytes(entry: Entry) -> bytes:
+    return os.fsencode(entry.name)
+
+
+def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """Applies a function that lists or opens something to many items, in order; in threads where that takes long.
+
+    On a local disk a thread costs more than a listing; over a network most of the time is waiting.
+    """
+    upcoming = iter(items)
+    spent, count = 0.0, 0
+    for item in upcoming:
+        begin = time.perf_counter()
+        result = function(item)
+        spent += time.perf_counter() - begin
+        count += 1
+        yield result
+        if count == _FIRST:
+            break
+    if count < _FIRST or spent / count < _SLOW:
+        yield from map(function, upcoming)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(function, upcoming)

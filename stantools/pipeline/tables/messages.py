@@ -1,0 +1,328 @@
+"""Reading one piece of a slice as rows of the messages table.
+
+The table says what lies in the data files, whatever the index says. A piece is read record by record; only where CRCs
+are not to be checked and nothing is wanted but what an index holds, its index is read instead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
+from stantools.inspection.messages import Selection, chosen
+from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_schema, rows_at
+from stantools.pipeline.tables.counter import ReadCounter
+from stantools.pipeline.tables.model import Mode, Piece, SliceRef, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.pieces import selection_of
+from stantools.pipeline.tables.sliceindex import checked, end_of, good_records, records_of, unchecked_records
+from stantools.pipeline.tables.text import plain_text, raw_name
+from stantools.store.indexes import INDEX_ROWS, IndexView
+from stantools.store.mapping import Buffer, mapped
+from stantools.store.resync import Damage, Repair
+from stantools.store.scan import scan_slice
+
+__all__ = ["INDEXED_COLUMNS", "ReadCounter", "read_piece", "read_unreadable"]
+
+#: Columns for which an index is enough, if CRCs are not to be checked.
+INDEXED_COLUMNS = frozenset(
+    ("store", "channel", "seq", "timestamp", "timestamp_ns", "slice", "offset", "status"),
+)
+
+
+def read_piece(
+    piece: Piece, options: TableOptions, counter: ReadCounter | None = None, *, named: SliceRef | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Reads a piece of a slice; its files have to be local ones.
+
+    Args:
+        piece: What to read. What begins in it is read to its end, even if that lies behind the piece.
+        options: Which columns and messages, and what to do with damage.
+        counter: Counts what is read.
+        named: The slice as the rows name it, if what is read is a copy of it.
+
+    Yields:
+        Batches with exactly the columns of `options.columns`, none of them empty, in the order of the file. They own
+        their memory.
+
+    Raises:
+        StoreUnreadableError: In mode FAILFAST, there is damage or the file cannot be read. In any mode, the piece does
+            not end where a record does, so that the next piece begins with something that is none.
+        UsageError: There is no encryption key where the options say that there is one.
+    """
+    rows = MessageRows(named or piece.slice, options)
+    selection = selection_of(options.bounds)
+    if selection is None:
+        return
+    with ExitStack() as stack:
+        try:
+            data = stack.enter_context(mapped(Path(piece.slice.data), sequential=True))
+        except StoreUnreadableError as error:
+            if (batch := rows.unreadable(error)) is not None:
+                yield batch
+            return
+        reader = _PieceReader(piece, data, rows, selection, options, counter or ReadCounter(), stack)
+        yield from gathered(reader.read(), options)
+
+
+def read_unreadable(part: Unreadable, options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Gives the row of the messages table for something that cannot be read.
+
+    Raises:
+        StoreUnreadableError: The mode is FAILFAST.
+    """
+    if options.mode is Mode.FAILFAST:
+        raise StoreUnreadableError(part.message, part.remedy)
+    if options.mode is Mode.DROPMALFORMED:
+        return
+    schema = message_schema(options.columns)
+    values = {
+        "store": plain_text(part.root),
+        "channel": None if part.channel is None else plain_text(part.channel),
+        "slice": plain_text(part.file) or None,
+        "status": Status.UNREADABLE.value,
+    }
+    arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
+    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Neighbour(NamedTuple):
+    """A good message next to damage."""
+
+    sequence: int
+    timestamp: int
+
+
+class _PieceReader:
+    """Reads one piece.
+
+    Args:
+        piece: The piece.
+        data: Its data file.
+        rows: Makes rows.
+        selection: Which messages are wanted.
+        options: How the table is read.
+        counter: Counts what is read.
+        stack: Closes what is opened on the way.
+    """
+
+    def __init__(
+        self,
+        piece: Piece,
+        data: Buffer,
+        rows: MessageRows,
+        selection: Selection,
+        options: TableOptions,
+        counter: ReadCounter,
+        stack: ExitStack,
+    ) -> None:
+        self._piece = piece
+        self._data = data
+        self._rows = rows
+        self._selection = selection
+        self._everything = selection == Selection()
+        self._check_crc = options.check_crc
+        self._capacity = max(options.batch_rows, 1)
+        self._counter = counter
+        self._stack = stack
+        self._crc = Crc(piece.slice.store.polynomial)
+        self._channel = raw_name(piece.slice.channel)
+        self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Gives the rows."""
+        start = max(self._piece.start, FILE_HEADER_SIZE)
+        if self._by_index:
+            with unchecked_records(self._piece.slice, self._data) as records:
+                if records is not None:
+                    part = records_of(self._piece, records, self._data, self._crc, self._counter)
+                    if part is not None:
+                        yield from self._indexed(part)
+                        start = end_of(part[-1])
+        yield from self._scanned(start)
+        if (missing := self._piece.end - len(self._data)) > 0:
+            error = StoreUnreadableError(
+                f"{self._piece.slice.data}: has {len(self._data)} bytes and had {self._piece.slice.data_size} when it "
+                "was listed",
+                "make sure that nothing changes the store while it is read, and run again",
+            )
+            if (batch := self._rows.unreadable(error, len(self._data), missing)) is not None:
+                yield batch
+
+    def _indexed(self, records: IndexView) -> Iterator[pa.RecordBatch]:
+        """Gives rows for index records."""
+        for low in range(0, len(records), min(self._capacity, INDEX_ROWS)):
+            part = records[low : low + min(self._capacity, INDEX_ROWS)]
+            columns = MessageColumns(len(part))
+            columns.offset[:], columns.sequence[:] = part["offset"], part["sequence"]
+            columns.timestamp[:] = part["timestamp"]
+            yield from self._messages(self._data, columns)
+
+    def _scanned(self, start: int) -> Iterator[pa.RecordBatch]:
+        """Gives rows for what is found in the data file from a record on."""
+        piece = self._piece
+        header = check_file_version(self._data) if piece.start <= FILE_HEADER_SIZE else None
+        before: _Neighbour | None = None
+        pending: list[Damage] = []
+        at = start
+        with _columns(self._capacity) as columns:
+            for event in self._events(start, columns):
+                if header and isinstance(event, Damage):
+                    yield from self._unversioned(header)
+                header = None
+                begin, at = at, event.end if isinstance(event, Damage) else _end(event)
+                self._counter.data(at - begin)
+                if isinstance(event, Damage):
+                    pending.append(event)
+                    if self._everything:
+                        yield from self._damaged(pending, None, None)
+                        pending.clear()
+                    continue
+                if pending:
+                    before = before or self._previous(start)
+                    yield from self._damaged(pending, before, _neighbour(event, 0))
+                    pending.clear()
+                before = _neighbour(event, -1)
+                yield from self._messages(self._data, event)
+        if header:
+            yield from self._unversioned(header)
+        if pending:
+            yield from self._damaged(pending, before or self._previous(start), self._next(at))
+        if at > piece.end and piece.end < min(piece.slice.data_size, len(self._data)):
+            raise StoreUnreadableError(
+                f"{piece.slice.data}: was cut at offset {piece.end} to be read in parts, where a record was expected "
+                f"to begin, but what begins before it ends at offset {at}",
+                f"read the slice as a whole: set splitBytes to {len(self._data)} or more",
+            )
+
+    def _events(self, start: int, columns: MessageColumns) -> Iterator[MessageColumns | Damage]:
+        return scan_slice(
+            self._data,
+            self._channel,
+            self._crc,
+            index=self._index,
+            check_crc=self._check_crc,
+            columns=columns,
+            start=start,
+            until=self._piece.end,
+        )
+
+    def _index(self) -> IndexView | None:
+        """The good records of the index, which help to go on after damage."""
+        opened = good_records(self._piece.slice, self._crc, check_crc=self._check_crc, counter=self._counter)
+        return self._stack.enter_context(opened)
+
+    def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
+        """Gives rows for those of some messages that are wanted."""
+        if not self._everything:
+            wanted = chosen(columns.sequence, columns.timestamp, self._selection)
+            if not wanted.all():
+                columns = rows_at(columns, np.flatnonzero(wanted))
+        if columns.capacity:
+            yield from self._rows.messages(buffer, columns, repaired=repaired)
+
+    def _damaged(
+        self, damages: list[Damage], before: _Neighbour | None, after: _Neighbour | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Gives rows for damaged ranges, unless the messages around them show that they hold nothing that is wanted."""
+        if not _can_concern(self._selection, before, after):
+            return
+        for damage in damages:
+            if damage.repair is not None:
+                yield from self._messages(*_proven(damage.offset, damage.repair), repaired=True)
+            elif (batch := self._rows.damages([damage])) is not None:
+                yield batch
+
+    def _unversioned(self, text: str) -> Iterator[pa.RecordBatch]:
+        """Gives a row for a file that does not begin with the version, as far as nothing can be read there."""
+        error = StoreUnreadableError(
+            f"{self._piece.slice.data}: at offset 0: {text}; expected a message slice that begins with its version",
+            REMEDY,
+        )
+        size = min(len(self._data), FILE_HEADER_SIZE)
+        if (batch := self._rows.unreadable(error, 0, size)) is not None:
+            yield batch
+
+    def _previous(self, start: int) -> _Neighbour | None:
+        """The message before a piece, as far as the index tells."""
+        if start <= FILE_HEADER_SIZE:
+            return None
+        with unchecked_records(self._piece.slice, self._data) as records:
+            if records is None:
+                return None
+            place = bisect_left(records["offset"], start) - 1
+            part = checked(records, max(place, 0), place + 1, self._crc, self._counter)
+            if not len(part) or end_of(part[0]) != start:
+                return None
+            return _Neighbour(int(part["sequence"][0]), int(part["timestamp"][0]))
+
+    def _next(self, at: int) -> _Neighbour | None:
+        """The message that begins behind a piece."""
+        columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
+        kernels.read_messages_at(
+            self._data, len(self._data), np.array([at]), self._crc, self._check_crc, self._channel, columns, stops
+        )
+        return _neighbour(columns, 0) if stops[0] == Stop.END else None
+
+
+def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
+    """Tells whether something that is wanted can have been between two messages; None is the end of the file."""
+    if before is not None:
+        if selection.last is not None and before.sequence >= selection.last:
+            return False
+        if selection.until is not None and before.timestamp >= selection.until:
+            return False
+    if after is not None:
+        if selection.first is not None and after.sequence <= selection.first:
+            return False
+        if selection.since is not None and after.timestamp < selection.since:
+            return False
+    return True
+
+
+def _proven(offset: int, repair: Repair) -> tuple[Buffer, MessageColumns]:
+    """Returns a message that was proven as columns, and what they point into."""
+    message, columns = repair.message, MessageColumns(1)
+    columns.offset[0], columns.size[0] = offset, repair.size
+    columns.sequence[0], columns.timestamp[0] = message.sequence, message.timestamp
+    columns.data_size[0] = len(message.data)
+    columns.reply_start[0], columns.reply_size[0] = len(message.data), len(message.reply)
+    columns.flags[0] = Flag.HAS_REPLY if message.reply else 0
+    return memoryview(message.data + message.reply), columns
+
+
+def _neighbour(columns: MessageColumns, row: int) -> _Neighbour:
+    return _Neighbour(int(columns.sequence[row]), int(columns.timestamp[row]))
+
+
+def _end(columns: MessageColumns) -> int:
+    return int(columns.offset[-1]) + RECORD_HEADER_SIZE + int(columns.size[-1])
+
+
+@contextmanager
+def _columns(capacity: int) -> Iterator[MessageColumns]:
+    """Gives columns that nobody else uses at the moment: making them costs more than reading a small slice."""
+    columns = _spare.pop() if _spare else MessageColumns(capacity)
+    if columns.capacity != capacity:
+        columns = MessageColumns(capacity)
+    try:
+        yield columns
+    finally:
+        if len(_spare) < _MOST_SPARE:
+            _spare.append(columns)
+
+
+_MOST_SPARE = 8
+_spare: list[MessageColumns] = []

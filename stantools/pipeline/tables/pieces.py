@@ -1,0 +1,210 @@
+"""Cutting a slice into pieces that can be read independently of each other, and leaving out what is not wanted.
+
+Together the pieces of a slice have to give exactly the rows that reading it in one go gives. Reading goes from record
+to record, so a piece may begin only where that way leads to. Where the index names every record without a gap, it is
+the way. Without such an index a place is looked for from which so many good bytes follow that it cannot lie within the
+payload of a message: payloads may hold whole store files. A reader that comes to the end of its piece notices if it was
+wrong in spite of that (`messages.read_piece`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.inspection.messages import Selection, chosen
+from stantools.pipeline.tables.counter import ReadCounter
+from stantools.pipeline.tables.model import Piece, SliceRef
+from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.sliceindex import agrees, checked, end_of, trusted_chain, unchecked_records
+from stantools.pipeline.tables.text import raw_name
+from stantools.store.indexes import IndexView, index_parts
+from stantools.store.mapping import Buffer, Window, mapped
+
+#: Good bytes that have to follow a place that was found by searching. Servers advise against longer messages.
+_PROOF = 8 << 20
+#: Records that are looked at for one place to cut at; more only fail where the file is full of damage.
+_CANDIDATES = 32
+
+Range = tuple[int, int]
+
+
+def split_slice(ref: SliceRef, options: TableOptions, counter: ReadCounter | None = None) -> list[Piece]:
+    """Cuts a slice into the pieces that have to be read of it.
+
+    A small slice costs nothing, as long as no bounds are given; else its index is read, and single records.
+
+    Args:
+        ref: A slice with local files.
+        options: `split_bytes` says from which size on it is cut, `bounds` what is wanted of it.
+        counter: Counts what is read for this.
+
+    Returns:
+        Pieces in the order of the file; none if nothing in it can be wanted. A file that cannot be read is one piece:
+        it is reported when it is read.
+    """
+    whole = [Piece(ref, FILE_HEADER_SIZE, ref.data_size)]
+    if ref.data_size <= options.split_bytes and options.bounds == Bounds():
+        return whole
+    selection = selection_of(options.bounds)
+    if selection is None:
+        return []
+    try:
+        with mapped(Path(ref.data)) as data:
+            return list(_Splitter(ref, data, options, counter or ReadCounter()).pieces(selection))
+    except StoreUnreadableError:
+        return whole
+
+
+def selection_of(bounds: Bounds) -> Selection | None:
+    """Returns bounds as a selection, without those that exclude nothing; None if they exclude everything."""
+    if (bounds.last is not None and bounds.last < 0) or (bounds.first is not None and bounds.first >= 1 << 64):
+        return None
+    if bounds.since is not None and bounds.since >= 1 << 63:
+        return None
+    if bounds.until is not None and bounds.until <= -(1 << 63):
+        return None
+    first = None if bounds.first is None or bounds.first <= 0 else bounds.first
+    last = None if bounds.last is None or bounds.last >= (1 << 64) - 1 else bounds.last
+    since = None if bounds.since is None or bounds.since <= -(1 << 63) else bounds.since
+    until = None if bounds.until is None or bounds.until >= 1 << 63 else bounds.until
+    return Selection(first, last, since, until)
+
+
+class _Splitter:
+    """Cuts one slice.
+
+    Args:
+        ref: The slice.
+        data: Its data file.
+        options: How to read the table.
+        counter: Counts what is looked at.
+    """
+
+    def __init__(self, ref: SliceRef, data: Buffer, options: TableOptions, counter: ReadCounter) -> None:
+        self._crc = Crc(ref.store.polynomial)
+        self._counter = counter
+        self._ref = ref
+        self._data = data
+        self._channel = raw_name(ref.channel)
+        self._check_crc = options.check_crc
+        self._split_bytes = options.split_bytes
+        self._window = Window(data, _PROOF)
+        self._columns = MessageColumns(1024)
+
+    def pieces(self, selection: Selection) -> Iterator[Piece]:
+        """Gives the pieces in which there can be something that is wanted."""
+        ranges = [(FILE_HEADER_SIZE, self._ref.data_size)]
+        if selection != Selection():
+            with trusted_chain(self._ref, self._data, self._crc, self._counter) as records:
+                if records is not None:
+                    ranges = self._narrowed(records, selection)
+        if self._split_bytes > 0 and any(end - start > self._split_bytes for start, end in ranges):
+            with unchecked_records(self._ref, self._data) as records:
+                cuts = [self._cuts(start, end, records) for start, end in ranges]
+        else:
+            cuts = [[start, end] for start, end in ranges]
+        for row in cuts:
+            for low, high in pairwise(row):
+                yield Piece(self._ref, low, high)
+
+    def _narrowed(self, records: IndexView, selection: Selection) -> list[Range]:
+        """The ranges of the file in which there can be something that is wanted, by an index that names all of it."""
+        size = self._ref.data_size
+        first = last = -1
+        row = 0
+        for part in index_parts(records):
+            rows = np.flatnonzero(chosen(part["sequence"], part["timestamp"], selection))
+            if len(rows):
+                first = row + int(rows[0]) if first < 0 else first
+                last = row + int(rows[-1])
+            row += len(part)
+        ranges = []
+        if first >= 0:
+            around = {max(first - 1, 0), first, last, min(last + 1, len(records) - 1)}
+            if any(self._agrees(records[each]) is False for each in around):
+                return [(FILE_HEADER_SIZE, size)]
+            if int(records["offset"][first]) < size:
+                ranges.append((int(records["offset"][first]), min(self._end(records, last), size)))
+        behind = end_of(records[-1])
+        if behind < size:
+            if ranges and ranges[-1][1] == behind:
+                ranges[-1] = (ranges[-1][0], size)
+            else:
+                ranges.append((behind, size))
+        return ranges
+
+    def _end(self, records: IndexView, last: int) -> int:
+        """Returns where reading can end behind a record: where a good one begins, or where the index ends."""
+        for row in range(last + 1, min(last + 1 + _CANDIDATES, len(records))):
+            if self._agrees(records[row]):
+                return int(records["offset"][row])
+        return end_of(records[-1])
+
+    def _cuts(self, start: int, end: int, records: IndexView | None) -> list[int]:
+        """Start and end, and the places in between at which a new piece begins."""
+        cuts = [start]
+        parts = -(-(end - start) // self._split_bytes)
+        for part in range(1, parts):
+            wanted = start + (end - start) * part // parts
+            if wanted <= cuts[-1]:
+                continue
+            found = self._indexed(wanted, records) if records is not None else None
+            if found is None:
+                found = self._proven(wanted, end)
+            if cuts[-1] < found < end:
+                cuts.append(found)
+        return [*cuts, end]
+
+    def _indexed(self, wanted: int, records: IndexView) -> int | None:
+        """Returns the offset of a record that the index names, if it agrees with the data file; None if there is none.
+
+        A payload can hold whole store files, but it is not in the index.
+        """
+        low = bisect_left(records["offset"], wanted)
+        part = checked(records, low, low + _CANDIDATES, self._crc, self._counter)
+        for row in range(len(part)):
+            offset = int(part["offset"][row])
+            if (
+                wanted <= offset < len(self._data)
+                and (low + row == 0 or end_of(records[low + row - 1]) == offset)
+                and self._agrees(part[row])
+            ):
+                return offset
+        return None
+
+    def _agrees(self, record: np.void) -> bool | None:
+        self._counter.data(end_of(record) - int(record["offset"]))
+        return agrees(self._data, record, self._channel, self._crc, check_crc=self._check_crc)
+
+    def _proven(self, wanted: int, end: int) -> int:
+        """Returns the offset of the first record from which enough good ones follow; -1 if none is found."""
+        data, size = self._data, len(self._data)
+        at = wanted
+        for _ in range(_CANDIDATES):
+            self._window.reach(at)
+            found = kernels.find_record(data, at, size, self._crc, self._channel)
+            if not 0 <= found < end:
+                return -1
+            at, proven = self._follow(found)
+            self._counter.data(at - wanted)
+            if proven:
+                return found
+        return -1
+
+    def _follow(self, start: int) -> tuple[int, bool]:
+        """Goes along good records; returns where it stopped, and whether enough of them were seen."""
+        at, limit, stop = start, len(self._data), Stop.FULL
+        while stop == Stop.FULL and at - start < _PROOF:
+            self._window.reach(at)
+            _, at, stop = kernels.scan_messages(self._data, at, limit, self._crc, True, self._channel, self._columns)
+        return max(at, start + 1), stop in (Stop.END, Stop.FULL)

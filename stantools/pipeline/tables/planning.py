@@ -1,0 +1,216 @@
+"""From paths to what each task reads: work in the order of stores, channels and slices, packed to be balanced.
+
+Small slices are read together, large ones in parts. Bounds leave out what cannot hold a wanted message. Nothing but
+directories and, for large slices, their indexes is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.layout import FILE_HEADER_SIZE
+from stantools.inspection.records import FileKind, kind_of
+from stantools.pipeline.tables.discovery import FoundChannel, FoundStore, discover
+from stantools.pipeline.tables.listing import Entry, LocalPlace, listed
+from stantools.pipeline.tables.model import (
+    Mode,
+    Piece,
+    SliceRef,
+    Split,
+    StorePart,
+    StoreRef,
+    Table,
+    Unreadable,
+    Work,
+)
+from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.text import plain_text
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
+
+#: What it costs to begin with a part, as bytes that could have been read instead.
+_BEGIN = {
+    Table.MESSAGES: 1 << 17,
+    Table.RECORDS: 1 << 18,
+    Table.SUBSCRIPTIONS: 1 << 18,
+    Table.CLIENTS: 1 << 20,
+    Table.FINDINGS: 1 << 19,
+    Table.SLICES: 1 << 18,
+}
+#: What a byte costs, compared with one of messages: records are handled one by one.
+_BYTE = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
+#: A task with less costs more to start than to do, unless smaller ones are asked for.
+_SMALLEST = 4 << 20
+#: Smaller slices are looked through for bounds where they are read.
+_SMALL_SLICE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What has to be read.
+
+    Attributes:
+        splits: What each task reads; unreadable things are among it where they make rows.
+        unreadable: What cannot be read.
+        stores: The stores and directories of slices that were found.
+    """
+
+    splits: list[Split]
+    unreadable: list[Unreadable]
+    stores: list[StoreRef]
+
+
+def plan(options: TableOptions) -> Plan:
+    """Plans how a table is read.
+
+    Args:
+        options: Which table of which stores, which part of it, and how big tasks are to be.
+
+    Raises:
+        StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
+    """
+    stores, unreadable = discover(options)
+    work: list[Work] = []
+    for store in stores:
+        for part in _parts(store, options):
+            if isinstance(part, Unreadable):
+                unreadable.append(part)
+                if options.mode is Mode.FAILFAST:
+                    raise StoreUnreadableError(part.message, part.remedy)
+            work.append(part)
+    work += [part for part in unreadable if part.channel is None]
+    if options.mode is Mode.DROPMALFORMED:
+        work = [part for part in work if not isinstance(part, Unreadable)]
+    if options.table is Table.MESSAGES:
+        work = _cut(work, options)
+    splits = pack(work, [_weight(part, options.table) for part in work], options)
+    return Plan(splits, unreadable, [store.ref for store in stores])
+
+
+def pack(work: Sequence[Work], weights: Sequence[int], options: TableOptions) -> list[Split]:
+    """Puts work together to splits of about the same weight; the order stays.
+
+    Args:
+        work: The parts.
+        weights: What each costs, in bytes.
+        options: How big a split may be, and how many there shall be.
+    """
+    total = sum(weights)
+    if not total:
+        return [Split(tuple(work))] if work else []
+    count = _count(total, options)
+    groups: dict[int, list[Work]] = {}
+    before = 0
+    for part, weight in zip(work, weights, strict=True):
+        # A part belongs where its middle falls.
+        groups.setdefault((2 * before + weight) * count // (2 * total), []).append(part)
+        before += weight
+    return [Split(tuple(group)) for group in groups.values()]
+
+
+def _count(total: int, options: TableOptions) -> int:
+    return max(-(-total // options.partition_bytes), min(options.partitions, total // _SMALLEST), 1)
+
+
+def _weight(part: Work, table: Table) -> int:
+    return part.cost * _BYTE.get(table, 1) + _BEGIN[table]
+
+
+def _parts(store: FoundStore, options: TableOptions) -> Iterator[Work]:
+    """Gives what has to be read of a store, whole slices for messages."""
+    table = options.table
+    if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
+        root = store.ref.root
+        yield Unreadable(
+            root,
+            None,
+            "",
+            f"{root}: holds slices and no store, so it has no {table}",
+            "name the directory given to the server as -dir, or leave these out",
+        )
+    elif table is Table.CLIENTS:
+        files = sum(entry.size for entry in store.entries if entry.name == CLIENTS_FILE)
+        yield StorePart(store.ref, None, None, files + (len(store.channel_names) << 10))
+    else:
+        yield from _root_parts(store, table)
+        for channel in store.channels(options.channels):
+            if not isinstance(channel, Unreadable):
+                yield from _channel_parts(store, channel, options)
+            elif table is Table.FINDINGS:
+                yield StorePart(store.ref, channel.channel, None, 0)  # that it cannot be listed is a finding
+            else:
+                yield channel
+
+
+def _root_parts(store: FoundStore, table: Table) -> Iterator[StorePart]:
+    if store.loose is not None:
+        return
+    if table is Table.FINDINGS:
+        files = sum(entry.size for entry in store.entries if entry.name in (SERVER_FILE, CLIENTS_FILE))
+        yield StorePart(store.ref, None, None, files + (len(store.channel_names) << 6))
+    elif table is Table.RECORDS:
+        files_of_root = [e for e in store.entries if not e.directory and kind_of(e.name) is not None]
+        for entry in sorted(files_of_root, key=lambda entry: entry.name != SERVER_FILE):
+            yield StorePart(store.ref, None, entry.name, entry.size)
+
+
+def _channel_parts(store: FoundStore, channel: FoundChannel, options: TableOptions) -> Iterator[Work]:
+    table, name = options.table, channel.name
+    directory = "" if store.loose is not None else f"{name}/"
+    if table is Table.SUBSCRIPTIONS:
+        subs = next((e for e in channel.entries if e.name == SUBS_FILE and not e.directory), None)
+        if subs:
+            yield StorePart(store.ref, name, None, subs.size)
+    elif table is Table.RECORDS:
+        for entry in _record_files(store, channel, options):
+            yield StorePart(store.ref, name, directory + entry.name, entry.size)
+    elif table is Table.FINDINGS and store.loose is None:
+        yield StorePart(store.ref, name, None, channel.size())
+    else:
+        for ref in store.slices(channel, archived=options.archived):
+            file = directory + ref.data.rpartition("/")[2].partition("::")[0]
+            if options.slices and plain_text(file) not in options.slices:
+                continue
+            if table is Table.MESSAGES:
+                yield Piece(ref, FILE_HEADER_SIZE, ref.data_size)
+            elif table is Table.SLICES:
+                yield StorePart(store.ref, name, file, ref.index_size or ref.data_size)
+            else:
+                yield StorePart(store.ref, name, file, ref.data_size + ref.index_size)
+
+
+def _record_files(store: FoundStore, channel: FoundChannel, options: TableOptions) -> list[Entry]:
+    """Returns the files of a channel that hold records, subs.dat first, then by name."""
+    every = options.archived or store.archived
+    files = [
+        entry
+        for entry in channel.entries
+        if not entry.directory and kind_of(entry.name) is not None and (every or not entry.name.endswith(".bak"))
+    ]
+    return sorted(files, key=lambda entry: kind_of(entry.name) is not FileKind.SUBS)
+
+
+def _cut(work: list[Work], options: TableOptions) -> list[Work]:
+    """Cuts large slices, and leaves out what the bounds leave out."""
+    pieces = [part for part in work if isinstance(part, Piece)]
+    total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
+    if not total:
+        return work
+    size = max(1, min(options.split_bytes, total // _count(total, options) // 2))
+    how = replace(options, split_bytes=size)
+    bounded = options.bounds != Bounds()
+
+    def cut(part: Work) -> Sequence[Work]:
+        if not isinstance(part, Piece) or "://" in part.slice.data:
+            return (part,)
+        if part.cost <= (min(_SMALL_SLICE, size) if bounded else size):
+            return (part,)
+        try:
+            return split_slice(part.slice, how)
+        except StoreUnreadableError:
+            return (part,)  # said where it is read
+
+    return [piece for pieces in listed(cut, work) for piece in pieces]

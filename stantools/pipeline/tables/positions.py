@@ -1,0 +1,132 @@
+"""How far each channel of each store was read: the offsets of a stream.
+
+An offset is a JSON object, made of itself again after a restart:
+
+    {"v": 1, "stores": {"/data/stan": {"orders": "17:4398271:88123:1795219649260503021"}}}
+
+A channel's text is slice number, byte offset in its data file, sequence and timestamp of the last message before it.
+With many channels the same object is compressed, so that ten thousand of them take some 200 KB and not four times as
+much; Spark keeps a hundred offsets and more.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.layout import FILE_HEADER_SIZE
+
+VERSION = 1
+#: With more channels than this an offset is compressed.
+READABLE_CHANNELS = 256
+#: Sequence of a position before which no good message is known.
+UNKNOWN = -1
+
+
+class Position(NamedTuple):
+    """Where a channel was read to.
+
+    Attributes:
+        slice: Number of the slice; all before it are read.
+        offset: Bytes of its data file that are read; it is the beginning of a record.
+        sequence: The last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told.
+        timestamp: Of that message, nanoseconds; 0 if there is none.
+    """
+
+    slice: int
+    offset: int = FILE_HEADER_SIZE
+    sequence: int = 0
+    timestamp: int = 0
+
+
+#: Where a channel begins that came into being while its store was followed: nothing of it may be missing.
+BEGINNING = Position(1)
+#: Where anything else begins: with whatever is there.
+ANYWHERE = Position(0, FILE_HEADER_SIZE, UNKNOWN)
+
+
+@dataclass
+class Offsets:
+    """How far everything was read.
+
+    Attributes:
+        stores: By store root and channel name.
+        unreadable: Why something cannot be read at present, by store root and channel name ("" for the store itself).
+            What is in here was reported; what is new in here has to be.
+    """
+
+    stores: dict[str, dict[str, Position]] = field(default_factory=dict)
+    unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def copy(self) -> Offsets:
+        """Returns a copy whose dictionaries can be changed."""
+        return Offsets(
+            {root: dict(channels) for root, channels in self.stores.items()},
+            {root: dict(reasons) for root, reasons in self.unreadable.items()},
+        )
+
+    def note(self, root: str, channel: str, reason: str) -> None:
+        """Notes why something cannot be read at present."""
+        self.unreadable.setdefault(root, {})[channel] = reason
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as Spark keeps it; equal offsets give equal texts."""
+        content: dict[str, Any] = {
+            "stores": {
+                root: {name: ":".join(map(str, channels[name])) for name in sorted(channels)}
+                for root, channels in sorted(self.stores.items())
+            }
+        }
+        if any(self.unreadable.values()):
+            content["unreadable"] = {
+                root: dict(sorted(reasons.items())) for root, reasons in sorted(self.unreadable.items()) if reasons
+            }
+        if sum(map(len, self.stores.values())) <= READABLE_CHANNELS:
+            return {"v": VERSION, **content}
+        packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)
+        return {
+            "v": VERSION,
+            "channels": sum(map(len, self.stores.values())),
+            "zlib": base64.b64encode(packed).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Offsets:
+        """Reads what `to_json` gave.
+
+        Raises:
+            StoreUnreadableError: It is something else, or was written by a later version.
+        """
+        try:
+            if value["v"] != VERSION:
+                raise _unfit(f"has version {value['v']!r}, and this program knows {VERSION}")
+            if "zlib" in value:
+                value = json.loads(zlib.decompress(base64.b64decode(value["zlib"], validate=True)))
+            stores = {
+                str(root): {str(name): _position(text) for name, text in channels.items()}
+                for root, channels in value["stores"].items()
+            }
+            unreadable = {
+                str(root): {str(name): str(reason) for name, reason in reasons.items()}
+                for root, reasons in value.get("unreadable", {}).items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error) as error:
+            raise _unfit(f"is not one that this source wrote ({error!r})") from error
+        return cls(stores, unreadable)
+
+
+def _position(text: str) -> Position:
+    number, offset, sequence, timestamp = map(int, text.split(":"))
+    return Position(number, offset, sequence, timestamp)
+
+
+def _unfit(reason: str) -> StoreUnreadableError:
+    return StoreUnreadableError(
+        f"the offset in the checkpoint {reason}",
+        "go on with the version that wrote the checkpoint, or begin anew with another checkpointLocation",
+    )

@@ -1,0 +1,342 @@
+"""Stores that lie where only fsspec can open them: listed there, and copied here as far as they are needed.
+
+Slices are read as mapped files, so what is read of a remote one is copied into a private directory first, in blocks.
+The index comes first: where it can be trusted and sequences or times are asked for, only that part of the data file is
+copied, into a file with a hole where the rest would be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stantools.errors import StoreUnreadableError, StoreUnwritableError
+from stantools.pipeline.tables.listing import Entry, Place
+from stantools.pipeline.tables.options import TableOptions
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
+
+_Result = TypeVar("_Result")
+
+#: Bytes that are copied at once.
+_BLOCK = 4 << 20
+#: Bytes of the head of a file that are enough to tell a polynomial.
+_SAMPLE = 1 << 16
+_CHANNELS_SAMPLED = 8
+_FILE_URL = re.compile(r"file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://[^/@:\s]*):[^/@\s]*@")
+_REMEDY = "check the URL, the credentials (options storage.…) and the network"
+
+
+def is_remote(path: str) -> bool:
+    """Tells whether a path is a URL that fsspec has to open; one of a local file is none."""
+    return "://" in path and not _is_local_url(path)
+
+
+def _is_local_url(path: str) -> bool:
+    return _FILE_URL.match(path) is not None and "::" not in path
+
+
+def local_path(path: str) -> str:
+    """Returns the path that a `file:` URL names; other paths as they are."""
+    return path[match.end() :] if (match := _FILE_URL.match(path)) and "::" not in path else path
+
+
+def shown_url(url: str) -> str:
+    """Returns a URL without the password in it, for messages."""
+    return _PASSWORD.sub(r"\1:***@", url)
+
+
+def join_url(url: str, name: str) -> str:
+    """Returns the URL of something in the directory that a URL names, also where URLs are chained with `::`."""
+    before, head, behind = _parts(url)
+    head = head if head.endswith("/") else f"{head}/"
+    return f"{before}{head}{name}{behind}"
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Returns the URL of the directory that something lies in, and its name."""
+    before, head, behind = _parts(url)
+    protocol, path = head.split("://", 1)
+    directory, _, name = path.rpartition("/")
+    return f"{before}{protocol}://{directory}{behind}", name
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Splits a chain of URLs around the one that the path belongs to: the first that has one."""
+    links = url.split("::")
+    place = next((at for at, link in enumerate(links) if "://" in link), 0)
+    before = "".join(f"{link}::" for link in links[:place])
+    behind = "".join(f"::{link}" for link in links[place + 1 :])
+    return before, links[place], behind
+
+
+def normal_url(url: str) -> str:
+    """Returns a URL without slashes at its end."""
+    before, head, behind = _parts(url)
+    protocol, path = head.split("://", 1)
+    kept = path.rstrip("/")
+    return f"{before}{protocol}://{kept or path[:1]}{behind}"
+
+
+class Remote:
+    """The file system behind a URL.
+
+    Args:
+        url: Any URL in it.
+        storage: Options for fsspec; `true`, `false` and what begins with `json:` are taken as values of json.
+    """
+
+    def __init__(self, url: str, storage: Sequence[tuple[str, str]] = ()) -> None:
+        self._url = shown_url(url)
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise StoreUnreadableError(
+                f"{self._url}: is a URL, and the package fsspec is not installed", "pip install fsspec"
+            ) from error
+        settings = {name: _setting(name, value) for name, value in storage}
+        self.fs: Any
+        self.fs, _ = self.asked(self._url, lambda: url_to_fs(url, **settings))
+
+    def asked(self, url: str, question: Callable[[], _Result]) -> _Result:
+        """Asks the file system something.
+
+        Raises:
+            StoreUnreadableError: It fails. What the implementations for fsspec raise has nothing in common.
+        """
+        try:
+            return question()
+        except (StoreUnreadableError, StoreUnwritableError):
+            raise
+        except FileNotFoundError as error:
+            raise StoreUnreadableError(f"{shown_url(url)}: there is no such file or directory", _REMEDY) from error
+        except ImportError as error:
+            raise StoreUnreadableError(f"{shown_url(url)}: {error}", "install the package that is named") from error
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise StoreUnreadableError(f"{shown_url(url)}: cannot be read: {reason}", _REMEDY) from error
+
+    def path(self, url: str) -> str:
+        """Returns the path that a URL has in the file system."""
+        return str(self.fs._strip_protocol(_parts(url)[1]))
+
+    def entries(self, url: str) -> list[Entry]:
+        """Lists a directory.
+
+        Raises:
+            StoreUnreadableError: It cannot be listed.
+        """
+        path = self.path(url)
+        found = self.asked(url, lambda: self.fs.ls(path, detail=True))
+        return sorted_entries(_entry(info) for info in found if _key(info["name"]) != _key(path))
+
+    def read(self, url: str, start: int, end: int) -> bytes:
+        """Returns bytes of a file.
+
+        Raises:
+            StoreUnreadableError: It cannot be read.
+        """
+        return bytes(self.asked(url, lambda: self.fs.cat_file(self.path(url), start=start, end=end)))
+
+    def copy(self, url: str, target: Path, start: int = 0, end: int | None = None) -> None:
+        """Copies a file, or a range of it to the same place of a file with a hole before it.
+
+        Raises:
+            StoreUnreadableError: It cannot be read.
+            StoreUnwritableError: The copy cannot be written.
+        """
+
+        def copied() -> None:
+            with self.fs.open(self.path(url), "rb") as source, _opened(target) as copy:
+                if start:
+                    source.seek(start)
+                    copy.seek(start)
+                left = end - start if end is not None else None
+                while left is None or left > 0:
+                    block = source.read(_BLOCK if left is None else min(left, _BLOCK))
+                    if not block:
+                        break
+                    try:
+                        copy.write(block)
+                    except OSError as error:
+                        raise _no_room(target, error) from error
+                    left = left - len(block) if left is not None else None
+
+        self.asked(url, copied)
+
+
+def _opened(target: Path) -> Any:
+    try:
+        return target.open("r+b" if target.exists() else "wb")
+    except OSError as error:
+        raise _no_room(target, error) from error
+
+
+def _no_room(target: Path, error: OSError) -> StoreUnwritableError:
+    return StoreUnwritableError(
+        f"{target}: the copy of a remote file cannot be written: {error.strerror}",
+        "set TMPDIR to a directory with room for the largest slice of each task",
+    )
+
+
+def _setting(name: str, value: str) -> Any:
+    if value in ("true", "false"):
+        return value == "true"
+    if value.startswith("json:"):
+        try:
+            return json.loads(value[5:])
+        except ValueError as error:
+            raise StoreUnreadableError(
+                f"option storage.{name}: what follows json: is not json", "leave json: out for a plain text"
+            ) from error
+    return value
+
+
+def _key(name: str) -> str:
+    return name.strip("/")
+
+
+def _entry(info: dict[str, Any]) -> Entry:
+    name = _key(info["name"]).rpartition("/")[2]
+    directory = info.get("type") == "directory"
+    return Entry(name, 0 if directory else int(info.get("size") or 0), directory, bool(info.get("islink")))
+
+
+def sorted_entries(entries: Iterator[Entry]) -> list[Entry]:
+    """Returns entries in the order of the bytes of their names."""
+    return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+
+
+class RemotePlace:
+    """A directory tree behind a URL, listed as a whole by the first question: object stores answer that best."""
+
+    def __init__(self, url: str, options: TableOptions) -> None:
+        self.remote = Remote(url, options.storage)
+        self.remote.fs.invalidate_cache()
+        self._directories: dict[str, dict[str, Entry]] = {}
+
+    def entries(self, path: str) -> list[Entry]:
+        """Lists a directory; see `listing.Place`."""
+        known = self._directories.get(_key(self.remote.path(path)))
+        return sorted_entries(iter(known.values())) if known is not None else self.remote.entries(path)
+
+    def is_directory(self, path: str) -> bool | None:
+        """Tells whether a path is a directory; see `listing.Place`."""
+        key = _key(self.remote.path(path))
+        parent, _, name = key.rpartition("/")
+        if key not in self._directories and name not in self._directories.get(parent, {}):
+            self._load(path)
+        if key in self._directories:
+            return True
+        return False if name in self._directories.get(parent, {}) else None
+
+    def _load(self, url: str) -> None:
+        path = self.remote.path(url)
+        try:
+            found = self.remote.asked(url, lambda: self.remote.fs.find(path, withdirs=True, detail=True))
+        except StoreUnreadableError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                return
+            raise
+        for info in found.values():
+            key, entry = _key(info["name"]), _entry(info)
+            if entry.directory:
+                self._directories.setdefault(key, {})
+            while True:
+                parent, _, name = key.rpartition("/")
+                if name:
+                    self._directories.setdefault(parent, {})[name] = entry
+                if not parent or len(parent) < len(_key(path)):
+                    break
+                key, entry = parent, Entry(parent.rpartition("/")[2], 0, True)
+
+    def identity(self, path: str) -> Hashable:
+        """Returns what is equal for two paths to the same thing; see `listing.Place`."""
+        return _key(self.remote.path(path)), _parts(path)[2]
+
+    def join(self, path: str, name: str) -> str:
+        """Returns the URL of something in a directory."""
+        return join_url(path, name)
+
+    def split(self, path: str) -> tuple[str, str]:
+        """Returns the directory of a URL and the name in it."""
+        return split_url(path)
+
+    def matches(self, pattern: str) -> list[str]:
+        """Returns the URLs that match a glob pattern; see `listing.Place`."""
+        before, head, behind = _parts(pattern)
+        protocol, path = head.split("://", 1)
+        fixed = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
+        base = f"{before}{protocol}://{fixed}{behind}"
+        own = _key(self.remote.path(base))
+        found = self.remote.asked(pattern, lambda: self.remote.fs.glob(self.remote.path(pattern)))
+        return [join_url(base, _key(each)[len(own) :].lstrip("/")) for each in sorted(map(str, found))]
+
+    def head(self, path: str, size: int) -> bytes:
+        """Returns the first bytes of a file; see `listing.Place`."""
+        return self.remote.read(path, 0, size)
+
+
+def remote_place(url: str, options: TableOptions) -> tuple[RemotePlace, str]:
+    """Returns the place that a URL leads to, and the URL as the table names it.
+
+    Raises:
+        StoreUnreadableError: fsspec or an implementation of the protocol is missing, or it cannot connect.
+    """
+    return RemotePlace(url, options), normal_url(url)
+
+
+@contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """Makes a directory for copies, which is removed at the end.
+
+    Raises:
+        StoreUnwritableError: It cannot be made.
+    """
+    try:
+        directory = tempfile.mkdtemp(prefix="stantools-")
+    except OSError as error:
+        raise StoreUnwritableError(
+            f"no directory for copies of remote files can be made: {error.strerror}", "set TMPDIR to a writable one"
+        ) from error
+    try:
+        yield Path(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def sampled(place: Place, url: str, entries: Sequence[Entry]) -> Iterator[str]:
+    """Copies so much of a remote store that its release and its polynomial can be told.
+
+    Yields:
+        The directory of the copy.
+    """
+    with temporary_directory() as copy:
+        files = [entry for entry in entries if entry.name in (SERVER_FILE, CLIENTS_FILE) and not entry.directory]
+        for entry in files:
+            (copy / entry.name).write_bytes(place.head(place.join(url, entry.name), _SAMPLE))
+        if not any(entry.size > _HEADER for entry in files):
+            for entry in [entry for entry in entries if entry.directory][:_CHANNELS_SAMPLED]:
+                _sample_channel(place, place.join(url, entry.name), copy / entry.name)
+        yield str(copy)
+
+
+#: A file without any record.
+_HEADER = 4
+
+
+def _sample_channel(place: Place, url: str, copy: Path) -> None:
+    copy.mkdir()
+    entries = [entry for entry in place.entries(url) if not entry.directory]
+    chosen = [entry for entry in entries if entry.name == SUBS_FILE]
+    chosen += [entry for entry in entries if entry.name.startswith("msgs.")][-4:]
+    for entry in chosen:
+        (copy / entry.name).write_bytes(place.head(place.join(url, entry.name), _SAMPLE))

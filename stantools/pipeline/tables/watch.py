@@ -1,0 +1,375 @@
+"""One channel that a server may be writing: from where a stream goes on, how far, and what it missed.
+
+A position names a slice, a place in it and the last message before. Slices below it are done. Of the slices above it
+all but the last one with messages are whole; the last one is read as far as `frontier` says. What can have happened to
+the files since the position was made:
+
+* they grew, or new slices began: it goes on where it was;
+* limits removed slices that were not read: that is reported, and it goes on with the first one that is there. Slices
+  that an archive script is to fetch (`.bak`) are read from there;
+* the last message that was read is not where it was: the files were cut back, replaced by a copy, written anew. That is
+  reported, and it goes on with the first message that is later than the last one that was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from stantools.pipeline.tables.frontier import Mark, WatchedSlice
+from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
+from stantools.pipeline.tables.positions import ANYWHERE, UNKNOWN, Position
+from stantools.store.directory import SliceFiles, list_channel
+
+#: Status of a row that says that messages were gone before they were read.
+REMOVED = "removed"
+#: Status of a row that says that the files are not those that were read before.
+REPLACED = "replaced"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Something that cannot be read any more, to be reported as a row.
+
+    Attributes:
+        root: The store.
+        channel: The channel.
+        status: `REMOVED` or `REPLACED`.
+        file: The slice relative to the root, or "".
+        sequence: The first message that is missing, as far as that is known.
+        offset: Where it would have begun, as far as that is known.
+        size: Bytes that are missing, as far as that is known.
+        message: What happened.
+        cost: Nothing has to be read for it.
+    """
+
+    root: str
+    channel: str
+    status: str
+    file: str
+    sequence: int | None
+    offset: int | None
+    size: int | None
+    message: str
+    cost: int = 0
+
+
+@dataclass
+class Allowance:
+    """What may be taken; None is no limit.
+
+    Attributes:
+        bytes: Of data files, about: a message more is taken rather than none.
+        rows: Messages.
+        files: Slices.
+    """
+
+    bytes: int | None = None
+    rows: int | None = None
+    files: int | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Nothing is left of one of them."""
+        return any(left is not None and left <= 0 for left in (self.bytes, self.rows, self.files))
+
+    def share(self, of: int) -> Allowance:
+        """Returns what one of several may take, when all may take the same."""
+        return Allowance(*(None if left is None else -(-left // of) for left in (self.bytes, self.rows, self.files)))
+
+    def pairs(self, other: Allowance) -> list[tuple[int | None, int | None]]:
+        """Returns the values of two of them beside each other."""
+        return [(self.bytes, other.bytes), (self.rows, other.rows), (self.files, other.files)]
+
+    def take(self, size: int, rows: int, files: int) -> None:
+        """Subtracts what was taken."""
+        self.bytes = None if self.bytes is None else self.bytes - size
+        self.rows = None if self.rows is None else self.rows - rows
+        self.files = None if self.files is None else self.files - files
+
+
+@dataclass
+class ChannelWatch:
+    """The slices of one channel as they are at this moment.
+
+    Attributes:
+        store: The store.
+        name: The channel.
+        crc: The store's CRC.
+        archived: Begin with `.bak` slices, if there are any.
+        slices: What there is by number: the slice, else its archived copy.
+        top: The last slice with messages that is not archived; None if there is none.
+    """
+
+    store: StoreRef
+    name: str
+    crc: Crc
+    archived: bool
+    slices: dict[int, SliceFiles] = field(init=False)
+    top: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Lists the channel.
+
+        Raises:
+            StoreUnreadableError: It cannot be listed.
+        """
+        files = list_channel(Path(self.store.root, self.name))
+        self._channel = files.raw_name
+        self.slices = {}
+        for each in (*files.archived, *files.slices):
+            have = self.slices.get(each.number)
+            # Of several data files with the same number the server writes the one with the plain name.
+            if have is None or have.archived or each.name == f"msgs.{each.number}.dat":
+                self.slices[each.number] = each
+        for number in sorted(self.slices, reverse=True):
+            if not self.slices[number].archived and self._has_messages(number):
+                self.top = number
+                break
+
+    def begin(self) -> Position:
+        """Returns the position before the first message there is."""
+        for number in sorted(self.slices):
+            if self.archived or not self.slices[number].archived:
+                with self.open(number) as watched:
+                    first = watched.first()
+                return Position(number, FILE_HEADER_SIZE, first.sequence - 1 if first else UNKNOWN)
+        return ANYWHERE
+
+    def latest(self) -> Position | None:
+        """Returns the position behind the last message that can be read; None if there is none."""
+        if self.top is None:
+            return None
+        with self.open(self.top) as watched:
+            mark = watched.safe(FILE_HEADER_SIZE)
+        return Position(self.top, *mark) if mark else Position(self.top, FILE_HEADER_SIZE, UNKNOWN)
+
+    def resume(self, at: Position, until: int | None = None) -> tuple[Position, list[Lost]]:
+        """Tells from where it goes on after a position, and what cannot be read any more.
+
+        Args:
+            at: The position.
+            until: Sequence of the last message that is asked about, if not all are.
+        """
+        if at == ANYWHERE:
+            return self.begin(), []
+        if at.slice in self.slices:
+            with self.open(at.slice) as watched:
+                same = watched.continues(at)
+            if same and (self.slices[at.slice].archived or self.top is None or at.slice <= self.top):
+                return at, []
+            return self._by_time(at)
+        following = [n for n in sorted(self.slices) if n > at.slice]
+        if not following:
+            return self._by_time(at)
+        with self.open(following[0]) as watched:
+            first = watched.first()
+        if first is not None and at.sequence >= 0:
+            if first.sequence == at.sequence + 1:
+                return Position(following[0], FILE_HEADER_SIZE, at.sequence, at.timestamp), []
+            if first.sequence <= at.sequence:
+                return self._by_time(at)
+        last = first.sequence - 1 if first else None
+        if until is not None and until >= 0:
+            last = until if last is None else min(last, until)
+        return Position(following[0], FILE_HEADER_SIZE, at.sequence, at.timestamp), [self.removed(at, last)]
+
+    def advance(self, at: Position, allowance: Allowance, until: Position | None = None) -> Position:
+        """Returns how far it goes on from a position.
+
+        Args:
+            at: The position.
+            allowance: What may be taken; what is taken is subtracted.
+            until: Not beyond this.
+        """
+        before = at
+        at, _ = self.resume(at)
+        done: tuple[int, Mark] | None = None  # a slice that was taken whole
+        for number in self._numbers(at):
+            start = at.offset if number == at.slice else FILE_HEADER_SIZE
+            final = number != self.top
+            clipped = until is not None and number >= until.slice
+            if allowance.spent or (until is not None and (number, start) >= (until.slice, until.offset)):
+                break
+            try:
+                with self.open(number) as watched:
+                    end = watched.whole() if final else watched.safe(start)
+                    if end is None:
+                        break
+                    if until is not None and clipped and end.end > until.offset:
+                        end = Mark(*until[1:])
+                    reached = _take(watched, start, end, allowance)
+            except StoreUnreadableError:
+                if done is None:
+                    raise
+                break  # what comes before it is read first
+            if reached == end and final and not (clipped and until is not None and end.end == until.offset):
+                done = number, end
+                continue
+            return Position(number, *reached)
+        if done is None:
+            return before
+        number, end = done
+        return Position(self._next(number), FILE_HEADER_SIZE, end.sequence, end.timestamp)
+
+    def backlog(self, at: Position) -> int:
+        """Returns the bytes behind a position, complete or not."""
+        return sum(
+            max(self.slices[number].data_size - (at.offset if number == at.slice else FILE_HEADER_SIZE), 0)
+            for number in self._numbers(at)
+        )
+
+    def has(self, path: str) -> bool:
+        """Tells whether a data file was there."""
+        return any(str(each.data) == path for each in self.slices.values())
+
+    def grows(self) -> tuple[str, str, str]:
+        """Returns the files in which something new shows: data and index that grow, and the next data file."""
+        directory = f"{self.store.root}/{self.name}"
+        number = self.top if self.top is not None else 1
+        following = self._next(number)
+        paths = []
+        for each in (number, following):
+            files = self.slices.get(each)
+            paths.append(str(files.data) if files else f"{directory}/msgs.{each}.dat")
+        return paths[0], f"{directory}/msgs.{number}.idx", paths[1]
+
+    def between(self, start: Position, end: Position) -> list[Piece | Lost]:
+        """Returns what lies between two positions, in order, and what of it cannot be read any more."""
+        at, lost = self.resume(start, end.sequence)
+        found: list[Piece | Lost] = list(lost)
+        for number in self._numbers(at):
+            if number > end.slice:
+                break
+            begin = at.offset if number == at.slice else FILE_HEADER_SIZE
+            with self.open(number) as watched:
+                stop = watched.size
+                if number == end.slice:
+                    if not watched.continues(end):
+                        last = end.sequence if end.sequence > start.sequence else None
+                        found += [self.removed(start, last)] if not lost else []
+                        break
+                    stop = end.offset
+            if stop > begin:
+                found.append(Piece(self._ref(number, stop), begin, stop))
+        if at.slice <= end.slice and end.slice not in self.slices and end.offset > FILE_HEADER_SIZE and not lost:
+            found.append(self.removed(Position(end.slice, FILE_HEADER_SIZE, UNKNOWN), None))
+        return found
+
+    def open(self, number: int) -> WatchedSlice:
+        """Opens a slice for a look.
+
+        Raises:
+            StoreUnreadableError: It cannot be read, or is gone.
+        """
+        files = self.slices[number]
+        assert files.data is not None
+        try:
+            index = str(files.index) if files.index else None
+            return WatchedSlice(str(files.data), index, self._channel, self.crc)
+        except FileNotFoundError as error:
+            raise StoreUnreadableError(f"{files.data}: is gone since it was listed", "look again") from error
+
+    def removed(self, at: Position, last: int | None) -> Lost:
+        """Says that messages behind a position are gone."""
+        first = at.sequence + 1 if at.sequence >= 0 else None
+        what = "messages" if first is None else f"message {first}"
+        if first is not None and last is not None:
+            what = f"message {first}" if first == last else f"messages {first} to {last}"
+        return Lost(
+            self.store.root,
+            self.name,
+            REMOVED,
+            f"{self.name}/msgs.{at.slice}.dat",
+            first,
+            at.offset,
+            None,
+            f"{self.store.root}/{self.name}: {what} were removed before they were read",
+        )
+
+    # Inside.
+
+    def _numbers(self, at: Position) -> list[int]:
+        """Returns the slices that are to be read from a position on."""
+        top = self.top
+        return [
+            n
+            for n in sorted(self.slices)
+            if n >= at.slice and ((top is not None and n <= top) or self.slices[n].archived)
+        ]
+
+    def _next(self, number: int) -> int:
+        return min((n for n in self.slices if n > number), default=number + 1)
+
+    def _has_messages(self, number: int) -> bool:
+        files = self.slices[number]
+        if files.data_size <= FILE_HEADER_SIZE:
+            return False
+        if files.index_size >= FILE_HEADER_SIZE + INDEX_RECORD_SIZE:
+            return True
+        try:
+            with self.open(number) as watched:
+                return watched.first() is not None
+        except StoreUnreadableError:
+            return True  # reading it reports it
+
+    def _by_time(self, at: Position) -> tuple[Position, list[Lost]]:
+        """Goes on with the first message that is later than the last one that was read, if there is one."""
+        for number in sorted(self.slices):
+            if self.slices[number].archived and number < at.slice:
+                continue
+            with self.open(number) as watched:
+                mark = watched.indexed()
+                if mark is not None and (mark.timestamp, mark.sequence) <= (at.timestamp, at.sequence):
+                    continue
+                offset = watched.behind(at)
+            if offset is not None:
+                return Position(number, offset, at.sequence, at.timestamp), [self._replaced(at, number, offset)]
+        return at, []
+
+    def _replaced(self, at: Position, number: int, offset: int) -> Lost:
+        name = f"{self.name}/{self.slices[number].name}"
+        return Lost(
+            self.store.root,
+            self.name,
+            REPLACED,
+            name,
+            None,
+            offset,
+            None,
+            f"{self.store.root}/{self.name}: message {at.sequence}, the last one that was read, does not end at offset "
+            f"{at.offset} of msgs.{at.slice}.dat any more; goes on with later ones, in {name} at offset {offset}",
+        )
+
+    def _ref(self, number: int, size: int) -> SliceRef:
+        files = self.slices[number]
+        return SliceRef(
+            self.store,
+            self.name,
+            number,
+            files.archived,
+            str(files.data),
+            str(files.index) if files.index else None,
+            size,
+            files.index_size,
+        )
+
+
+def _take(watched: WatchedSlice, start: int, end: Mark, allowance: Allowance) -> Mark:
+    """Takes of a slice what is allowed, at least a message, and returns the place reached."""
+    if allowance.rows is None and (allowance.bytes is None or end.end - start <= allowance.bytes):
+        allowance.take(end.end - start, 0, 1)
+        return end
+    place = end
+    while start < end.end:
+        mark, rows = watched.part(start, end.end, allowance.bytes, allowance.rows)
+        place = mark if mark is not None and mark.end < end.end else end
+        allowance.take(place.end - start, rows, 0)
+        start = place.end
+        if allowance.spent:
+            break
+    allowance.take(0, 0, 1)
+    return place

@@ -1,0 +1,215 @@
+"""A broker that is killed in the middle of any write leaves a store that every server starts with, as promised.
+
+The system may end the write of a killed process early: see `stantools.store.appending`. Here a store works, and at each
+moment at which it could be killed its directory is copied; each copy is then opened, by the rules of several servers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from broker.stores.file import FileStore
+from broker.stores.options import FileOptions, StoreLimits
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.store.appending import PAGE
+from stantools.store.compactionrules import CompactionRules
+from stantools.store.directory import open_datastore
+from stantools.store.limits import UNLIMITED, SliceLimits
+from stantools.store.limits import StoreLimits as AllLimits
+from stantools.store.serverinfo import new_server_info
+from tests.broker.stores.making import block, everything
+
+NAME = b"foo"
+CHANGING = ("open", "ftruncate", "truncate", "link", "unlink", "replace", "rename", "mkdir")
+VERSIONS = ("0.25.6", "0.23.2")
+
+
+def payload(sequence: int) -> bytes:
+    # The first message of a slice is bigger than a page, now and then, and so is what comes in one flush.
+    return b"%d;" % sequence * (3000 if sequence % 12 == 1 else 20)
+
+
+@dataclass
+class Promised:
+    """What may not be lost: what the store has said is there."""
+
+    last: int = 0
+    clients: set[bytes] = field(default_factory=set)
+    subscriptions: int = 0
+    sent: int = 0
+
+
+class Moments:
+    """Looks at the directory at every moment at which the process could be killed."""
+
+    def __init__(self, directory: Path, look: Callable[[], None], bytes_too: bool) -> None:
+        self.directory = directory
+        self.look = look
+        self.bytes_too = bytes_too
+        self.looking = False
+        self.seen = self.torn = 0
+        self.state: object = None
+        self.real: dict[str, Any] = {name: getattr(os, name) for name in (*CHANGING, "write", "writev")}
+
+    def moment(self) -> bool:
+        if self.looking:
+            return False
+        self.looking = True
+        try:
+            files = [path for path in self.directory.rglob("*") if path.is_file()]
+            state = {path: path.read_bytes() for path in files}
+            if state != self.state:
+                self.state = state
+                self.seen += 1
+                self.look()
+        finally:
+            self.looking = False
+        return True
+
+    def change(self, name: str, *arguments: Any, **named: Any) -> Any:
+        self.moment()
+        return self.real[name](*arguments, **named)
+
+    def write(self, descriptor: int, data: Any) -> int:
+        if not self.moment() or not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(self.directory):
+            return int(self.real["write"](descriptor, data))
+        content = bytes(data)
+        status = os.fstat(descriptor)
+        appends = os.get_blocking(descriptor) and _appends(descriptor)
+        at = status.st_size if appends else os.lseek(descriptor, 0, os.SEEK_CUR)
+        ends = {end - at for end in range(at - at % PAGE + PAGE, at + len(content), PAGE)}
+        if ends and self.bytes_too:
+            ends |= {1, 7, 8, 9, 31, 32, 33, len(content) // 2, len(content) - 1}
+        done = 0
+        for end in sorted(end for end in {*ends, len(content)} if 0 < end <= len(content)):
+            self.real["write"](descriptor, content[done:end])
+            done = end
+            if done < len(content):
+                self.torn += 1
+                self.moment()
+        return len(content)
+
+    def writev(self, descriptor: int, parts: Any) -> int:
+        return self.write(descriptor, b"".join(parts))
+
+
+def _appends(descriptor: int) -> bool:
+    flags = next(
+        line for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines() if line.startswith("flags")
+    )
+    return bool(int(flags.split()[1], 8) & os.O_APPEND)
+
+
+@contextmanager
+def moments(directory: Path, look: Callable[[], None], bytes_too: bool) -> Iterator[Moments]:
+    found = Moments(directory, look, bytes_too)
+    calls = {name: (lambda *a, _name=name, **k: found.change(_name, *a, **k)) for name in CHANGING}
+    with patch.multiple(os, write=found.write, writev=found.writev, **calls):
+        yield found
+
+
+def options(directory: Path) -> FileOptions:
+    return FileOptions(
+        directory,
+        sync=False,
+        buffer_size=10_000,
+        slices=SliceLimits(12, 0),
+        compaction=CompactionRules(min_size=0, interval=0.001, fragmentation=50),
+    )
+
+
+def checked(copy: Path, promised: Promised) -> None:
+    """Opens what a kill left, by the rules of the original and with the broker, and compares it with what was said."""
+    for version in VERSIONS if any(copy.glob("*.dat")) else ():
+        rules = ServerOptions(version=version, limits=AllLimits(0, UNLIMITED))
+        predicted = forecast(open_datastore(copy), rules, lookups=False)
+        assert predicted.starts, predicted.error
+    store = FileStore(options(copy), StoreLimits(0, UNLIMITED))
+    found = store.recover()
+    if found is None:
+        assert promised == Promised()
+    else:
+        assert {client.id for client in found.clients} >= promised.clients
+        if promised.subscriptions or promised.last:
+            channel, subscriptions = found.channels[NAME]
+            messages = everything(channel.messages)
+            assert [each.sequence for each in messages] == list(range(1, len(messages) + 1))
+            assert all(each.data == payload(each.sequence) for each in messages)
+            assert len(messages) >= promised.last
+            assert len(subscriptions) >= promised.subscriptions
+            assert all(each.state.last_sent >= promised.sent for each in subscriptions[: promised.subscriptions])
+            # It goes on from here.
+            channel.messages.append(block(NAME, len(messages) + 1, [payload(len(messages) + 1)]))
+            channel.messages.flush()
+            assert channel.messages.last == len(messages) + 1
+        store.add_client(pb.ClientInfo(id=b"after", hb_inbox=b"_HB"))
+    store.close()
+    again = FileStore(options(copy), StoreLimits(0, UNLIMITED)).recover()
+    assert found is None or (again and b"after" in {client.id for client in again.clients})
+
+
+def work(directory: Path, promised: Promised, rounds: int) -> None:
+    store = FileStore(options(directory), StoreLimits(0, UNLIMITED))
+    assert store.recover() is None
+    store.init(new_server_info("test-cluster"))
+    channel = store.create_channel(NAME)
+    numbers: list[int] = []
+    for turn in range(rounds):
+        for each in range(3):
+            client = b"client-%d-%d" % (turn, each) + b"x" * (900 * each)
+            store.add_client(pb.ClientInfo(id=client, hb_inbox=b"_HB"))
+            promised.clients.add(client)
+        if len(numbers) < 3:
+            state = pb.SubState(client_id=client, inbox=b"_I" * 300, ack_inbox=b"_A", durable_name=b"d", is_durable=True)
+            channel.subscriptions.create(state)
+            channel.subscriptions.flush()
+            numbers.append(state.id)
+            promised.subscriptions += 1
+            promised.sent = 0
+        first = channel.messages.last + 1
+        count = 5 + turn
+        channel.messages.append(block(NAME, first, [payload(each) for each in range(first, first + count)]))
+        channel.messages.flush()
+        promised.last = first + count - 1
+        for number in numbers:
+            channel.subscriptions.sent(number, range(1, first + count))
+        channel.subscriptions.flush()
+        promised.sent = promised.last
+        channel.subscriptions.acked(numbers[0], range(1, first + count))
+        channel.subscriptions.flush()
+        for gone in sorted(promised.clients)[:2]:
+            promised.clients.discard(gone)
+            store.delete_client(gone)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "bytes_too"), [(4, False), pytest.param(12, True, marks=pytest.mark.slow)], ids=["pages", "bytes"]
+)
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed files", "no unnamed files"])
+def test_killed_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, bytes_too: bool, named: bool
+) -> None:
+    if named:
+        monkeypatch.setattr(os, "O_TMPFILE", 0, raising=False)
+    directory, copy, promised = tmp_path / "store", tmp_path / "copy", Promised()
+    directory.mkdir()
+
+    def look() -> None:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(directory, copy)
+        checked(copy, promised)
+
+    with moments(directory, look, bytes_too) as seen:
+        work(directory, promised, rounds)
+    assert seen.seen > 20 * rounds and seen.torn > 2 * rounds

@@ -1,0 +1,104 @@
+"""Running a function over many items: each once, failures alone, lost workers repeated."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
+from stantools.pipeline.spark.failures import TaskFailedError, WorkerLostError, WorkersUnfitError
+from stantools.pipeline.spark.tasks import Failure, distribute, pack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@given(st.lists(st.integers(1, 1 << 40), max_size=60), st.integers(1, 20))
+def test_every_item_is_in_one_group_and_no_group_is_much_heavier(costs: list[int], count: int) -> None:
+    groups = pack(costs, count)
+    assert sorted(each for group in groups for each in group) == list(range(len(costs)))
+    assert len(groups) == min(count, len(costs))
+    assert all(group == sorted(group) for group in groups)
+    loads = [sum(costs[each] for each in group) for group in groups]
+    assert loads == sorted(loads, reverse=True)
+    if costs:
+        assert loads[0] <= sum(costs) / len(groups) + max(costs), "no more than one item above the mean"
+
+
+def _square(number: int) -> int:
+    if number == 7:
+        raise RefusedError("seven is refused", "take eight")
+    if number == 11:
+        raise FileNotFoundError(2, "No such file or directory", "/eleven")
+    return number * number
+
+
+def test_each_item_once_and_failures_alone(spark: SparkSession) -> None:
+    costs: list[int] = []
+    results = list(
+        distribute(spark, _square, range(40), cost=lambda n: n + 1, on_result=lambda _, cost: costs.append(cost))
+    )
+    assert sorted(number for number, _ in results) == list(range(40))
+    by_number = dict(results)
+    assert by_number.pop(7) == Failure("seven is refused", "take eight", ExitCode.REFUSED)
+    assert by_number.pop(11) == Failure("/eleven: No such file or directory", "", ExitCode.UNREACHABLE)
+    assert by_number == {number: number * number for number in by_number}
+    assert sorted(costs) == list(range(1, 41))
+    assert list(distribute(spark, _square, [])) == []
+
+
+def _broken(_: int) -> int:
+    raise ZeroDivisionError("nobody expected this")
+
+
+def _dead(_: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def _full(_: int) -> int:
+    from stantools.pipeline.spark.failures import telling
+
+    with telling():
+        raise StoreUnwritableError("/there: no space left", "make room")
+
+
+def _elsewhere(_: int) -> int:
+    import a_package_that_is_not_there  # type: ignore[import-not-found]  # noqa: F401
+
+    return 0
+
+
+def test_what_spark_raises_is_said_in_our_words(spark: SparkSession) -> None:
+    with pytest.raises(TaskFailedError, match="unexpected ZeroDivisionError in a task: nobody expected this"):
+        list(distribute(spark, _broken, [1]))
+    with pytest.raises(WorkerLostError, match="a worker died while it ran a task: killed, or out of memory"):
+        list(distribute(spark, _dead, [1]))
+    with pytest.raises(WorkersUnfitError, match="has no package a_package_that_is_not_there"):
+        list(distribute(spark, _elsewhere, [1]))
+    assert dict(distribute(spark, _full, [1])) == {0: Failure("/there: no space left", "make room")}
+    assert dict(distribute(spark, _square, [3])) == {0: 9}, "the session goes on"
+
+
+def test_giving_up_ends_the_jobs_that_run(spark: SparkSession, tmp_path: Path) -> None:
+    results = distribute(spark, _slow, [(str(tmp_path), number) for number in range(200)], partitions=100)
+    next(results)
+    results.close()
+    assert len(list(tmp_path.iterdir())) < 200
+
+
+def _slow(item: tuple[str, int]) -> int:
+    import time
+
+    folder, number = item
+    time.sleep(0.02)
+    (Path(folder) / str(number)).touch()
+    return number
