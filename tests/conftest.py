@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from functools import lru_cache
@@ -10,6 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, on fast machines and on busy ones: what is found by chance belongs to whoever looks
+# for it. `STANTOOLS_EXPLORE=1 make test` does.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=not os.environ.get("STANTOOLS_EXPLORE"),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
 

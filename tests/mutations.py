@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
-from tests.conftest import GOLDEN, load_expected
+from tests.conftest import GOLDEN, MUTATION_SETS, load_expected
 
 
 def apply_mutation(root: Path, mutation: dict[str, Any]) -> None:
@@ -47,9 +48,21 @@ def fresh_copy(source: Path, target: Path) -> Path:
     return target
 
 
-def mutated_stores(case: str, work: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Gives every mutation of a golden collection with a copy of the store to which it was applied."""
-    for mutation in load_expected(case)["mutations"]:
+def shares(every: int) -> list[Any]:
+    """Parameters (collection, every): one of so many mutations in every run, and all of them in the slow one."""
+    some = [pytest.param(case, every, id=f"{case}-some") for case in MUTATION_SETS]
+    return [*some, *(pytest.param(case, 1, id=f"{case}-all", marks=pytest.mark.slow) for case in MUTATION_SETS)]
+
+
+def mutated_stores(case: str, work: Path, every: int = 1) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Gives mutations of a golden collection with a copy of the store to which each was applied.
+
+    Args:
+        case: The collection.
+        work: Where the copies go, one at a time.
+        every: One of so many.
+    """
+    for mutation in load_expected(case)["mutations"][::every]:
         root = fresh_copy(GOLDEN / case / "datastore", work / "store")
         apply_mutation(root, mutation)
         yield mutation, root

@@ -201,7 +201,7 @@ class NatsServer:
 #: A stream that a cluster has to be able to make before a test gets it.
 _PROBE = "PROBE"
 #: How long one request is waited for; a cluster that elects just then answers none.
-_ASKING = 15.0
+_ASKING = 4.0
 
 
 async def make_stream(client: Any, seconds: float = 120, **config: Any) -> dict[str, Any]:

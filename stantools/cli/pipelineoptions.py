@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.outcome import Failed
     from stantools.pipeline.spark.progress import Tasks
     from stantools.pipeline.tables.options import TableOptions
 
@@ -283,12 +284,7 @@ class _Idle:
             )
 
 
-def failed_json(failed: Sequence[Any]) -> list[dict[str, str]]:
-    """Returns what could not be read, as every job has it under `failed`."""
-    return [{"path": each.path, "message": each.message, "remedy": each.remedy} for each in failed]
-
-
-def report_failed(failed: Sequence[Any]) -> None:
+def report_failed(failed: Sequence[Failed]) -> None:
     """Says on stderr what could not be read."""
     for each in failed:
         console.error(each.message, each.remedy)
@@ -297,5 +293,3 @@ def report_failed(failed: Sequence[Any]) -> None:
 def submit_file() -> Path:
     """Returns the file to be given to spark-submit."""
     return Path(__file__).parent / "submit" / "pipeline.py"
-
-

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from stantools.store.options import ReadOptions
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
-_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
+#: What csv and ndjson have of a finding.
+FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "seq", "detail", "remedy")
 _MANY = 50
 
 
@@ -71,18 +72,19 @@ def command(
     if output == "json":
         print_json(verdict.as_json())
     elif output == "table":
-        _print(verdict, store)
+        print_verdict(verdict, str(store))
     else:
-        rows_as(output, _COLUMNS, (_row(finding) for finding in verdict.findings))
+        rows_as(output, FINDING_COLUMNS, (_row(finding) for finding in verdict.findings))
     return ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS
 
 
 def _row(finding: Finding) -> list[Any]:
     values = finding.as_json()
-    return [values[name] for name in _COLUMNS]
+    return [values[name] for name in FINDING_COLUMNS]
 
 
-def _print(verdict: Verdict, store: Path) -> None:
+def print_verdict(verdict: Verdict, store: str) -> None:
+    """Prints what was found in one store for people."""
     rows = [
         (
             each.name,
@@ -100,7 +102,7 @@ def _print(verdict: Verdict, store: Path) -> None:
     print_findings(verdict.findings)
     click.echo(_conclusion(verdict))
     if not verdict.clean:
-        path = console.escape(str(store))
+        path = console.escape(store)
         console.note(f"nothing was changed; what the server would do now: stantools forecast {path}")
 
 

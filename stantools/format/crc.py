@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import UsageError
@@ -65,13 +65,7 @@ class Crc:
             )
         self.polynomial: Final = polynomial
         #: The same as calling the object, a little faster.
-        self.function: Callable[..., int]
-        if polynomial == IEEE:
-            self.function = _ieee
-        else:
-            import crcmod
-
-            self.function = crcmod.mkCrcFun(1 << 32 | _reflect(polynomial, 32), 0, True, _ONES)
+        self.function: Callable[..., int] = _function(polynomial)
 
     def __call__(self, data: ReadableBuffer, value: int = 0) -> int:
         """CRC of `data`; `value` is the CRC of what comes before it."""
@@ -95,16 +89,7 @@ class Crc:
 
         `tables[k][b]` is what byte `b` adds to the register when `k` more bytes follow it.
         """
-        import numpy as np
-
-        tables = np.zeros((16, 256), dtype=np.uint32)
-        register: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
-        for _ in range(8):
-            register = (register >> np.uint32(1)) ^ ((register & np.uint32(1)) * np.uint32(self.polynomial))
-        tables[0] = register
-        for k in range(1, 16):
-            tables[k] = (tables[k - 1] >> 8) ^ tables[0][tables[k - 1] & 0xFF]
-        return tables
+        return _tables(self.polynomial)
 
     @cached_property
     def folding(self) -> NDArray[np.uint64]:
@@ -115,22 +100,53 @@ class Crc:
         reduction to 32 bits floor(x^64 / P) and P, both reflected in 33 bits. A product of two reflected
         factors comes out shifted by one bit; the powers here are one lower to make up for that.
         """
-        import numpy as np
+        return _folding(self.polynomial)
 
-        numbers = []
-        for distance in (128, 256, 384, 512):
-            numbers += [self._power(distance + 63) << 32, self._power(distance - 1) << 32]
-        numbers += [self._power(95) << 32, self._power(63) << 32]
-        normal = 1 << 32 | _reflect(self.polynomial, 32)
-        numbers += [_reflect(_divide(1 << 64, normal)[0], 33), _reflect(normal, 33)]
-        return np.array(numbers, dtype=np.uint64)
 
-    def _power(self, exponent: int) -> int:
-        """x^exponent modulo the polynomial, reflected in 32 bits."""
-        value = 1 << 31
-        for _ in range(exponent):
-            value = (value >> 1) ^ (self.polynomial if value & 1 else 0)
-        return value
+# Computing these takes a millisecond, as long as everything else that is done with a small file.
+@lru_cache(maxsize=16)
+def _tables(polynomial: int) -> NDArray[np.uint32]:
+    import numpy as np
+
+    tables = np.zeros((16, 256), dtype=np.uint32)
+    register: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        register = (register >> np.uint32(1)) ^ ((register & np.uint32(1)) * np.uint32(polynomial))
+    tables[0] = register
+    for k in range(1, 16):
+        tables[k] = (tables[k - 1] >> 8) ^ tables[0][tables[k - 1] & 0xFF]
+    return tables
+
+
+@lru_cache(maxsize=16)
+def _folding(polynomial: int) -> NDArray[np.uint64]:
+    import numpy as np
+
+    numbers = []
+    for distance in (128, 256, 384, 512):
+        numbers += [_power(polynomial, distance + 63) << 32, _power(polynomial, distance - 1) << 32]
+    numbers += [_power(polynomial, 95) << 32, _power(polynomial, 63) << 32]
+    normal = 1 << 32 | _reflect(polynomial, 32)
+    numbers += [_reflect(_divide(1 << 64, normal)[0], 33), _reflect(normal, 33)]
+    return np.array(numbers, dtype=np.uint64)
+
+
+def _power(polynomial: int, exponent: int) -> int:
+    """x^exponent modulo the polynomial, reflected in 32 bits."""
+    value = 1 << 31
+    for _ in range(exponent):
+        value = (value >> 1) ^ (polynomial if value & 1 else 0)
+    return value
+
+
+@lru_cache(maxsize=16)
+def _function(polynomial: int) -> Callable[..., int]:
+    if polynomial == IEEE:
+        return _ieee
+    import crcmod
+
+    made: Callable[..., int] = crcmod.mkCrcFun(1 << 32 | _reflect(polynomial, 32), 0, True, _ONES)
+    return made
 
 
 def detect(samples: Iterable[tuple[ReadableBuffer, int]]) -> int | None:

@@ -215,10 +215,11 @@ def verify_channel(
     history = arrange(survey.own_runs(), crc)
     findings = list(channel_findings(root, survey, history, subs, known_clients))
     scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes))
-    return ChannelReport(findings, _channel(survey), subs_size + scanned)
+    return ChannelReport(findings, channel_verdict(survey), subs_size + scanned)
 
 
-def _channel(survey: ChannelSurvey) -> ChannelVerdict:
+def channel_verdict(survey: ChannelSurvey) -> ChannelVerdict:
+    """Says which sequences of a channel are there."""
     runs = list(survey.runs())
     return ChannelVerdict(
         survey.files.name,

@@ -7,7 +7,7 @@ store is a source like any other; what it lost is known beforehand.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -15,6 +15,7 @@ from itertools import islice
 from stantools.format.crc import Crc
 from stantools.format.encryption import master_key
 from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.survey import ChannelSurvey
 from stantools.migration.batches import Batch
 from stantools.migration.sourcepayload import Finisher, looks_encrypted
 from stantools.migration.sourceread import BATCH_BYTES, MAX_SEQUENCE, Piece, StepReader
@@ -313,6 +314,7 @@ def open_source(
     keep_sealed: bool = False,
     workers: int = 2,
     progress: Progress | None = None,
+    surveys: Iterable[ChannelSurvey] | None = None,
 ) -> StoreSource:
     """Reads a store and says what can be migrated from it.
 
@@ -326,6 +328,7 @@ def open_source(
         keep_sealed: Leave a payload as it is stored where it cannot be decrypted, instead of giving up.
         workers: Slices that are scanned at the same time.
         progress: Told the number of bytes as they are read.
+        surveys: Those of its channels, if they were made already; see `plan_salvage`.
 
     Raises:
         UsageError: There is no such generation, or the key is empty.
@@ -340,7 +343,7 @@ def open_source(
         workers=workers,
         keep_positions=True,
     )
-    plan = plan_salvage(store, crc, options, progress=progress)
+    plan = plan_salvage(store, crc, options, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
     return StoreSource(plan, [ChannelSource(channel, crc, Key(key, keep_sealed)) for channel in plan.channels])
 

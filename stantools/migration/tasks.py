@@ -33,5 +33,7 @@ async def in_parallel(
         return list(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
-            task.cancel()
+            # An interruption has cancelled them already; a second time would end what they do to clean up.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -22,8 +22,7 @@ from stantools.store.directory import list_channel, open_datastore
 from stantools.store.limits import ChannelLimits, SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.sample import SampleOptions, write_sample
-from tests.conftest import MUTATION_SETS
-from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores
+from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares
 
 CRC = Crc()
 EVERYTHING = Selection()
@@ -54,9 +53,9 @@ def check_reading(root: Path) -> None:
                 assert at == len(buffer), path
 
 
-@pytest.mark.parametrize("case", MUTATION_SETS)
-def test_mutations(case: str, golden: Path, tmp_path: Path) -> None:
-    for mutation, root in mutated_stores(case, tmp_path):
+@pytest.mark.parametrize(("case", "every"), shares(3))
+def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
+    for mutation, root in mutated_stores(case, tmp_path, every):
         try:
             check_reading(root)
         except AssertionError as error:
@@ -70,7 +69,9 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sample(place, options).path
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_several_damages_at_once(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     root = fresh_copy(healthy, tmp_path / "store")

@@ -45,8 +45,10 @@ SOME = [
     "dmg_middle_slice_missing",
     "dmg_zeroed_last_records",
 ]
+#: Hundreds of streams take 20 seconds.
+MANY = "many_channels"
 PAIRS = [
-    (version, case)
+    pytest.param(version, case, marks=[pytest.mark.slow] if case == MANY else [])
     for version in servers.VERSIONS
     for case in golden_cases()
     if case in SOME or version == servers.NEWEST

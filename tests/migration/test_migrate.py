@@ -202,7 +202,7 @@ def kill_again_and_again(place: Path, words: list[object], chance: random.Random
 
 
 @pytest.mark.parametrize("way", ["restore", "publish"])
-@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("version", [pytest.param(servers.OLDEST, marks=pytest.mark.slow), servers.NEWEST])
 def test_killed_again_and_again(
     way: str, version: str, big_store: Path, start_server: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,10 +36,17 @@ def skip_without_spark() -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two threads of this machine. Tests that use it say `pytest.mark.xdist_group("spark")`."""
+    """A session on two threads of this machine. Tests that use it say `pytest.mark.xdist_group("spark")`.
+
+    Tests of clusters run the same tests elsewhere: on STANTOOLS_TEST_MASTER, or at STANTOOLS_TEST_REMOTE by Connect.
+    """
     skip_without_spark()
     from stantools.pipeline.spark.session import close_session, open_session
 
-    opened = open_session("local[2]", name="stantools tests", conf=TEST_CONF)
+    master, remote = os.environ.get("STANTOOLS_TEST_MASTER"), os.environ.get("STANTOOLS_TEST_REMOTE")
+    if remote:
+        opened = open_session(remote=remote, name="stantools tests")
+    else:
+        opened = open_session(master or "local[2]", name="stantools tests", conf=TEST_CONF)
     yield opened
     close_session(opened)

@@ -204,7 +204,9 @@ def test_when_age_removes_everything_the_last_sequence_is_still_known(tmp_path, 
     ),
     indexes=st.sets(st.integers(0, 8)),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_store_any_limits(tmp_path, options, slices, limits, indexes):
     for name in ("store", "new"):
         shutil.rmtree(tmp_path / name, ignore_errors=True)

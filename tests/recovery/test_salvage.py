@@ -33,8 +33,8 @@ from stantools.store.ranges import Ranges
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.scan import scan_slice
 from stantools.store.sublog import SubsState, read_subs
-from tests.conftest import MUTATION_SETS, golden_cases, load_expected
-from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores
+from tests.conftest import golden_cases, load_expected
+from tests.mutations import apply_mutation, damages, fresh_copy, mutated_stores, shares
 
 IEEE = 0xEDB88320
 CLUSTER = "test-cluster"
@@ -109,10 +109,10 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
     assert (tmp_path / "new" / MANIFEST_FILE).is_file()
 
 
-@pytest.mark.parametrize("case", MUTATION_SETS)
-def test_mutations(case: str, golden: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "every"), shares(5))
+def test_mutations(case: str, every: int, golden: Path, tmp_path: Path) -> None:
     base = messages(golden / case / "datastore", Crc(IEEE))
-    for mutation, root in mutated_stores(case, tmp_path):
+    for mutation, root in mutated_stores(case, tmp_path, every):
         out = tmp_path / "new"
         shutil.rmtree(out, ignore_errors=True)
         had = messages(root, Crc(IEEE))
@@ -138,14 +138,18 @@ def _files(root: Path) -> dict[str, int]:
     return {str(p.relative_to(root)): p.stat().st_size for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 def test_hundreds_of_generated_damages(healthy: Path, tmp_path: Path, data: st.DataObject) -> None:
     _salvage_after(healthy, tmp_path, data)

@@ -23,10 +23,10 @@ from stantools.recovery.truncate import TruncationPlan, TruncationResult, apply_
 from stantools.recovery.truncate import apply as apply_module
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
-from tests.conftest import MUTATION_SETS, golden_cases, load_expected
+from tests.conftest import golden_cases, load_expected
 from tests.inspection import forecast_golden as g
 from tests.inspection import forecast_stores as s
-from tests.mutations import apply_mutation, fresh_copy
+from tests.mutations import apply_mutation, fresh_copy, shares
 
 WITNESS = ".truncate.lck"
 
@@ -103,8 +103,8 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
     assert _tree(root) == before
 
 
-@pytest.mark.parametrize("collection", MUTATION_SETS)
-def test_mutations(collection: str, golden: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("collection", "every"), shares(3))
+def test_mutations(collection: str, every: int, golden: Path, tmp_path: Path) -> None:
     expected = load_expected(collection)
     source = golden / collection / "datastore"
     seen: set[int] = set()
@@ -113,6 +113,8 @@ def test_mutations(collection: str, golden: Path, tmp_path: Path) -> None:
         if mutation["server_open_truncate"] in seen or not theirs["started"] or not theirs["files_changed"]:
             continue
         seen.add(mutation["server_open_truncate"])
+        if len(seen) % every:
+            continue
         root = fresh_copy(source, tmp_path / "store")
         apply_mutation(root, mutation)
         before = _tree(root)
@@ -376,7 +378,8 @@ def _killed(root: Path, backups: Path, kill_at: int) -> bool:
         os._exit(code)
 
 
-def test_killed_at_every_step(torn: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_step(torn: Path, tmp_path: Path, every: int) -> None:
     before = _tree(torn)
     good = tmp_path / "good"
     shutil.copytree(torn, good)
@@ -384,7 +387,7 @@ def test_killed_at_every_step(torn: Path, tmp_path: Path) -> None:
     expected = _tree(good)
     kill_at = 0
     while True:
-        kill_at += 1
+        kill_at += every
         root, backups = tmp_path / "work", tmp_path / "backups"
         shutil.rmtree(root, ignore_errors=True)
         shutil.rmtree(backups, ignore_errors=True)

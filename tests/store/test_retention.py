@@ -56,7 +56,9 @@ def put(writer: SliceWriter, first: int, sizes: list[int]) -> list[tuple[int, in
     ),
     restart=st.integers(0, 12),
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_as_the_specification_words_it(tmp_path, batches, slices, limits, restart):
     directory = tmp_path / "c"
     shutil.rmtree(directory, ignore_errors=True)

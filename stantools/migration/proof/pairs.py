@@ -36,6 +36,12 @@ class Compared:
         """Gives each kind of difference there is, with the sequences."""
         return ((kind, ranges) for kind, ranges in self._ranges.items() if ranges)
 
+    def add(self, other: Compared) -> None:
+        """Adds what a comparison of other messages of the same channels came to."""
+        self.both += other.both
+        for kind, ranges in other.differing():
+            self._ranges[kind] |= ranges
+
     def note(self, kind: str, sequences: _U64) -> None:
         """Takes note that sequences, which may be none, differ in one way."""
         if len(sequences):

@@ -14,7 +14,7 @@ from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.proof.pairs import compare_pieces
+from stantools.migration.proof.pairs import Compared, compare_pieces
 from stantools.migration.source import ChannelSource, StoreSource, open_source
 from stantools.progress import Progress
 from stantools.store.clientlog import salvage_clients
@@ -79,43 +79,51 @@ def compare_stores(
         for side in (first, second)
     )
     result = StoresDifference(damaged=(a.lossy, b.lossy))
+    sides = (first, second)
     if not patterns:
-        result.findings += [*_identity(first, second), *_clients(first, second)]
-    for name in sorted({c.raw_name for c in (*a.channels, *b.channels)}):
-        _compare_channel(result, (first, second), _channel(a, name), _channel(b, name), progress)
+        result.findings += root_differences(*sides)
+    finish = first.key is not None or second.key is not None
+    for one, other in channel_pairs(a, b):
+        if one and other:
+            compared = compare_pieces(one.pieces(finish=finish), other.pieces(finish=finish), progress)
+            add_channel(result, sides, one, compared)
+        else:
+            result.findings.append(only_in_one(one, other))
     return result
 
 
-def _channel(source: StoreSource, name: bytes) -> ChannelSource | None:
-    return next((channel for channel in source.channels if channel.raw_name == name), None)
+def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSource | None, ChannelSource | None]]:
+    """Gives the channels of two stores by name, None where one has no such channel."""
+    ones = {channel.raw_name: channel for channel in a.channels}
+    others = {channel.raw_name: channel for channel in b.channels}
+    return ((ones.get(name), others.get(name)) for name in sorted(ones.keys() | others.keys()))
 
 
-def _compare_channel(
-    result: StoresDifference,
-    sides: tuple[Side, Side],
-    a: ChannelSource | None,
-    b: ChannelSource | None,
-    progress: Progress | None,
-) -> None:
-    if a is None or b is None:
-        only = a or b
-        assert only is not None
-        code = _ONLY[a is None]
-        detail = f"{only.count} messages, {len(only.subscriptions)} subscriptions"
-        result.findings.append(finding(code, detail, channel=only.name))
-        return
+def root_differences(first: Side, second: Side) -> list[Finding]:
+    """Compares what two stores hold besides channels: identity and clients."""
+    return [*_identity(first, second), *_clients(first, second)]
+
+
+def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
+    """Makes the finding of a channel that only one of the stores has."""
+    only = a or b
+    assert only is not None
+    detail = f"{only.count} messages, {len(only.subscriptions)} subscriptions"
+    return finding(_ONLY[a is None], detail, channel=only.name)
+
+
+def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: ChannelSource, compared: Compared) -> None:
+    """Adds what the comparison of a channel's messages came to, and compares its subscriptions."""
     result.channels += 1
-    finish = sides[0].key is not None or sides[1].key is not None
-    compared = compare_pieces(a.pieces(finish=finish), b.pieces(finish=finish), progress)
     result.messages += compared.both
     for kind, ranges in compared.differing():
         pairs = ranges.pairs()
         listed = ", ".join(str(x) if x == y else f"{x}-{y}" for x, y in pairs[:_MANY])
         more = f" and {len(pairs) - _MANY} more ranges" if len(pairs) > _MANY else ""
         detail = f"{ranges.count()} messages: {listed}{more}"
-        result.findings.append(finding(_CODES[kind], detail, channel=a.name, seq=ranges.first))
-    if not a.origin:
-        result.findings += _subscriptions(sides, a.name)
+        result.findings.append(finding(_CODES[kind], detail, channel=channel.name, seq=ranges.first))
+    if not channel.origin:
+        result.findings += _subscriptions(sides, channel.name)
 
 
 _ONLY = {False: "channel-missing", True: "channel-extra"}

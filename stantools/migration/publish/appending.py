@@ -43,6 +43,10 @@ _MARK: Final = re.compile(
 _FIXED: Final = ("subjects", "storage", "retention")
 
 
+class UnfinishedError(RefusedError):
+    """Other messages were begun to be written to a stream, and have to be finished first."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """What is being written to a stream, as its description tells it.
@@ -167,15 +171,14 @@ async def append_part(
         TargetError: The server refuses, or is gone for too long. The same call goes on from there.
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
-    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, filler_limit)
+    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, generation, filler_limit)
     patient = Patience(js.connection, patience)
     mark = await patient.repeat(job.begin)
     if mark is None:
-        found = await patient.repeat(lambda: job.compare(generation))
         if progress:
-            progress(found)
-        return Appended(name, None, messages.count, found, interruptions=patient.interruptions)
-    filling = job.filling(mark, origin, generation, window or Window(), progress)
+            progress(messages.count)
+        return Appended(name, None, messages.count, messages.count, interruptions=patient.interruptions)
+    filling = job.filling(mark, origin, window or Window(), progress)
     if not job.there:
         await probe(js, name, filling, consumers=False)
     acks = await Acks.open(js.connection, name)
@@ -241,14 +244,20 @@ class _Append:
     """One part on its way into a stream."""
 
     def __init__(
-        self, js: JetStream, name: str, config: Mapping[str, Any], messages: Source, filler_limit: int
+        self,
+        js: JetStream,
+        name: str,
+        config: Mapping[str, Any],
+        messages: Source,
+        generation: int,
+        filler_limit: int,
     ) -> None:
         self._js = js
         self._name = name
         self._config = config
         self._messages = messages
+        self._generation = generation
         self._filler_limit = filler_limit
-        self._state: Mapping[str, Any] = {}
         self.there = False
 
     async def begin(self) -> Mark | None:
@@ -271,25 +280,12 @@ class _Append:
         self._check_gaps(max(int(info["state"]["last_seq"]), mark.floor))
         if mark != there:
             await self._update(info, {**info["config"], "description": str(mark)})
-        return mark
+        return await self._counted(info, mark)
 
-    async def compare(self, generation: int) -> int:
-        """Compares the last messages with those of a stream that has them all; returns how many there are.
-
-        Raises:
-            NotOursError: They are different.
-        """
-        source, last = self._messages, self._messages.last
-        reach = max(int(self._state["first_seq"]) - 1, extent(source, last, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, source, reach, last, generation)
-        return source.count
-
-    def filling(
-        self, mark: Mark, origin: bool, generation: int, window: Window, progress: Callable[[int], None] | None
-    ) -> Filling:
+    def filling(self, mark: Mark, origin: bool, window: Window, progress: Callable[[int], None] | None) -> Filling:
         """Returns what fills the stream."""
         part = Part(self._messages, mark.floor)
-        filling = Filling(self._js, self._name, self._config, part, origin, generation, window, progress)
+        filling = Filling(self._js, self._name, self._config, part, origin, self._generation, window, progress)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
         return filling
@@ -302,19 +298,32 @@ class _Append:
                 f"stream {self._name} is there already, with other settings: {words}",
                 "ask for the settings that it has, or change them on the server first",
             )
-        self._state = info["state"]
-        if int(self._state["last_seq"]) >= mark.last:
-            return None
-        loading = settings.loading_config(self._config, self._messages.count)
-        if settings.differs(info["config"], loading):
-            # What limits remove from now on would be missing in the numbers that follow.
-            await self._update(info, {**info["config"], **loading, "description": info["config"].get("description")})
-            info = await self._js.stream_info(self._name) or info
-            if there := Mark.of(info["config"]):
-                return self._continued(there, mark)
         state = info["state"]
         mark = replace(mark, whole=int(state["last_seq"]), held=int(state["messages"]))
+        # Before the stream is touched: it may be somebody else's.
+        await self._compare(Part(self._messages, mark.floor), min(mark.whole, mark.last), int(state["first_seq"]))
+        if mark.whole >= mark.last:
+            return None
         self._check_gaps(max(mark.whole, mark.floor))
+        loading = settings.loading_config(self._config, self._messages.count)
+        await self._update(info, {**info["config"], **loading, "description": str(mark)})
+        return await self._counted(await self._js.stream_info(self._name) or info, mark)
+
+    async def _compare(self, part: Part, until: int, first: int) -> None:
+        """Compares the last messages up to a sequence with those of the stream, which begins at `first`.
+
+        Raises:
+            NotOursError: They are different.
+        """
+        reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
+        await compare(self._js, self._name, part, reach, until, self._generation)
+
+    async def _counted(self, info: Mapping[str, Any], mark: Mark) -> Mark:
+        """Counts again what was there before: limits may have removed something until the mark came and they went."""
+        state = info["state"]
+        if not mark.whole or int(state["last_seq"]) != mark.whole or int(state["messages"]) == mark.held:
+            return mark
+        mark = replace(mark, held=int(state["messages"]))
         await self._update(info, {**info["config"], "description": str(mark)})
         return mark
 
@@ -327,9 +336,9 @@ class _Append:
         first_is_right = mark.first <= there.first if there.whole else mark.first == there.first
         if first_is_right and mark.last >= there.last:
             return replace(mark, whole=there.whole, held=there.held)
-        raise RefusedError(
-            f"stream {self._name}: sequences {there.first} to {there.last} were being written to it and are not "
-            f"complete; this are {mark.first} to {mark.last}",
+        raise UnfinishedError(
+            f"stream {self._name}: sequences {there.first} to {there.last} are being written to it and not all there; "
+            f"these are {mark.first} to {mark.last}",
             f"write sequences {there.first} to {there.last} again first, or remove the stream",
         )
 

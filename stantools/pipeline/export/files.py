@@ -8,6 +8,8 @@ dictionary either: looking for equal ones would take longer than all the rest. S
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -59,8 +61,9 @@ class File:
         self._layout = layout
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
+        self._size: int | None = None
         self._full = layout.row_group_bytes if layout.format is Format.PARQUET else _TEXT_BYTES
-        with writing(path):
+        with _writing(path):
             self._output = pa.OSFile(os.fspath(path), "wb")
             self._sink = sink_of(self._output, layout)
 
@@ -92,7 +95,7 @@ class File:
             return
         table = pa.Table.from_batches(self._gathered)
         self._gathered, self._gathered_rows, self.pending = [], 0, 0
-        with writing(self.path):
+        with _writing(self.path):
             self._sink.write(table)
 
     def close(self) -> int:
@@ -101,14 +104,15 @@ class File:
         Returns:
             Its size in bytes.
         """
-        self.flush()
-        with writing(self.path):
-            self._sink.close()
-            size: int = self._output.tell()
-            self._output.close()
-            if size >= _SYNC_FROM:
-                fsync_file(self.path)
-        return size
+        if self._size is None:
+            self.flush()
+            with _writing(self.path):
+                self._sink.close()
+                self._size = self._output.tell()
+                self._output.close()
+                if self._size >= _SYNC_FROM:
+                    fsync_file(self.path)
+        return self._size
 
     def abandon(self) -> None:
         """Closes a file that nobody will look at."""
@@ -200,3 +204,15 @@ def compressed(data: bytes | memoryview, compression: Compression) -> Any:
     if compression is Compression.NONE:
         return data
     return pa.Codec(compression.value).compress(pa.py_buffer(data))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turns errors into ours as `writing` does, in the system's words instead of Arrow's."""
+    with writing(path):
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None or error.filename is not None:
+                raise
+            raise OSError(error.errno, os.strerror(error.errno)) from error

@@ -193,7 +193,9 @@ class Written:
 
     def damaged(self, table: Table) -> int:
         """Returns how many rows tell of damage."""
-        good = _HEALTH[table][1] if table in _HEALTH else ""
+        if table not in _HEALTH:
+            return 0
+        good = _HEALTH[table][1]
         return sum(count for what, count in self.tally.items() if what != good)
 
 

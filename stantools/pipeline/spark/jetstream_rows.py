@@ -7,7 +7,7 @@ A task gets rows and knows nothing of those of other tasks. So every channel mus
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ OPTIONAL = {
 }
 #: Rows with these are messages; all others are damaged places in a store.
 _GOOD = pa.array(["ok", "repaired"])
-_ARRANGE = "write it with stantools.pipeline.spark.jetstream.write, which puts the rows in order"
+ARRANGE = "write it with stantools.pipeline.spark.jetstream.write, which puts the rows in order"
 
 
 def check_columns(columns: Mapping[str, Any], *, origin: bool) -> None:
@@ -68,7 +68,7 @@ class Rows:
     options: SinkOptions
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def channels(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Spool]:
+    def channels(self, batches: Iterable[pa.RecordBatch]) -> Generator[Spool, None, None]:
         """Gives the messages of one channel after the other; each is to be closed by who takes it.
 
         Raises:
@@ -102,7 +102,7 @@ class Rows:
 
     def _check_new(self, channel: str, done: Collection[str]) -> None:
         if channel in done:
-            raise RefusedError(f"channel {channel}: its rows are not together in the partition", _ARRANGE)
+            raise RefusedError(f"channel {channel}: its rows are not together in the partition", ARRANGE)
         if self.options.stream and done:
             raise RefusedError(
                 f"stream {self.options.stream} would get the channels {min(done)} and {channel}, whose sequences "
@@ -178,7 +178,7 @@ class Rows:
                     "write one store at a time, or give each its own option streamPrefix and subjectPrefix; "
                     "dropDuplicates(['channel', 'seq']) if they are the same",
                 )
-            raise RefusedError(f"channel {channel}: message {now} comes behind message {earlier}", _ARRANGE)
+            raise RefusedError(f"channel {channel}: message {now} comes behind message {earlier}", ARRANGE)
         return np.asarray(values.view(np.uint64))
 
     def _check_subject(self, batch: pa.RecordBatch, channel: str, sequences: npt.NDArray[np.uint64]) -> None:
@@ -220,15 +220,12 @@ def _typed(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
     column = batch.column(name)
     if column.type == kind:
         return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     fits = pa.types.is_integer if pa.types.is_integer(kind) else _is_text
     if not fits(column.type) and not pa.types.is_null(column.type):
-        expected = {**REQUIRED, **OPTIONAL}[name]
-        raise UsageError(f"the column {name} is of type {column.type}, expected {expected}", "convert it")
+        raise _wrong_type(name, column.type)
     return column.cast(kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
@@ -238,27 +235,43 @@ def _texts(batch: pa.RecordBatch, name: str, *, fill: bool = False) -> Texts:
         batch: The rows.
         name: The column.
         fill: There may be nulls, which count as empty.
+
+    Raises:
+        UsageError: It holds something else.
     """
     column = batch.column(name)
-    kind = column.type
-    if pa.types.is_null(kind):
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_null(column.type):
         return Texts(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64))
-    if not _is_text(kind) and not any(
-        fits(kind) for fits in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    ):
-        raise UsageError(
-            f"the column {name} is of type {kind}, expected {({**REQUIRED, **OPTIONAL})[name]}", "convert it"
-        )
+    if not _is_text(column.type) and not _is_binary(column.type):
+        raise _wrong_type(name, column.type)
+    if not any(fits(column.type) for fits in _NARROW):
+        column = column.cast(pa.large_binary())
     if fill and column.null_count:
-        column = pc.fill_null(column, "" if _is_text(kind) else b"")
-    wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
-    if not wide and not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
-        column, wide = column.cast(pa.large_binary()), True
+        column = pc.fill_null(column, "" if _is_text(column.type) else b"")
+    narrow = any(fits(column.type) for fits in _NARROW)
+    number = np.dtype(np.int32 if narrow else np.int64)
     _, offsets, content = column.buffers()
-    number = np.dtype(np.int64 if wide else np.int32)
     ends = np.frombuffer(offsets, number, len(column) + 1, column.offset * number.itemsize)
     data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
     return Texts(data, ends.astype(np.int64, copy=False))
+
+
+#: Kinds whose values lie one behind the other, with offsets of 32 bits.
+_NARROW = (pa.types.is_binary, pa.types.is_string)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(fits(kind) for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return any(fits(kind) for fits in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view))
+
+
+def _wrong_type(name: str, kind: pa.DataType) -> UsageError:
+    return UsageError(f"the column {name} is of type {kind}, expected {({**REQUIRED, **OPTIONAL})[name]}", "convert it")
 
 
 def _replies(batch: pa.RecordBatch) -> Texts:

@@ -24,6 +24,7 @@ from stantools.errors import StantoolsError, UsageError
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.pushdown import Pushed, understands
 from stantools.pipeline.tables.model import Split
+from stantools.pipeline.tables.discovery import absolute
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.parse import check_columns, table_options
 from stantools.pipeline.tables.schema import SCHEMAS
@@ -184,9 +185,7 @@ def source_options(values: Mapping[str, str]) -> TableOptions:
     passed_over = {PUSHDOWN, *(name.lower() for name in STREAM_OPTIONS)}
     _may_push(values.get(PUSHDOWN, "auto"))
     options = table_options({name: value for name, value in values.items() if name.lower() not in passed_over})
-    # The tasks may have another working directory.
-    paths = tuple(path if "://" in path else os.path.abspath(path) for path in options.paths)  # noqa: PTH100
-    return replace(options, paths=paths, partitions=options.partitions or os.cpu_count() or 1)
+    return replace(absolute(options), partitions=options.partitions or os.cpu_count() or 1)
 
 
 def with_schema(options: TableOptions, schema: StructType) -> TableOptions:

@@ -110,8 +110,11 @@ class MessageRows:
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
         key = options.encryption_key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
-        self._repeated: dict[str, pa.Array] = {}
+        self._made: dict[str, pa.Array] = {}
         self._makers: dict[str, Callable[[_Part], pa.Array]] = {
+            "store": lambda part: self._common(self._fixed["store"], part.columns.capacity),
+            "channel": lambda part: self._same(self._fixed["channel"], part.columns.capacity),
+            "slice": lambda part: self._same(self._fixed["slice"], part.columns.capacity),
             "seq": self._seq,
             "timestamp": self._timestamp,
             "timestamp_ns": lambda part: _numbers(part.columns.timestamp.copy(), pa.int64()),
@@ -198,10 +201,7 @@ class MessageRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _batch(self, part: _Part) -> pa.RecordBatch:
-        arrays = [
-            self._same(self._fixed[name], part.columns.capacity) if name in self._fixed else self._makers[name](part)
-            for name in self.schema.names
-        ]
+        arrays = [self._makers[name](part) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _bounds(self, columns: MessageColumns) -> list[int]:
@@ -286,7 +286,7 @@ class MessageRows:
     def _replies(self, part: _Part) -> pa.Array:
         columns = part.columns
         if not columns.reply_size.any():
-            return self._same("", columns.capacity)
+            return self._common("", columns.capacity)
         replies = _gathered(part.buffer, columns.reply_start, columns.reply_size)
         try:
             return replies.cast(pa.string())
@@ -303,16 +303,18 @@ class MessageRows:
 
     def _status(self, part: _Part) -> pa.Array:
         if part.codes is None:
-            return self._same(Status.OK.value, part.columns.capacity)
+            return self._common(Status.OK.value, part.columns.capacity)
         return pa.array([status.value for status in _STATUSES], pa.string()).take(pa.array(part.codes))
 
     def _same(self, value: str, rows: int) -> pa.Array:
-        """An array with the same value in every row; the one that was made before, if it is long enough."""
-        known = self._repeated.get(value)
-        if known is None or len(known) < rows:
-            room = rows if known is None else max(rows, min(4 * rows, self._most_rows))
-            known = self._repeated[value] = pa.repeat(pa.scalar(value, pa.string()), room)
-        return known if len(known) == rows else known.slice(0, rows)
+        """An array with the same value in every row."""
+        return _repeated(self._made, value, rows, self._most_rows)
+
+    def _common(self, value: str, rows: int) -> pa.Array:
+        """The same for a value that many slices have."""
+        if len(_made) > _MOST_MADE:
+            _made.clear()
+        return _repeated(_made, value, rows, self._most_rows)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], options: TableOptions) -> Iterator[pa.RecordBatch]:
@@ -365,6 +367,20 @@ def _view(columns: MessageColumns, low: int, high: int) -> MessageColumns:
 
 def _of(part: _Part, low: int, high: int) -> _Codes | None:
     return None if part.codes is None else part.codes[low:high]
+
+
+def _repeated(made: dict[str, pa.Array], value: str, rows: int, most_rows: int) -> pa.Array:
+    """A part of the array that was made before, if it is long enough, else a new one, which is kept."""
+    known = made.get(value)
+    if known is None or len(known) < rows:
+        room = rows if known is None else max(rows, min(4 * rows, most_rows))
+        known = made[value] = pa.repeat(pa.scalar(value, pa.string()), room)
+    return known if len(known) == rows else known.slice(0, rows)
+
+
+#: Arrays of one value that other slices have as well: stores, `ok`, no reply.
+_made: dict[str, pa.Array] = {}
+_MOST_MADE = 16
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

@@ -14,20 +14,18 @@ directory that was found twice, also through a link, counts once.
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import gogo
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import RECORD_HEADER_SIZE
-from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.records import FileKind, kind_of
+from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.listing import Entry, LocalPlace, Place, expand_braces, is_pattern, listed
-from stantools.pipeline.tables.model import Mode, SliceRef, StoreRef, Table, Unreadable
+from stantools.pipeline.tables.loose import HEADS, by_channel
+from stantools.pipeline.tables.model import Mode, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
 from stantools.pipeline.tables.text import plain_text
@@ -40,124 +38,15 @@ from stantools.store.directory import (
     SUBS_FILE,
     open_datastore,
     slice_number,
-    subject_matches,
 )
 from stantools.store.era import refuse_0_1
 from stantools.store.options import ReadOptions, resolve_crc, resolve_file_crc
-from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 
 #: Directories inside each other that are gone through to find stores.
 _DEEPEST = 8
 #: Directories that are listed to find stores below one path.
 _MOST = 200_000
-#: Bytes of a slice that are looked at to find its channel: most slices tell it at once, a damaged one later.
-_HEADS = (1 << 18, 64 << 20)
 _REMEDY = "name the directory given to the server as -dir, a directory of such, or a slice (msgs.N.dat or .bak)"
-
-
-@dataclass(frozen=True)
-class FoundChannel:
-    """A channel directory as listed, or slices without a store.
-
-    Attributes:
-        store: The store.
-        name: The channel.
-        directory: Path or URL of its directory.
-        entries: What is in it; for slices without a store, these and their indexes.
-    """
-
-    store: StoreRef
-    name: str
-    directory: str
-    entries: tuple[Entry, ...]
-
-    def size(self) -> int:
-        """Bytes of all its files."""
-        return sum(entry.size for entry in self.entries)
-
-
-@dataclass
-class FoundStore:
-    """A store, or slices that lie in one directory outside of any.
-
-    Attributes:
-        ref: Its path and polynomial.
-        place: Where it lies.
-        entries: What is in its root.
-        channel_names: Its channels, sorted as the server sorts them; none for slices without a store.
-        loose: The slices without a store, by channel; None for a store.
-        archived: Take `.bak` slices although that was not asked for: there is nothing else, or they were named.
-    """
-
-    ref: StoreRef
-    place: Place
-    entries: tuple[Entry, ...] = ()
-    channel_names: list[str] = field(default_factory=list)
-    loose: list[FoundChannel] | None = None
-    archived: bool = False
-
-    def channels(self, patterns: tuple[str, ...] = ()) -> Iterator[FoundChannel | Unreadable]:
-        """Lists its channels.
-
-        Args:
-            patterns: NATS wildcards; a channel that matches any is taken. None given takes all.
-
-        Yields:
-            Each channel, or what cannot be listed.
-        """
-        if self.loose is not None:
-            yield from (each for each in self.loose if _wanted(each.name, patterns))
-            return
-        yield from listed(self._channel, [name for name in self.channel_names if _wanted(name, patterns)])
-
-    def _channel(self, name: str) -> FoundChannel | Unreadable:
-        directory = self.place.join(self.ref.root, name)
-        try:
-            return FoundChannel(self.ref, name, directory, tuple(self.place.entries(directory)))
-        except StoreUnreadableError as error:
-            return Unreadable(self.ref.root, name, name, error.message, error.remedy)
-
-    def slices(self, channel: FoundChannel, *, archived: bool = False) -> list[SliceRef]:
-        """Returns the slices of a channel by number, an archived one before a live one of the same number.
-
-        Args:
-            channel: One of its channels.
-            archived: Take `.bak` slices as well.
-        """
-        data: list[tuple[int, bool, Entry]] = []
-        indexes: dict[tuple[str, bool], Entry] = {}
-        for entry in channel.entries:
-            if entry.directory:
-                continue
-            if match := SLICE_NAME.fullmatch(entry.name):
-                number = slice_number(match[1])
-                if number is not None and (match[2] is None or archived or self.archived):
-                    data.append((number, match[2] is None, entry))
-            elif match := INDEX_NAME.fullmatch(entry.name):
-                indexes[match[1], match[2] is None] = entry
-        data.sort(key=lambda each: each[:2])
-        join = self.place.join
-        refs = []
-        for number, live, entry in data:
-            index = indexes.get((str(number), live))
-            refs.append(
-                SliceRef(
-                    self.ref,
-                    channel.name,
-                    number,
-                    not live,
-                    join(channel.directory, entry.name),
-                    join(channel.directory, index.name) if index else None,
-                    entry.size,
-                    index.size if index else 0,
-                )
-            )
-        return refs
-
-
-def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
-    return not patterns or any(subject_matches(pattern, name) for pattern in patterns)
 
 
 def discover(options: TableOptions) -> tuple[list[FoundStore], list[Unreadable]]:
@@ -356,7 +245,7 @@ class _Search:
         assert store.loose is not None
         groups = {channel.name: channel for channel in store.loose}
         crc, others = Crc(store.ref.polynomial), self._options.table is Table.RECORDS
-        for name, grouped in _by_channel(place, directory, entries, crc, others=others).items():
+        for name, grouped in by_channel(place, directory, entries, crc, others=others).items():
             have = groups[name].entries if name in groups else ()
             merged = {entry.name: entry for entry in (*have, *grouped)}
             groups[name] = FoundChannel(store.ref, name, directory, tuple(merged.values()))
@@ -365,7 +254,7 @@ class _Search:
     def _loose_polynomial(self, place: Place, directory: str, entries: list[Entry]) -> int:
         first = next((e for e in entries if SLICE_NAME.fullmatch(e.name)), entries[0])
         try:
-            head = place.head(place.join(directory, first.name), _HEADS[0])
+            head = place.head(place.join(directory, first.name), HEADS[0])
         except StoreUnreadableError:
             head = b""  # reading it will say so
         return resolve_file_crc(Path(first.name), memoryview(head), self._reading).polynomial
@@ -406,56 +295,3 @@ def _is_store_without_root(children: list[Entry], below: list[list[Entry] | Stor
 
 def _is_raft(entries: list[Entry]) -> bool:
     return any(entry.name == RAFT_LOG_FILE and not entry.directory for entry in entries)
-
-
-def _by_channel(
-    place: Place, directory: str, entries: list[Entry], crc: Crc, *, others: bool
-) -> dict[str, list[Entry]]:
-    """Sorts slices and indexes that lie in one directory by the channel that they belong to.
-
-    Args:
-        place: Where they lie.
-        directory: The directory.
-        entries: Slices, indexes, and what else may be wanted.
-        crc: The CRC of their records.
-        others: Keep what does not belong to a slice.
-    """
-    fallback = place.split(directory)[1] or directory
-    indexes = {entry.name: entry for entry in entries if INDEX_NAME.fullmatch(entry.name)}
-    slices = [entry for entry in entries if SLICE_NAME.fullmatch(entry.name)]
-    groups: dict[str, list[Entry]] = {}
-
-    def channel(entry: Entry) -> str:
-        return _channel_of(place, place.join(directory, entry.name), crc) or fallback
-
-    for entry, name in zip(slices, listed(channel, slices), strict=True):
-        group = groups.setdefault(name, [])
-        group.append(entry)
-        match = SLICE_NAME.fullmatch(entry.name)
-        number = slice_number(match[1]) if match else None
-        index = indexes.pop(f"msgs.{number}.idx{(match and match[2]) or ''}", None)
-        if index:
-            group.append(index)
-    rest = [entry for entry in entries if entry.name in indexes or not SLICE_NAME.fullmatch(entry.name)]
-    rest = [entry for entry in rest if entry not in (each for group in groups.values() for each in group)]
-    if rest and (groups or others):
-        groups.setdefault(next(iter(groups), fallback), []).extend(rest)
-    return groups
-
-
-def _channel_of(place: Place, path: str, crc: Crc) -> str | None:
-    """Returns the subject of the first good record of a slice; None if there is none or it cannot be read."""
-    for size in _HEADS:
-        try:
-            head = place.head(path, size)
-        except StoreUnreadableError:
-            return None
-        for event in scan_slice(memoryview(head), b"", crc, columns=MessageColumns(64)):
-            if isinstance(event, Damage):
-                continue
-            begin = int(event.offset[0]) + RECORD_HEADER_SIZE
-            message = gogo.decode(pb.MsgProto, memoryview(head)[begin : begin + int(event.size[0])])
-            return os.fsdecode(message.subject)
-        if len(head) < size:
-            return None
-    return None

@@ -194,13 +194,16 @@ class WatchedSlice:
     # Is it the same?
 
     def continues(self, at: Position) -> bool:
-        """Tells whether the message that was the last one read still lies where it ended."""
+        """Tells whether it is certain that the slice goes on where a position says.
+
+        The last message that was read lies where it ended; or the slice was not begun, and its first message is the
+        next one.
+        """
         if at.offset > self.size:
             return False
         if at.offset <= FILE_HEADER_SIZE:
             first = self.first() if at.sequence > 0 else None
-            # A slice that begins with what was read already is another one than the one that was to come.
-            return first is None or first.sequence > at.sequence
+            return first is None or first.sequence == at.sequence + 1
         tail = os.pread(self._data, _TIMESTAMP_SIZE, max(at.offset - _TIMESTAMP_SIZE, 0))
         if at.timestamp and tail[: at.offset].endswith(_TIMESTAMP + _varint(at.timestamp)):
             return True
@@ -242,7 +245,7 @@ class WatchedSlice:
     def _entry(self, number: int) -> _Entry | None:
         assert self._index_path is not None
         try:
-            with open(self._index_path, "rb", buffering=0) as file:
+            with Path(self._index_path).open("rb", buffering=0) as file:
                 content = os.pread(file.fileno(), INDEX_RECORD_SIZE, FILE_HEADER_SIZE + number * INDEX_RECORD_SIZE)
         except OSError:
             return None

@@ -18,7 +18,6 @@ import pyarrow as pa
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.inspection.messages import Selection, chosen
@@ -27,7 +26,7 @@ from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Mode, Piece, SliceRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import selection_of
-from stantools.pipeline.tables.sliceindex import checked, end_of, good_records, records_of, unchecked_records
+from stantools.pipeline.tables.sliceindex import checked, crc_of, end_of, good_records, records_of, unchecked_records
 from stantools.pipeline.tables.text import plain_text, raw_name
 from stantools.store.indexes import INDEX_ROWS, IndexView
 from stantools.store.mapping import Buffer, mapped
@@ -137,7 +136,7 @@ class _PieceReader:
         self._capacity = max(options.batch_rows, 1)
         self._counter = counter
         self._stack = stack
-        self._crc = Crc(piece.slice.store.polynomial)
+        self._crc = crc_of(piece.slice.store.polynomial)
         self._channel = raw_name(piece.slice.channel)
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
 

@@ -19,13 +19,12 @@ import numpy as np
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
-from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Piece, SliceRef
 from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.sliceindex import agrees, checked, end_of, trusted_chain, unchecked_records
+from stantools.pipeline.tables.sliceindex import agrees, checked, crc_of, end_of, trusted_chain, unchecked_records
 from stantools.pipeline.tables.text import raw_name
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import Buffer, Window, mapped
@@ -91,7 +90,7 @@ class _Splitter:
     """
 
     def __init__(self, ref: SliceRef, data: Buffer, options: TableOptions, counter: ReadCounter) -> None:
-        self._crc = Crc(ref.store.polynomial)
+        self._crc = crc_of(ref.store.polynomial)
         self._counter = counter
         self._ref = ref
         self._data = data

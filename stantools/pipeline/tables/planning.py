@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.records import FileKind, kind_of
-from stantools.pipeline.tables.discovery import FoundChannel, FoundStore, discover
-from stantools.pipeline.tables.listing import Entry, LocalPlace, listed
+from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.found import FoundChannel, FoundStore
+from stantools.pipeline.tables.listing import Entry, listed
 from stantools.pipeline.tables.model import (
     Mode,
     Piece,
-    SliceRef,
     Split,
     StorePart,
     StoreRef,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,12 @@ from stantools.pipeline.tables.text import raw_name
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
+
+
+@lru_cache(maxsize=8)
+def crc_of(polynomial: int) -> Crc:
+    """Returns the CRC of a polynomial; its tables take longer to make than a small slice to read."""
+    return Crc(polynomial)
 
 
 @contextmanager

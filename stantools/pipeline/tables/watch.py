@@ -21,7 +21,7 @@ from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from stantools.pipeline.tables.frontier import Mark, WatchedSlice
 from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
-from stantools.pipeline.tables.positions import ANYWHERE, UNKNOWN, Position
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, UNKNOWN, Position
 from stantools.store.directory import SliceFiles, list_channel
 
 #: Status of a row that says that messages were gone before they were read.
@@ -137,7 +137,7 @@ class ChannelWatch:
                 with self.open(number) as watched:
                     first = watched.first()
                 return Position(number, FILE_HEADER_SIZE, first.sequence - 1 if first else UNKNOWN)
-        return ANYWHERE
+        return BEGINNING
 
     def latest(self) -> Position | None:
         """Returns the position behind the last message that can be read; None if there is none."""
@@ -147,21 +147,30 @@ class ChannelWatch:
             mark = watched.safe(FILE_HEADER_SIZE)
         return Position(self.top, *mark) if mark else Position(self.top, FILE_HEADER_SIZE, UNKNOWN)
 
-    def resume(self, at: Position, until: int | None = None) -> tuple[Position, list[Lost]]:
+    def resume(self, at: Position, until: int | None = None) -> tuple[Position | None, list[Lost]]:
         """Tells from where it goes on after a position, and what cannot be read any more.
 
         Args:
             at: The position.
             until: Sequence of the last message that is asked about, if not all are.
+
+        Returns:
+            The place, or None if there is nothing later in files that are not those that were read.
         """
         if at == ANYWHERE:
             return self.begin(), []
         if at.slice in self.slices:
             with self.open(at.slice) as watched:
                 same = watched.continues(at)
+                first = watched.first() if at == BEGINNING else None
+            if first is not None and first.sequence > 1:
+                return at, [self.removed(at, first.sequence - 1)]
             if same and (self.slices[at.slice].archived or self.top is None or at.slice <= self.top):
                 return at, []
-            return self._by_time(at)
+            found, lost = self._by_time(at)
+            # A gap in the sequences, and no message in a slice before that was not read.
+            natural = found is not None and found[:2] == at[:2] and at.offset == FILE_HEADER_SIZE
+            return found, [] if natural else lost
         following = [n for n in sorted(self.slices) if n > at.slice]
         if not following:
             return self._by_time(at)
@@ -185,8 +194,11 @@ class ChannelWatch:
             allowance: What may be taken; what is taken is subtracted.
             until: Not beyond this.
         """
-        before = at
-        at, _ = self.resume(at)
+        before = self.begin() if at == ANYWHERE else at
+        begin, _ = self.resume(before)
+        if begin is None:
+            return before
+        at = begin
         done: tuple[int, Mark] | None = None  # a slice that was taken whole
         for number in self._numbers(at):
             start = at.offset if number == at.slice else FILE_HEADER_SIZE
@@ -240,6 +252,8 @@ class ChannelWatch:
     def between(self, start: Position, end: Position) -> list[Piece | Lost]:
         """Returns what lies between two positions, in order, and what of it cannot be read any more."""
         at, lost = self.resume(start, end.sequence)
+        if at is None:
+            return [self.removed(start, end.sequence if end.sequence > start.sequence else None)]
         found: list[Piece | Lost] = list(lost)
         for number in self._numbers(at):
             if number > end.slice:
@@ -316,7 +330,7 @@ class ChannelWatch:
         except StoreUnreadableError:
             return True  # reading it reports it
 
-    def _by_time(self, at: Position) -> tuple[Position, list[Lost]]:
+    def _by_time(self, at: Position) -> tuple[Position | None, list[Lost]]:
         """Goes on with the first message that is later than the last one that was read, if there is one."""
         for number in sorted(self.slices):
             if self.slices[number].archived and number < at.slice:
@@ -328,7 +342,7 @@ class ChannelWatch:
                 offset = watched.behind(at)
             if offset is not None:
                 return Position(number, offset, at.sequence, at.timestamp), [self._replaced(at, number, offset)]
-        return at, []
+        return None, []
 
     def _replaced(self, at: Position, number: int, offset: int) -> Lost:
         name = f"{self.name}/{self.slices[number].name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +61,12 @@ class _Source:
 
 
 def plan_salvage(
-    store: Datastore, crc: Crc, options: SalvageOptions | None = None, *, progress: Progress | None = None
+    store: Datastore,
+    crc: Crc,
+    options: SalvageOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    surveys: Iterable[ChannelSurvey] | None = None,
 ) -> SalvagePlan:
     """Reads a store and plans what of it goes into a new one.
 
@@ -70,6 +75,7 @@ def plan_salvage(
         crc: Its CRC.
         options: See `SalvageOptions`.
         progress: Told the number of bytes as they are read.
+        surveys: Those of the channels of `channels_to_survey`, in that order, if they were made already.
 
     Raises:
         RefusedError: The cluster id is lost and was not given, or the gaps are too big to be filled.
@@ -83,8 +89,11 @@ def plan_salvage(
     _leave_root_files(store, plan)
     sources: dict[bytes, _Source] = {}
     foreign: list[Run] = []
-    names = [*store.matching(options.patterns), *_linked_channels(store, options)]
-    surveys = survey_channels(store, names, crc, workers=options.workers, archived=options.archived, progress=progress)
+    if surveys is None:
+        names = channels_to_survey(store, options.patterns)
+        surveys = survey_channels(
+            store, names, crc, workers=options.workers, archived=options.archived, progress=progress
+        )
     for survey in surveys:
         foreign += _collect(store, survey, sources, plan)
         _read_subs(survey, sources, crc, plan)
@@ -146,10 +155,15 @@ def _leave_root_files(store: Datastore, plan: SalvagePlan) -> None:
         plan.dropped.append(Dropped(path.name, -1, _size(path), "not part of the store", loss=False))
 
 
-def _linked_channels(store: Datastore, options: SalvageOptions) -> list[str]:
-    """Channels that are reached by a symbolic link: the server skips them, a salvage does not."""
+def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[str]:
+    """Returns the channels that a salvage reads; the server skips those that are reached by a symbolic link.
+
+    Args:
+        store: The store.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+    """
     linked = Datastore(store.path, channel_names=[path.name for path in store.symlinks])
-    return linked.matching(options.patterns)
+    return [*store.matching(patterns), *linked.matching(patterns)]
 
 
 def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan) -> list[Run]:

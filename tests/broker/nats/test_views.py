@@ -52,7 +52,11 @@ def shape(value: Any) -> Any:
 
 
 def strip(connection: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in connection.items() if name != "rtt"}
+    """Without what is not always there, and with subscriptions in order: the real server's come in any."""
+    found = {name: value for name, value in connection.items() if name != "rtt"}
+    if "subscriptions_list_detail" in found:
+        found["subscriptions_list_detail"] = sorted(found["subscriptions_list_detail"], key=lambda each: each["sid"])
+    return found
 
 
 async def _use(port: int) -> Raw:

@@ -170,7 +170,9 @@ def work(directory: Path, promised: Promised, rounds: int) -> None:
             store.add_client(pb.ClientInfo(id=client, hb_inbox=b"_HB"))
             promised.clients.add(client)
         if len(numbers) < 3:
-            state = pb.SubState(client_id=client, inbox=b"_I" * 300, ack_inbox=b"_A", durable_name=b"d", is_durable=True)
+            state = pb.SubState(
+                client_id=client, inbox=b"_I" * 300, ack_inbox=b"_A", durable_name=b"d", is_durable=True
+            )
             channel.subscriptions.create(state)
             channel.subscriptions.flush()
             numbers.append(state.id)

@@ -78,7 +78,9 @@ def test_a_key_of_another_size_is_wrong_use(kernel: ModuleType, size: int) -> No
         kernel.hash64(b"text", bytes(size))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(data=st.binary(max_size=200), key=st.binary(min_size=32, max_size=32), cuts=st.lists(st.integers(0, 200)))
 def test_all_agree(data: bytes, key: bytes, cuts: list[int]) -> None:
     native = native_kernels()

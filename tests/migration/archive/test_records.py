@@ -296,7 +296,9 @@ def batches(draw: st.DrawFn) -> Batch:
     return batch(messages, draw(st.binary(max_size=40)), draw(st.binary(min_size=1, max_size=40)))
 
 
-quick = settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+quick = settings(
+    max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 
 def needed_native() -> ModuleType:

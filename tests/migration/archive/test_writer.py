@@ -203,7 +203,9 @@ class TestBlocksAndGaps:
         assert check(numbered([5, 6]), 2) == {1: 2}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(
     steps=st.lists(st.tuples(st.integers(1, 30), st.integers(-(1 << 63), (1 << 63) - 1), st.binary(max_size=80))),
     replies=st.binary(max_size=5),

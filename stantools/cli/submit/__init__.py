@@ -1,0 +1,1 @@
+"""Beside nothing else: what spark-submit runs."""

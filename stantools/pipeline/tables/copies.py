@@ -1,0 +1,260 @@
+"""Local files for what is read: they themselves, or copies of those behind a URL, made as small as possible.
+
+The index of a remote slice is copied first. If it can be trusted, only those bytes of the data file follow that hold
+what is wanted; the rest of the copy is a hole, which nobody looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from stantools.format.crc import Crc
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.pipeline.tables.counter import ReadCounter
+from stantools.pipeline.tables.listing import Entry
+from stantools.pipeline.tables.messages import INDEXED_COLUMNS
+from stantools.pipeline.tables.model import Piece, SliceRef, StorePart, StoreRef, Table
+from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory
+from stantools.pipeline.tables.sliceindex import end_of, trusted_chain
+from stantools.store.directory import (
+    CLIENTS_FILE,
+    INDEX_NAME,
+    SERVER_FILE,
+    SLICE_NAME,
+    SUBS_FILE,
+    slice_number,
+)
+from stantools.store.mapping import mapped
+
+#: No slice is cut where it is read.
+_UNCUT = 1 << 62
+#: Index records of which the data is copied to summarise a slice: the last messages tell whether it is encrypted.
+_LAST = 8
+
+
+@contextmanager
+def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[list[Piece]]:
+    """Gives the parts of a piece that have to be read, with local files.
+
+    Args:
+        piece: A piece, whole slices if they are remote.
+        options: How the table is read; bounds leave out what cannot be wanted.
+        counter: Counts what is read for that.
+
+    Yields:
+        Pieces in the order of the file; valid until the end of the block.
+
+    Raises:
+        StoreUnreadableError: The remote file cannot be read.
+        StoreUnwritableError: There is no room for the copy.
+    """
+    ref = piece.slice
+    whole = piece.start <= FILE_HEADER_SIZE and piece.end >= ref.data_size
+    bounded = options.bounds != Bounds()
+    if not is_remote(ref.data):
+        yield _narrowed(ref, options, counter) if bounded and whole else [piece]
+        return
+    with temporary_directory() as directory:
+        remote = Remote(ref.data, options.storage)
+        local = _index_copied(remote, ref, directory)
+        by_index = not options.check_crc and options.columns and INDEXED_COLUMNS.issuperset(options.columns)
+        if not ((bounded or by_index) and whole and _tail_copied(remote, ref, local, 1)):
+            remote.copy(ref.data, Path(local.data))
+            yield _narrowed(local, options, counter) if bounded and whole else [replace(piece, slice=local)]
+        elif not bounded:
+            yield [replace(piece, slice=local)]
+        else:
+            pieces = _narrowed(local, options, counter)
+            for each in pieces:
+                remote.copy(ref.data, Path(local.data), each.start, each.end)
+            # With the data there, the index may turn out to be wrong.
+            if _narrowed(local, options, None) != pieces:
+                remote.copy(ref.data, Path(local.data))
+                pieces = [Piece(local, FILE_HEADER_SIZE, ref.data_size)]
+            yield pieces
+
+
+def _narrowed(ref: SliceRef, options: TableOptions, counter: ReadCounter | None) -> list[Piece]:
+    return split_slice(ref, replace(options, split_bytes=_UNCUT), counter)
+
+
+def _index_copied(remote: Remote, ref: SliceRef, directory: Path) -> SliceRef:
+    """Copies the index of a slice and returns the slice as it will lie in the directory."""
+    data, index = directory / split_url(ref.data)[1], None
+    if ref.index is not None:
+        index = directory / split_url(ref.index)[1]
+        remote.copy(ref.index, index)
+    return replace(ref, data=str(data), index=None if index is None else str(index))
+
+
+def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) -> bool:
+    """Copies the header and the last messages of a slice into a file with a hole.
+
+    Returns:
+        Whether the index can be trusted and names everything in the data file; else there is no file.
+    """
+    target, size = Path(local.data), ref.data_size
+    start = _offset_of_last(local, messages)
+    if start is None or not FILE_HEADER_SIZE <= start <= size - RECORD_HEADER_SIZE:
+        return False
+    remote.copy(ref.data, target, 0, FILE_HEADER_SIZE)
+    remote.copy(ref.data, target, start, size)
+    with (
+        mapped(target) as data,
+        trusted_chain(local, data, Crc(ref.store.polynomial), ReadCounter()) as records,
+    ):
+        complete = records is not None and end_of(records[-1]) == size
+        records = None
+    if not complete:
+        target.unlink()
+    return complete
+
+
+def _offset_of_last(local: SliceRef, messages: int) -> int | None:
+    """Returns the offset of one of the last messages, as the index says without being checked."""
+    if local.index is None:
+        return None
+    content = Path(local.index).read_bytes()[FILE_HEADER_SIZE:]
+    count = len(content) // INDEX_RECORD_SIZE
+    if not count:
+        return None
+    row = max(count - messages, 0)
+    return int(INDEX_RECORD.unpack_from(content, row * INDEX_RECORD_SIZE)[1])
+
+
+@contextmanager
+def copied_part(part: StorePart, options: TableOptions) -> Iterator[Path]:
+    """Gives the directory with the files that a part of a store is read from.
+
+    Args:
+        part: The part.
+        options: Which table is read, and how to open what is remote.
+
+    Yields:
+        The store's root, or a copy of it with those files that the table needs.
+
+    Raises:
+        StoreUnreadableError: A remote file cannot be read.
+        StoreUnwritableError: There is no room for the copy.
+    """
+    if not is_remote(part.store.root):
+        yield Path(part.store.root)
+        return
+    with temporary_directory() as directory:
+        copy = _StoreCopy(part.store, directory, options)
+        if part.file is not None and options.table is Table.RECORDS:
+            copy.file(part.file)
+        elif part.file is not None:
+            copy.slice(part.file, whole=options.table is not Table.SLICES)
+        elif part.channel is not None:
+            copy.root_files(CLIENTS_FILE)
+            copy.channel(part.channel, whole=options.table is Table.FINDINGS)
+        elif options.table is Table.CLIENTS:
+            copy.root_files(CLIENTS_FILE)
+            copy.every_subs()
+        else:
+            copy.root_files(SERVER_FILE, CLIENTS_FILE)
+            copy.root_names()
+        yield directory
+
+
+class _StoreCopy:
+    """A copy of parts of a remote store, in the same order of directories."""
+
+    def __init__(self, store: StoreRef, directory: Path, options: TableOptions) -> None:
+        self._store = store
+        self._directory = directory
+        self._remote = Remote(store.root, options.storage)
+        self._root: list[Entry] | None = None
+
+    def _entries(self) -> list[Entry]:
+        if self._root is None:
+            self._root = self._remote.entries(self._store.root)
+        return self._root
+
+    def file(self, name: str) -> None:
+        """Copies one file."""
+        target = self._directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._remote.copy(join_url(self._store.root, name), target)
+
+    def root_files(self, *names: str) -> None:
+        """Copies files of the root, as far as they are there."""
+        for entry in self._entries():
+            if entry.name in names and not entry.directory:
+                self.file(entry.name)
+
+    def root_names(self) -> None:
+        """Makes empty files and directories for everything else in the root: their names are findings."""
+        has_files = False
+        for entry in self._entries():
+            place = self._directory / entry.name
+            if entry.directory:
+                place.mkdir(exist_ok=True)
+            else:
+                place.touch()
+                has_files |= entry.name in (SERVER_FILE, CLIENTS_FILE)
+        if not has_files:
+            self._channel_names()
+
+    def _channel_names(self) -> None:
+        """Makes the files of the first channel, empty: without files in the root, they say that this is a store."""
+        for directory in self._entries():
+            if directory.directory:
+                entries = self._remote.entries(join_url(self._store.root, directory.name))
+                names = [e.name for e in entries if e.name == SUBS_FILE or SLICE_NAME.fullmatch(e.name)]
+                for name in names:
+                    (self._directory / directory.name / name).touch()
+                if names:
+                    return
+
+    def every_subs(self) -> None:
+        """Copies the subs.dat of every channel."""
+        for directory in self._entries():
+            if directory.directory:
+                entries = self._remote.entries(join_url(self._store.root, directory.name))
+                if any(entry.name == SUBS_FILE and not entry.directory for entry in entries):
+                    self.file(f"{directory.name}/{SUBS_FILE}")
+
+    def channel(self, name: str, *, whole: bool) -> None:
+        """Copies a channel; of its live slices only what tells their first and last message if not `whole`."""
+        (self._directory / name).mkdir()
+        entries = self._remote.entries(join_url(self._store.root, name))
+        for entry in entries:
+            place = f"{name}/{entry.name}"
+            if entry.directory:
+                (self._directory / place).mkdir()
+            elif whole or entry.name == SUBS_FILE:
+                self.file(place)
+            elif (match := SLICE_NAME.fullmatch(entry.name)) and match[2] is None:
+                self.slice(place, entries, whole=False)
+
+    def slice(self, file: str, entries: Sequence[Entry] = (), *, whole: bool) -> None:
+        """Copies a slice and its index; of the data only the last messages if not `whole` and the index is right."""
+        directory, _, name = file.rpartition("/")
+        target = self._directory / directory
+        target.mkdir(exist_ok=True)
+        url = join_url(self._store.root, directory) if directory else self._store.root
+        sizes = {entry.name: entry.size for entry in entries or self._remote.entries(url) if not entry.directory}
+        match = SLICE_NAME.fullmatch(name)
+        number = slice_number(match[1]) if match else None
+        index = f"msgs.{number}.idx{(match and match[2]) or ''}"
+        has_index = INDEX_NAME.fullmatch(index) is not None and index in sizes
+        ref = SliceRef(
+            self._store,
+            split_url(url)[1],
+            number or 0,
+            bool(match and match[2]),
+            join_url(url, name),
+            join_url(url, index) if has_index else None,
+            sizes.get(name, 0),
+            sizes.get(index, 0),
+        )
+        local = _index_copied(self._remote, ref, target)
+        if whole or not _tail_copied(self._remote, ref, local, _LAST):
+            self._remote.copy(ref.data, Path(local.data))

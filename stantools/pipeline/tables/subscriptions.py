@@ -1,0 +1,73 @@
+"""The table of subscriptions: one row for each that a channel's subs.dat folds to, as `stantools subs` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.inspection.slicesummary import summarise
+from stantools.inspection.subscribers import Subscriber, load_subs, subscribers
+from stantools.pipeline.tables.model import Mode
+from stantools.pipeline.tables.parts import LocalPart, Row, int64, text
+from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.sublog import SubStatus
+
+_REMEDY = "use mode PERMISSIVE to get what is intact in it; `stantools verify` says what is not"
+
+
+def rows(here: LocalPart) -> Iterator[Row]:
+    """Gives the rows of one channel. Where subs.dat is damaged, they come from what is intact in it.
+
+    Raises:
+        StoreUnreadableError: The channel cannot be listed; or with mode FAILFAST, subs.dat or clients.dat is damaged.
+    """
+    options, crc, check_crc = here.options, here.crc, here.options.check_crc
+    files = here.channel()
+    subs = load_subs(files.subs, crc, check_crc=check_crc)
+    clients = here.clients.recovered(here.root, crc, check_crc)
+    if options.mode is Mode.FAILFAST:
+        for name, problems in ((f"{here.part.channel}/subs.dat", subs.problems), ("clients.dat", clients.problems)):
+            if problems:
+                raise StoreUnreadableError(f"{here.part.store.root}/{name}: {problems[0]}", _REMEDY)
+    if not subs.state.subscriptions:
+        return
+    first, last = _ends(files, crc, check_crc)
+    base = {"store": here.store, "channel": text(here.part.channel)}
+    for each in subscribers(subs.state, clients.state.clients, first, last):
+        yield base | _row(each)
+
+
+def _row(each: Subscriber) -> Row:
+    state = each.state
+    return {
+        "id": int64(state.id),
+        "client_id": text(state.client_id),
+        "inbox": text(state.inbox),
+        "ack_inbox": text(state.ack_inbox),
+        "durable_name": text(state.durable_name),
+        "queue_group": text(state.q_group),
+        "is_durable": state.is_durable,
+        "is_closed": state.is_closed,
+        "max_in_flight": state.max_in_flight,
+        "ack_wait_in_secs": state.ack_wait_in_secs,
+        "last_sent": int64(state.last_sent),
+        "pending": [int64(sequence) for sequence in each.pending],
+        "pending_count": len(each.pending),
+        "lag": int64(each.lag),
+        "status": each.status.value,
+        "ghost": each.status is SubStatus.GHOST,
+    }
+
+
+def _ends(files: ChannelFiles, crc: Crc, check_crc: bool) -> tuple[int, int]:
+    """Returns the first and the last sequence of a channel, 0 and 0 if it has no message."""
+
+    def first_filled(slices: Sequence[SliceFiles]) -> tuple[int, int]:
+        for each in slices:
+            summary = summarise(each, files.raw_name, crc, check_crc=check_crc)
+            if summary.count:
+                return summary.first_seq, summary.last_seq
+        return 0, 0
+
+    return first_filled(files.slices)[0], first_filled(files.slices[::-1])[1]

@@ -1,0 +1,173 @@
+"""Single files: what is written is read back by Arrow's readers, pruning works, failures are told."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+import pytest
+
+from stantools.errors import StoreUnwritableError, UsageError
+from stantools.pipeline.export.files import File
+from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout, Written
+from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.schema import MESSAGES, SCHEMAS
+
+PARQUET = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.PARQUET]]
+TEXT = [pytest.param(each, id=each.value) for each in COMPRESSIONS[Format.NDJSON]]
+
+
+def write(path: Path, layout: Layout, batches: list[pa.RecordBatch]) -> int:
+    with File(path, layout) as file:
+        for batch in batches:
+            file.write(batch.select(layout.file_columns))
+        return file.close()
+
+
+@pytest.mark.parametrize("compression", PARQUET)
+def test_parquet_is_what_was_given(tmp_path: Path, messages, compression: Compression) -> None:
+    batches = messages(batches=4, rows=500, size=50)
+    path = tmp_path / "x.parquet"
+    size = write(path, Layout(compression=compression, row_group_bytes=100_000), batches)
+    assert path.stat().st_size == size
+    assert pq.read_schema(path).equals(MESSAGES)
+    assert pq.read_table(path).equals(pa.Table.from_batches(batches))
+    assert pq.ParquetFile(path).metadata.num_row_groups == 2
+
+
+def test_parquet_can_be_pruned(tmp_path: Path, messages) -> None:
+    path = tmp_path / "x.parquet"
+    write(path, Layout(row_group_bytes=1), messages(batches=3, rows=500))
+    meta = pq.ParquetFile(path).metadata
+    for number in range(3):
+        group = meta.row_group(number)
+        columns = {group.column(i).path_in_schema: group.column(i) for i in range(meta.num_columns)}
+        stats = columns["seq"].statistics
+        assert (stats.min, stats.max) == (number * 500 + 1, number * 500 + 500)
+        for name, column in columns.items():
+            assert (column.is_stats_set and column.statistics.has_min_max) == (name != "data")
+            assert column.has_column_index == (name != "data")
+            assert column.has_dictionary_page == (name in ("store", "channel", "subject", "reply", "slice", "status"))
+    found = pq.read_table(path, filters=[("seq", ">=", 700), ("seq", "<", 702)])
+    assert found.column("seq").to_pylist() == [700, 701]
+
+
+@pytest.mark.parametrize("table", list(Table))
+def test_every_table_without_rows(tmp_path: Path, table: Table) -> None:
+    path = tmp_path / "x.parquet"
+    write(path, Layout(table), [])
+    assert pq.read_table(path).schema.equals(SCHEMAS[table])
+    assert write(tmp_path / "x.ndjson", Layout(table, Format.NDJSON, Compression.NONE), []) == 0
+
+
+@pytest.mark.parametrize("compression", TEXT)
+def test_text_is_one_file(tmp_path: Path, messages, compression: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stantools.pipeline.export.files._TEXT_BYTES", 5000)
+    batches = messages()
+    columns = ("channel", "seq", "timestamp_ns", "status")
+    rows = pa.Table.from_batches(batches).select(columns)
+    layout = Layout(Table.MESSAGES, Format.NDJSON, compression, columns)
+    path = tmp_path / f"x{layout.suffix}"
+    write(path, layout, batches)
+    with pa.input_stream(path, compression="detect") as stream:
+        assert pj.read_json(stream, parse_options=pj.ParseOptions(explicit_schema=rows.schema)).equals(rows)
+    if compression is Compression.GZIP:
+        assert gzip.open(path).read().count(b"\n") == 300
+    layout = Layout(Table.MESSAGES, Format.CSV, compression, columns)
+    path = tmp_path / f"x{layout.suffix}"
+    write(path, layout, batches)
+    with pa.input_stream(path, compression="detect") as stream:
+        assert pc.read_csv(stream).cast(rows.schema).equals(rows)
+
+
+def test_columns_in_the_order_that_was_asked_for(tmp_path: Path, messages) -> None:
+    write(tmp_path / "x", Layout(columns=("seq", "channel")), messages(1, 2))
+    assert pq.read_table(tmp_path / "x").to_pylist() == [{"seq": n, "channel": "orders"} for n in (1, 2)]
+
+
+@pytest.mark.parametrize("format", list(Format))
+def test_what_cannot_be_written(tmp_path: Path, messages, format: Format) -> None:
+    layout = Layout(Table.MESSAGES, format, COMPRESSIONS[format][0])
+    with pytest.raises(StoreUnwritableError, match="missing/x: cannot be written: No such file"):
+        File(tmp_path / "missing" / "x", layout)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = File(tmp_path / "x", layout)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(StoreUnwritableError, match="x: cannot be written: File too large") as caught:
+            for batch in messages(3, 1000, 500):
+                file.write(batch)
+            file.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "choose another place" in caught.value.remedy
+    file.abandon()
+
+
+@pytest.mark.parametrize("format", list(Format))
+def test_no_space(tmp_path: Path, messages, format: Format) -> None:
+    layout = Layout(Table.MESSAGES, format, COMPRESSIONS[format][0])
+    (tmp_path / "x").symlink_to("/dev/full")
+    with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:
+        write(tmp_path / "x", layout, messages(3, 1000, 500))
+    assert "free some space" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("layout", "problem"),
+    [
+        (Layout(columns=("seq", "sek")), "no column 'sek'"),
+        (Layout(columns=("seq", "seq")), "twice"),
+        (Layout(by=("channel", "channel")), "twice"),
+        (Layout(by=("hour",)), "cannot be divided by 'hour'"),
+        (Layout(Table.SUBSCRIPTIONS, by=("date",)), "cannot be divided by 'date'"),
+        (Layout(Table.CLIENTS, by=("channel",)), "cannot be divided by 'channel'"),
+        (Layout(columns=("channel",), by=("channel",)), "no column is left"),
+        (Layout(format=Format.CSV), "csv files cannot be compressed with snappy"),
+    ],
+)
+def test_what_makes_no_sense(layout: Layout, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        layout.check()
+    assert caught.value.remedy
+
+
+def test_columns_that_are_read() -> None:
+    layout = Layout(columns=("seq",), by=("channel", "date"))
+    layout.check()
+    assert layout.file_columns == ("seq",)
+    assert layout.read_columns == ("channel", "seq", "timestamp", "status")
+    assert Layout(Table.SUBSCRIPTIONS, columns=("id",)).read_columns == ("id",)
+    assert Layout(Table.FINDINGS, columns=("code",)).read_columns == ("code", "severity")
+    assert "channel" not in Layout(by=("channel",)).file_schema.names
+    assert Layout(format=Format.CSV, compression=Compression.ZSTD).suffix == ".csv.zst"
+
+
+def test_what_rows_say_of_damage() -> None:
+    written = Written()
+    schema = pa.schema([SCHEMAS[Table.SLICES].field("problems")])
+    written.count(Table.SLICES, pa.record_batch([pa.array([[], ["bad"], []], schema.field(0).type)], schema=schema))
+    assert written.tally == {"ok": 2, "problems": 1} and written.damaged(Table.SLICES) == 1
+    written = Written()
+    for statuses in (["ok", "ok"], ["ok", "torn", "torn"], []):
+        batch = pa.record_batch([pa.array(statuses, pa.string())], names=["status"])
+        written.count(Table.MESSAGES, batch)
+    assert written.tally == {"ok": 3, "torn": 2} and written.rows == 5 and written.damaged(Table.MESSAGES) == 2
+    severities = pa.record_batch([pa.array(["info", "error"])], names=["severity"])
+    written = Written()
+    written.count(Table.FINDINGS, severities)
+    assert written.damaged(Table.FINDINGS) == 1
+    written.count(Table.CLIENTS, severities)
+    assert written.damaged(Table.CLIENTS) == 0
+
+
+def test_size_is_what_is_on_disk(tmp_path: Path, messages) -> None:
+    for format in Format:
+        layout = Layout(format=format, compression=COMPRESSIONS[format][0])
+        assert write(tmp_path / format, layout, messages()) == os.path.getsize(tmp_path / format)

@@ -1,0 +1,115 @@
+"""What a task writes: one file, or one for each directory, with bounded memory and bounded files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from stantools.errors import StoreUnwritableError
+from stantools.pipeline.export import parts
+from stantools.pipeline.export.model import Compression, Format, Layout
+from stantools.pipeline.export.parts import write_part
+from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.schema import MESSAGES
+
+HOUR = 3600 * 10**9
+
+
+def rows_of(layout: Layout, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return [batch.select(layout.read_columns) for batch in batches]
+
+
+def test_one_file(tmp_path: Path, messages) -> None:
+    batches = messages()
+    layout = Layout()
+    written = write_part(batches, tmp_path, 7, layout)
+    assert [(f.path, f.rows) for f in written.files] == [("part-00007.parquet", 300)]
+    assert written.files[0].size == (tmp_path / "part-00007.parquet").stat().st_size
+    assert written.rows == 300 and written.tally == {"ok": 300}
+    assert pq.read_table(tmp_path / "part-00007.parquet").equals(pa.Table.from_batches(batches))
+
+
+def test_nothing_gives_no_file(tmp_path: Path, messages) -> None:
+    assert write_part([], tmp_path, 0, Layout()).files == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_directories_are_read_back_as_columns(tmp_path: Path, messages) -> None:
+    layout = Layout(by=("channel", "date"))
+    orders, other = messages(step=HOUR), messages(channel="a/b %", step=HOUR)
+    write_part(rows_of(layout, orders), tmp_path, 0, layout)
+    write_part(rows_of(layout, other), tmp_path, 1, layout)
+    table = ds.dataset(tmp_path, format="parquet", partitioning="hive").to_table()
+    for batches, channel in ((orders, "orders"), (other, "a/b %")):
+        mine = table.filter(ds.field("channel") == channel).sort_by("seq")
+        wanted = pa.Table.from_batches(batches)
+        names = [name for name in MESSAGES.names if name != "channel"]
+        assert mine.select(names).equals(wanted.select(names))
+        days = [t.date().isoformat() for t in mine.column("timestamp").to_pylist()]
+        assert mine.column("date").to_pylist() == days and len(set(days)) == 14
+    assert (tmp_path / "channel=a%2Fb %25").is_dir()
+
+
+def test_few_files_are_open_at_a_time(tmp_path: Path, messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_OPEN", 2)
+    layout = Layout(by=("channel",))
+    one = [messages(1, 10, channel=f"c{n}", first=first)[0] for first in (1, 11) for n in range(3)]
+    written = write_part(rows_of(layout, one), tmp_path, 3, layout)
+    names = sorted(f.path for f in written.files)
+    assert names == sorted(f"channel=c{n}/part-00003{again}.parquet" for n in range(3) for again in ("", "-1"))
+    assert all(f.rows == 10 for f in written.files)
+
+
+def test_memory_is_bounded_over_all_files(tmp_path: Path, messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_WAITING", 50_000)
+    seen = []
+    flush = parts.File.flush
+
+    def noted(self) -> None:
+        seen.append(self.pending)
+        flush(self)
+
+    monkeypatch.setattr(parts.File, "flush", noted)
+    layout = Layout(by=("channel",))
+    one = [messages(1, 100, 100, channel=f"c{n}", first=first)[0] for first in (1, 101) for n in range(4)]
+    write_part(rows_of(layout, one), tmp_path, 0, layout)
+    assert any(pending for pending in seen[:-4]), "the fullest is written before all are closed"
+
+
+def test_a_few_rows_do_not_keep_a_batch(tmp_path: Path, messages) -> None:
+    batch = pa.Table.from_batches(messages(1, 900, 100)).combine_chunks().to_batches()[0]
+    layout = Layout(by=("date",))
+    times = pa.array([0] * 890 + [86_400_000_000] * 10, MESSAGES.field("timestamp").type)
+    batch = batch.set_column(3, "timestamp", times)
+    writer = parts.PartWriter(tmp_path, 0, layout)
+    writer.write(batch)
+    few = writer._open["date=1970-01-02"]._gathered[0]
+    assert few.num_rows == 10 and few.get_total_buffer_size() < batch.get_total_buffer_size() / 20
+    writer.close()
+
+
+def test_a_name_that_is_too_long(tmp_path: Path, messages) -> None:
+    layout = Layout(by=("channel",))
+    with pytest.raises(StoreUnwritableError, match="256 bytes") as caught:
+        write_part(rows_of(layout, messages(channel="x" * 248)), tmp_path, 0, layout)
+    assert "--by" in caught.value.remedy
+    write_part(rows_of(layout, messages(channel="x" * 247)), tmp_path, 0, layout)
+
+
+def test_text_in_directories(tmp_path: Path, messages) -> None:
+    layout = Layout(Table.MESSAGES, Format.NDJSON, Compression.NONE, ("seq",), ("channel",))
+    write_part(rows_of(layout, messages(1, 3)), tmp_path, 0, layout)
+    assert (tmp_path / "channel=orders/part-00000.ndjson").read_text() == '{"seq":1}\n{"seq":2}\n{"seq":3}\n'
+
+
+def test_a_reader_that_fails_leaves_files_closed(tmp_path: Path, messages) -> None:
+    def broken():
+        yield from messages()
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        write_part(broken(), tmp_path, 0, Layout())

@@ -1,0 +1,273 @@
+"""The source `stan` in Spark: what arrives is what is read without it, whatever the query looks like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
+from stantools.format.crc import CASTAGNOLI, Crc
+from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.options import TableOptions
+from stantools.store.directory import open_datastore
+from stantools.store.limits import SliceLimits
+from stantools.store.sample import BASE_TIME, SampleOptions, write_sample
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from stantools.pipeline.spark.failures import clear_errors  # noqa: E402
+from stantools.pipeline.spark.read import read, views  # noqa: E402
+from stantools.pipeline.spark.source import source_options  # noqa: E402
+from stantools.pipeline.tables.counter import ReadCounter  # noqa: E402
+from stantools.pipeline.tables.planning import plan  # noqa: E402
+from stantools.pipeline.tables.read import read_split  # noqa: E402
+from stantools.pipeline.tables.schema import SCHEMAS  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CHANNELS, MESSAGES, SLICE = ["orders", "orders.eu", "jobs"], 600, 100
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "store"
+    write_sample(root, SampleOptions(CHANNELS, MESSAGES, 100, slices=SliceLimits(max_msgs=SLICE)))
+    return root
+
+
+def local(options: TableOptions, counter: ReadCounter | None = None) -> Any:
+    """The table as it is read in this process."""
+    batches = [each for split in plan(options).splits for each in read_split(split, options, counter)]
+    schema = SCHEMAS[options.table]
+    names = options.columns or tuple(schema.names)
+    return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in names]))
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return [row[0] for row in frame.collect()]
+
+
+def test_golden_stores_arrive_message_by_message(spark: SparkSession, golden: Path) -> None:
+    """All stores at once, twice: whole, and in as many tasks and parts as can be; the order is that of the files."""
+    pattern = f"{golden}/*/datastore"
+    here = local(source_options({"path": pattern, "archived": "true"}))
+    there = read(spark, pattern, archived=True).toArrow()
+    assert there.schema.equals(here.schema)
+    assert there.equals(here)
+    columns = ["slice", "offset", "store", "status", "seq"]
+    cut = read(spark, pattern, archived=True, split_bytes=700, partition_bytes=10 << 20, columns=columns)
+    assert cut.rdd.getNumPartitions() > 5
+    assert cut.toArrow().to_pydict() == here.select(columns).to_pydict()
+
+    rows: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+    for row in there.filter(pa.compute.is_in(there["status"], pa.array(["ok", "repaired"]))).to_pylist():
+        place = rows.setdefault((row["store"], row["channel"]), [])
+        assert row["size"] == len(row["data"]) and row["timestamp_ns"] // 1000 == row["timestamp"].timestamp() * 1e6
+        place.append(
+            tuple(row[name] for name in ("seq", "timestamp_ns", "subject", "reply", "data", "slice", "offset"))
+        )
+    assert rows == dict(stored(sorted({row["store"] for row in there.select(["store"]).to_pylist()})))
+
+
+def stored(roots: list[str]) -> Iterator[tuple[tuple[str, str], list[tuple[Any, ...]]]]:
+    """What `stantools messages` gives of each channel."""
+    for root in roots:
+        case = Path(root).parent.name
+        for channel in open_datastore(root).channels():
+            reader = MessageReader(channel, Crc(CASTAGNOLI) if case == "crc_castagnoli" else Crc(), archived=True)
+            found = [_row(channel.name, each) for each in reader.read(Selection()) if isinstance(each, StoredMessage)]
+            if found:
+                yield (root, channel.name), found
+
+
+def _row(channel: str, message: StoredMessage) -> tuple[Any, ...]:
+    texts = (message.subject.decode(), message.reply.decode())
+    return message.sequence, message.timestamp, *texts, message.data, f"{channel}/{message.file}", message.offset
+
+
+def test_the_other_tables_arrive_as_they_are_read_here(spark: SparkSession, golden: Path) -> None:
+    pattern = f"{golden}/d*/datastore"
+    for table in Table:
+        if table is not Table.MESSAGES:
+            here = local(source_options({"path": pattern, "table": table}))
+            there = read(spark, pattern, table=table).toArrow()
+            assert there.schema.equals(here.schema), table
+            assert there.num_rows and there.to_pydict() == here.to_pydict(), table
+
+
+def test_sql_over_views(spark: SparkSession, store: Path) -> None:
+    made = views(spark, store)
+    assert sorted(made) == sorted(f"stan_{table}" for table in Table)
+    rows = spark.sql(
+        """
+        select m.channel, m.messages, s.subs, l.slices,
+               (select count(*) from stan_messages where channel = 'jobs' and seq > 590) as few
+        from (select channel, count(*) as messages from stan_messages where status = 'ok' group by channel) m
+        left join (select channel, count(*) as subs from stan_subscriptions group by channel) s using (channel)
+        left join (select channel, count(*) as slices from stan_slices group by channel) l using (channel)
+        order by channel
+        """
+    ).collect()
+    assert [row["channel"] for row in rows] == sorted(CHANNELS)
+    for row in rows:
+        assert (row["messages"], row["slices"], row["few"]) == (MESSAGES, MESSAGES // SLICE, 10)
+    assert sum(row["subs"] or 0 for row in rows) == made["stan_subscriptions"].count() > 0
+    assert made["stan_clients"].count() > 0
+
+
+def test_columns_come_from_the_option_or_the_schema(spark: SparkSession, store: Path) -> None:
+    few = read(spark, store, columns=["seq", "channel"], channels="orders", seq="5:7")
+    assert few.columns == ["seq", "channel"]
+    assert few.collect() == [(5, "orders"), (6, "orders"), (7, "orders")]
+    given = spark.read.format("stan").schema("CHANNEL string, Seq long").options(seq="600:").load(str(store))
+    assert given.columns == ["CHANNEL", "Seq"]
+    assert [tuple(row) for row in given.where("seq = 600").orderBy("channel").collect()] == [
+        (channel, 600) for channel in sorted(CHANNELS)
+    ]
+    several = spark.read.format("stan").option("columns", "store").load([str(store), f"{store.parent}/st*"])
+    assert several.count() == 3 * MESSAGES
+
+
+def test_conditions_reach_the_source(spark: SparkSession, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = read(spark, store, pushdown=True, columns=["seq", "channel", "timestamp", "status"])
+    time = "timestamp >= timestamp'2023-11-14 22:13:20.1' and timestamp < timestamp'2023-11-14 22:13:20.2'"
+    narrow = frame.where(f"channel like 'orders.%' and seq % 2 = 0 and {time}")
+    narrow.explain("formatted")
+    shown = capsys.readouterr().out
+    pushed = next(line for line in shown.splitlines() if "PushedFilters" in line)
+    for each in ("IsNotNull(status)", "StringStartsWith(channel,orders.)", "GreaterThanOrEqual(timestamp,2023-11-14"):
+        assert each in pushed
+    assert "seq," not in pushed  # what has no simple form is Spark's
+    assert narrow.rdd.getNumPartitions() == 1
+    found = [(row["channel"], row["seq"]) for row in narrow.collect()]
+    every = [row.asDict() for row in read(spark, store, columns=["seq", "channel", "timestamp_ns"]).collect()]
+    assert found == [
+        ("orders.eu", row["seq"])
+        for row in every
+        if row["channel"] == "orders.eu" and row["seq"] % 2 == 0
+        if 100_000_000 <= row["timestamp_ns"] - BASE_TIME < 200_000_000
+    ]
+    assert 0 < len(found) < MESSAGES
+    # one after the other, each query has its own plan
+    assert frame.where("seq > 598 and channel = 'jobs'").count() == 2
+    assert frame.count() == 3 * MESSAGES
+    assert frame.where("seq = 7 or seq = 8").count() == 6
+    assert frame.where("seq <> 7 and channel not in ('jobs', 'orders')").count() == MESSAGES - 1
+    assert frame.where("status <> 'ok' or channel is null").count() == 0
+
+
+def test_queries_that_share_a_table_do_not_take_each_others_conditions(spark: SparkSession, store: Path) -> None:
+    """Up to 4.3, Spark gives the plan that it made for one of them to all."""
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    frame = read(spark, store, columns="seq")
+    both = frame.where("seq > 595").union(frame.where("seq > 590")).union(frame.where("seq is not null"))
+    assert both.count() == 3 * (5 + 10 + MESSAGES)
+    assert frame.count() == 3 * MESSAGES
+
+
+def test_bounds_leave_slices_and_parts_of_slices_unread(store: Path) -> None:
+    def cost(**options: str) -> tuple[int, int]:
+        """Bytes of data that are planned, and that are read."""
+        values = source_options({"path": str(store), **options})
+        counter = ReadCounter()
+        planned = sum(split.cost for split in plan(values).splits)
+        local(values, counter)
+        return planned, counter.data
+
+    planned, read_bytes = cost()
+    assert read_bytes >= planned * 0.99 > 300 * 3 * MESSAGES * 0.3
+    assert cost(channels="jobs")[1] <= read_bytes / 2.9
+    assert cost(channels="jobs", seq="201:300")[1] <= read_bytes / 17
+    assert cost(checkCrc="false", columns="seq,timestamp")[1] <= read_bytes / 10
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"chanels": "a"}, UsageError, ["'chanels'", "did you mean channels"]),
+        ({"columns": "seq,sequence"}, UsageError, ["'sequence'", "its columns are: store, channel"]),
+        ({"table": "message"}, UsageError, ["'message'", "messages"]),
+        ({"mode": "STRICT"}, UsageError, ["STRICT", "PERMISSIVE"]),
+        ({"pushdown": "maybe"}, UsageError, ["'maybe'", "auto, true, false"]),
+        ({"startingOffsets": "latest"}, UsageError, ["startingOffsets", "readStream"]),
+        ({"path": "/nowhere/at/all"}, StoreUnreadableError, ["/nowhere/at/all"]),
+        ({"schema": "seq int"}, UsageError, ["seq: is bigint, not int"]),
+        ({"schema": "sequence long"}, UsageError, ["'sequence'", "its columns are"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_makes_no_sense_is_said_in_one_line(
+    spark: SparkSession, store: Path, options: dict[str, str], kind: type[StantoolsError], says: list[str]
+) -> None:
+    reader = spark.read.format("stan").option("path", str(store))
+    if schema := options.pop("schema", ""):
+        reader = reader.schema(schema)
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
+        reader.options(**options).load().count()
+    text = str(caught.value)
+    assert "Traceback" not in text and "\n  -> " in text
+    with pytest.raises(kind) as ours, clear_errors():
+        raise caught.value
+    for each in says:
+        assert each in f"{ours.value.message}; {ours.value.remedy}"
+
+
+def test_read_itself_refuses_what_makes_no_sense(spark: SparkSession, store: Path) -> None:
+    with pytest.raises(UsageError, match="there is no option 'chanels'"):
+        read(spark, store, chanels=["a"])
+    with pytest.raises(UsageError, match="no path"):
+        read(spark)
+    with pytest.raises(UsageError, match="columns makes no sense"):
+        views(spark, store, columns="seq")
+
+
+def test_damage_by_mode(spark: SparkSession, tmp_path: Path) -> None:
+    write_sample(tmp_path / "a", SampleOptions(["x", "y"], 50, damage=["flipped-byte"]))
+    write_sample(tmp_path / "b", SampleOptions(["z"], 10))
+    (tmp_path / "b" / "z" / "msgs.1.dat").unlink()
+    (tmp_path / "b" / "z" / "msgs.1.dat").mkdir()
+    frame = read(spark, tmp_path, columns=["store", "channel", "seq", "slice", "offset", "status"])
+    bad = [row for row in frame.collect() if row["status"] != "ok"]
+    assert bad and bad[0]["offset"] is not None
+    good = read(spark, tmp_path, mode="dropmalformed", columns="status").distinct().collect()
+    assert [row[0] for row in good] == ["ok"]
+    with pytest.raises(StoreUnreadableError) as caught, clear_errors():
+        read(spark, tmp_path / "a", mode="FAILFAST", columns="seq").count()
+    assert bad[0]["slice"] in caught.value.message and str(bad[0]["offset"]) in caught.value.message
+
+
+def test_keys_polynomials_and_urls(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = SampleOptions(["x"], 40, encryption_key=b"s3cret", polynomial=CASTAGNOLI)
+    write_sample(tmp_path / "secret", secret)
+    write_sample(tmp_path / "plain", SampleOptions(["x"], 40))
+    key = tmp_path / "key"
+    key.write_text("s3cret")
+    here = local(source_options({"path": str(tmp_path / "plain"), "columns": "data"}))
+    for options in ({"encryption_key": "s3cret"}, {"encryption_key_file": key}):
+        there = read(spark, (tmp_path / "secret").as_uri(), columns=["data", "status"], **options).toArrow()
+        assert there["data"].to_pylist() == here["data"].to_pylist()
+    raw = read(spark, tmp_path / "secret", columns=["data", "status"]).toArrow()
+    assert raw["data"].to_pylist() != here["data"].to_pylist() and set(raw["status"].to_pylist()) == {"ok"}
+    with pytest.raises(StantoolsError, match="NO_SUCH_KEY"), clear_errors():
+        read(spark, tmp_path / "secret", encryption_key_env="NO_SUCH_KEY").count()
+
+
+def test_the_class_can_be_registered_as_users_do(spark: SparkSession, store: Path) -> None:
+    from stantools.pipeline.spark.source import StanDataSource
+
+    spark.dataSource.register(StanDataSource)
+    frame = spark.read.format("stan").option("paths", json.dumps([str(store)])).option("SEQ", "1:1").load()
+    assert frame.select("status").collect() == [("ok",)] * 3
+    spark.sql(f"create temporary view by_sql using stan options (path '{store}', seq '1:2', columns 'channel')")
+    assert spark.sql("select count(*) from by_sql").collect()[0][0] == 6
+    with pytest.raises(UsageError, match="stores are not written"), clear_errors():
+        frame.write.format("stan").mode("append").save("/nowhere")
