@@ -153,7 +153,10 @@ def _command(context: click.Context, name: str) -> Iterator[str]:
 
 def _group(context: click.Context, name: str, group: click.Group) -> Iterator[str]:
     """Documents a verb with stages: its hidden command is what the verb does when no stage is named."""
-    plain = next(command for command in group.commands.values() if command.hidden)
+    plain = next((command for command in group.commands.values() if command.hidden), None)
+    if plain is None:
+        yield from _jobs(context, name, group)
+        return
     with click.Context(plain, info_name=name, parent=context, **plain.context_settings) as own:
         yield from _head("###", own, plain)
         known = _options(own, plain)
@@ -168,6 +171,25 @@ def _group(context: click.Context, name: str, group: click.Group) -> Iterator[st
                 yield _table([option for option in options if option not in known])
                 same = (names.split()[0].rstrip(",") for names, text in options if (names, text) in known)
                 yield f"\nAs above: {', '.join(f'`{name}`' for name in same)}.\n"
+
+
+def _jobs(context: click.Context, name: str, group: click.Group) -> Iterator[str]:
+    """Documents a verb with commands of its own; the options that all of them have stand once."""
+    with click.Context(group, info_name=name, parent=context, **group.context_settings) as above:
+        yield from _head("###", above, group)
+        yield _table(_options(above, group))
+        jobs = {each: group.get_command(above, each) for each in group.list_commands(above)}
+        tables = {}
+        for each, command in jobs.items():
+            assert command is not None
+            with click.Context(command, info_name=each, parent=above, **command.context_settings) as own:
+                tables[each] = own, command, _options(own, command)
+        shared = [option for option in next(iter(tables.values()))[2] if all(option in t[2] for t in tables.values())]
+        yield "\nOptions of every job:\n\n"
+        yield _table(shared)
+        for own, command, options in tables.values():
+            yield from _head("####", own, command)
+            yield _table([option for option in options if option not in shared])
 
 
 def _head(level: str, own: click.Context, command: click.Command) -> Iterator[str]:

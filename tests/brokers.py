@@ -84,7 +84,7 @@ class Broker:
             file.seek(start)
             return file.read().decode("utf-8", "replace")
 
-    def stop(self, number: int = signal.SIGINT, timeout: float = 20) -> int:
+    def stop(self, number: int = signal.SIGINT, timeout: float = 60) -> int:
         """Ends it with a signal, and if need be by force. Returns its exit code."""
         assert self.process is not None
         with contextlib.suppress(ProcessLookupError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # The same examples in every run, on fast machines and on busy ones: what is found by chance belongs to whoever looks
 # for it. `STANTOOLS_EXPLORE=1 make test` does.
@@ -22,6 +22,28 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+#: Tests with generated examples try one of so many of them; all in a slow test (`tests/test_examples.py`).
+ALL_EXAMPLES = "STANTOOLS_ALL_EXAMPLES"
+SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 3
+FEWEST = 25
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests with generated examples, and lets them try fewer."""
+    done: set[int] = set()
+    for item in items:
+        test = getattr(item, "obj", None)
+        if not is_hypothesis_test(test):
+            continue
+        item.add_marker("generated")
+        own = getattr(test, "_hypothesis_internal_use_settings", None)
+        if id(test) in done or own is None or item.get_closest_marker("slow"):
+            continue
+        done.add(id(test))
+        if own.max_examples > FEWEST:
+            fewer = settings(own, max_examples=max(own.max_examples // SHARE, FEWEST))
+            test._hypothesis_internal_use_settings = fewer  # type: ignore[union-attr]
+
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,16 @@ from pathlib import Path
 
 #: Seconds until a process of Spark has to say that it is up; the machine may be busy with other tests.
 _START = 90.0
+
+#: What Spark's own start scripts open of Java for Spark.
+_OPENS = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in (
+        *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+        *("java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.util.calendar"),
+        "sun.security.action",
+    )
+]
 
 
 @dataclass
@@ -69,7 +80,37 @@ def standalone(directory: Path, workers: int = 2, cores: int = 1, memory: str = 
 
 
 @contextlib.contextmanager
-def _process(command: list[str], directory: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def connect_server(directory: Path, master: str = "local[2]") -> Iterator[str]:
+    """Starts a Spark Connect server; gives its address.
+
+    Args:
+        directory: For its log and what Spark writes.
+        master: Where it runs its jobs.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    command = ["org.apache.spark.deploy.SparkSubmit", "--master", master]
+    command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    log = directory / "connect.log"
+    with _process(command, directory, log, "1g"):
+        _wait_for(log, r"(Spark Connect server started)")
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _process(command: list[str], directory: Path, log: Path, heap: str = "256m") -> Iterator[subprocess.Popen[bytes]]:
     import pyspark
 
     from stantools.pipeline.spark.java import find_java
@@ -79,11 +120,12 @@ def _process(command: list[str], directory: Path, log: Path) -> Iterator[subproc
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": "2.13",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
     }
-    full = [str(java), "-cp", f"{home}/jars/*", "-Xmx256m", *command]
+    full = [str(java), "-cp", f"{home}/jars/*", f"-Xmx{heap}", *_OPENS, *command]
     with log.open("wb") as out:
         process = subprocess.Popen(
             full,

@@ -126,7 +126,7 @@ def run(
         problems = _judge(plan, source, target, applying, planning.keep_encrypted, file)
         _show(plan, problems, output)
         if dry_run:
-            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+            return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
         _refuse(plan, problems, applying)
         _keep_plan(file, plan)
         if not _agreed(plan, yes):
@@ -173,7 +173,7 @@ def plan_stage(
         write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {file}")
         _show(plan, problems, output)
-    return ExitCode.FINDINGS if _serious(problems) or plan.lossy else ExitCode.CLEAN
+    return ExitCode.FINDINGS if serious(problems) or plan.lossy else ExitCode.CLEAN
 
 
 _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
@@ -221,7 +221,7 @@ def apply_stage(
         problems = _judge(plan, source, target, applying, keep_encrypted, plan_file)
         _show(plan, problems, output)
         if dry_run:
-            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+            return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
         _refuse(plan, problems, applying)
         if not _agreed(plan, yes):
             return ExitCode.CLEAN
@@ -279,11 +279,11 @@ def _make_plan(store: Path, planning: Planning, target: Destination, progress: s
     from stantools.migration.plan.planner import make_plan
 
     # Everything that can be wrong at once is found before the long reading.
-    found = open_store(store, planning.reading)
+    found = open_store(store, planning.read_options)
     options = planning.options(target.reference())
     source = _read_source(
         found,
-        planning.reading,
+        planning.read_options,
         planning.channels,
         planning.generation,
         planning.archived,
@@ -417,7 +417,8 @@ def _judge(
     return [note for note in notes if note.level is not Level.INFO]
 
 
-def _serious(notes: Sequence[Note]) -> list[Note]:
+def serious(notes: Sequence[Note]) -> list[Note]:
+    """Returns the notes that stand in the way."""
     from stantools.migration.plan.model import Level
 
     return [note for note in notes if note.level is Level.PROBLEM]
@@ -451,10 +452,10 @@ def _refuse(plan: Plan, problems: Sequence[Note], applying: Applying) -> None:
     Raises:
         RefusedError: Always in these cases.
     """
-    serious = _serious(problems)
-    if serious:
-        first = serious[0]
-        more = f" (and {len(serious) - 1} more)" if len(serious) > 1 else ""
+    found = serious(problems)
+    if found:
+        first = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         about = f"{first.about}: " if first.about else ""
         raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
     if plan.lossy and not applying.accept_loss:
@@ -513,15 +514,28 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     different = [result for result in results if result.findings]
     if file is not None and (failed or different):
         console.note(f"when the cause is removed, go on with: stantools migrate apply {file}")
-    if failed:
-        code = max(result.error.exit_code for result in failed if result.error)
-        # Refused means that nothing was changed; here some streams were.
-        return ExitCode.FINDINGS if code == ExitCode.REFUSED and len(failed) < len(results) else code
-    if different:
-        return ExitCode.FINDINGS
-    if output == "table":
+    code = exit_code(plan, results, changed=file is not None)
+    if output == "table" and not failed and not different:
         compared = sum(result.proven for result in results)
         text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
         text += f"; {compared} messages were compared one by one" if compared else ""
         click.echo(console.paint(text, "green", err=False))
-    return ExitCode.LOSS if plan.lossy and file is not None else ExitCode.CLEAN
+    return code
+
+
+def exit_code(plan: Plan, results: Sequence[StreamResult], *, changed: bool) -> int:
+    """Returns the exit code that says what became of a plan.
+
+    Args:
+        plan: The plan.
+        results: What became of its streams.
+        changed: Something was to be done, not only compared.
+    """
+    failed = [result.error for result in results if result.error]
+    if failed:
+        code = max(error.exit_code for error in failed)
+        # Refused means that nothing was changed; here some streams were.
+        return ExitCode.FINDINGS if code == ExitCode.REFUSED and len(failed) < len(results) else code
+    if any(result.findings for result in results):
+        return ExitCode.FINDINGS
+    return ExitCode.LOSS if plan.lossy and changed else ExitCode.CLEAN

@@ -14,6 +14,7 @@ from stantools.cli.options import GivenLimits, channel_option, limit_options, re
 from stantools.errors import UsageError
 
 if TYPE_CHECKING:
+    from stantools.cli.pipelineoptions import Reading
     from stantools.migration.apply import ApplyOptions
     from stantools.migration.plan.model import TargetRef
     from stantools.migration.plan.options import PlanOptions
@@ -28,7 +29,8 @@ def _together(name: str, make: Callable[..., Any], *decorators: Callable[[Any], 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
         def wrapper(*args: Any, **values: Any) -> Any:
-            taken = {field: values.pop(field) for field in make.__dataclass_fields__}  # type: ignore[attr-defined]
+            fields = make.__dataclass_fields__  # type: ignore[attr-defined]
+            taken = {field: values.pop(field) for field in fields if field in values}
             return function(*args, **values, **{name: make(**taken)})
 
         decorated: Any = wrapper
@@ -112,9 +114,20 @@ class Planning:
     generation: str
     archived: bool
     limits: GivenLimits | None
-    reading: ReadOptions
+    reading: ReadOptions | Reading
     keep_encrypted: bool
-    workers: int
+    workers: int = 2
+
+    @property
+    def read_options(self) -> ReadOptions:
+        """How the store is read here; not for tasks elsewhere."""
+        return cast("ReadOptions", self.reading)
+
+    @property
+    def decrypts(self) -> bool:
+        """Whether there is an encryption key; tasks elsewhere look theirs up themselves."""
+        given = ("encryption_key", "key_env", "key_file")
+        return any(getattr(self.reading, name, None) is not None for name in given)
 
     def options(self, target: TargetRef) -> PlanOptions:
         """Returns the options of the planner.
@@ -146,7 +159,7 @@ class Planning:
             replicas=self.replicas,
             limits=self.limits.over(unlimited) if self.limits else None,
             origin_headers=OriginHeaders(self.origin_headers),
-            decrypted=self.reading.encryption_key is not None,
+            decrypted=self.decrypts,
             overrides=(*(mapping_override(text) for text in self.maps), *overrides),
         )
 
@@ -156,9 +169,7 @@ def _dotted(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
 
 
-planning_options = _together(
-    "planning",
-    Planning,
+_planning = [
     channel_option,
     click.option(
         "--via",
@@ -221,12 +232,23 @@ planning_options = _together(
     ),
     click.option("--archived", is_flag=True, help="Take messages from .bak slices as well."),
     limit_options,
-    reading_options(key=True, unchecked=False),
-    click.option(
+]
+
+
+def planning_options_with(reading: Callable[[Any], Any], *more: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Returns what adds the options for planning as `planning: Planning`.
+
+    Args:
+        reading: What adds `reading`.
+        more: What adds the number of workers, where that is asked for.
+    """
+    keep = click.option(
         "--keep-encrypted", is_flag=True, help="Migrate encrypted payloads as they are stored, without a key."
-    ),
-    workers_option,
-)
+    )
+    return _together("planning", Planning, *_planning, reading, keep, *more)
+
+
+planning_options = planning_options_with(reading_options(key=True, unchecked=False), workers_option)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
         headers = ("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks")
         click.echo(table_text(headers, rows, right=("messages", "payload", "consumers")))
     _show_left_out(plan.left_out)
-    _show_notes([*plan.notes, *problems])
+    show_notes([*plan.notes, *problems])
     lost = f", {plan.lost} messages are lost in the store" if plan.lost else ""
     click.echo(
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
@@ -75,7 +75,8 @@ def _show_left_out(left: Sequence[LeftOut]) -> None:
         click.echo(f"… and {len(left) - _MANY} more; the plan file has them all")
 
 
-def _show_notes(notes: Sequence[Note]) -> None:
+def show_notes(notes: Sequence[Note]) -> None:
+    """Prints what to think of, the worst first."""
     colors = {"problem": "red", "warning": "yellow"}
     listed = sorted(notes, key=lambda note: ("problem", "warning", "info").index(note.level.value))
     for note in listed[:_MANY]:

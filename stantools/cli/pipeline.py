@@ -72,7 +72,8 @@ def command() -> None:
     is named, and the rest is done.
 
     Spark is pyspark 4.1 or later (pip install 'stantools[spark]') with Java 17 or 21, found by JAVA_HOME or PATH.
-    On a cluster, stantools must be installed in the workers' Python (PYSPARK_PYTHON). With spark-submit:
+    On a cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought
+    along. With spark-submit, it has to be installed there as well:
 
     \b
       spark-submit --master yarn $(stantools pipeline --submit-file) verify /archive/stores

@@ -115,7 +115,7 @@ def _settings(given: Sequence[str]) -> dict[str, str]:
 stores_argument = click.argument("stores", nargs=-1, required=True, metavar="STORES...")
 
 
-def table_reading_options(*, key: bool = False, unchecked: bool = True) -> Callable[[_F], _F]:
+def table_reading_options(*, key: bool = False, unchecked: bool = True, remote: bool = True) -> Callable[[_F], _F]:
     """Adds the options of how tasks read stores and passes them on as `reading: Reading`.
 
     Unlike those of the local verbs they are not resolved here: a key is looked up by the task that reads.
@@ -123,6 +123,7 @@ def table_reading_options(*, key: bool = False, unchecked: bool = True) -> Calla
     Args:
         key: Add the options for the encryption key as well.
         unchecked: Add --no-crc.
+        remote: Add --storage, for stores that are not on a file system.
     """
     options = [
         click.option(
@@ -133,13 +134,16 @@ def table_reading_options(*, key: bool = False, unchecked: bool = True) -> Calla
             metavar="N|NAME|auto",
             help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
         ),
-        click.option(
-            "--storage",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="An option of fsspec for stores that are given as URLs. May be repeated.",
-        ),
     ]
+    if remote:
+        options.append(
+            click.option(
+                "--storage",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="An option of fsspec for stores that are given as URLs. May be repeated.",
+            )
+        )
     if unchecked:
         options.append(
             click.option("--no-crc", is_flag=True, help="Do not check CRCs, like a server with -file_crc=false.")
@@ -166,7 +170,7 @@ def table_reading_options(*, key: bool = False, unchecked: bool = True) -> Calla
                 not values.pop("no_crc", False),
                 values.pop("encryption_key_env", None),
                 values.pop("encryption_key_file", None),
-                tuple(values.pop("storage")),
+                tuple(values.pop("storage")) if remote else (),
             )
             return function(*args, **values)
 

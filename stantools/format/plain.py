@@ -160,15 +160,14 @@ def gather(
         ValueError: A part lies outside of the buffer, or there are not as many offsets or bytes as there should be.
     """
     view = memoryview(buffer).cast("B")
-    ends = starts + sizes
     total = int(sizes.sum(dtype=np.int64))
     if len(sizes) != len(starts) or len(offsets) != len(starts) + 1 or len(target) != total or total > _MAX_OFFSET:
         raise ValueError(f"{len(starts)} parts of {total} bytes for {len(offsets)} offsets and {len(target)} bytes")
-    if bool(((sizes > 0) & ((starts < 0) | (ends > len(view)))).any()):
+    if bool(((sizes > 0) & ((starts < 0) | (starts > len(view) - sizes.astype(np.int64)))).any()):
         raise ValueError("a part lies outside of the buffer")
     offsets[0] = 0
     np.cumsum(sizes, out=offsets[1:])
-    parts = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True) if end > start]
+    parts = [view[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True) if size]
     target.data[:] = b"".join(parts)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.archive.writer import ArchiveState
 from stantools.migration.beginning import Beginning
-from stantools.migration.journal import Journal, StreamState
+from stantools.migration.journal import Steps, StreamState
 from stantools.migration.plan.model import Way
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof, prove_stream
@@ -83,7 +83,7 @@ class ApplyOptions:
 async def apply_streams(
     js: JetStream,
     streams: Sequence[PreparedStream],
-    journal: Journal,
+    journal: Steps,
     options: ApplyOptions,
     watch: Watch | None = None,
 ) -> list[StreamResult]:
@@ -120,7 +120,7 @@ class _Job:
     """One stream on its way."""
 
     def __init__(
-        self, js: JetStream, stream: PreparedStream, journal: Journal, options: ApplyOptions, watch: Watch
+        self, js: JetStream, stream: PreparedStream, journal: Steps, options: ApplyOptions, watch: Watch
     ) -> None:
         self._js = js
         self._stream = stream

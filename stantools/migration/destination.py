@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.migration.apply import ApplyOptions, Existing, apply_streams
-from stantools.migration.journal import Journal
+from stantools.migration.journal import Steps
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proving import prove
@@ -44,7 +44,7 @@ class Destination(Protocol):
         """
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Makes every stream what the plan says."""
 
@@ -82,7 +82,7 @@ class PlannedDestination:
         return []
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Refuses."""
         raise UsageError(f"{self._name} is only planned for, it was not started")
@@ -126,7 +126,7 @@ class ServerDestination:
         return self._run(ask)
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Restores or publishes every stream, and proves it."""
         return self._run(lambda js: apply_streams(js, streams, journal, options, watch))

@@ -12,7 +12,7 @@ from pathlib import Path
 from stantools.errors import StantoolsError
 from stantools.migration.apply import ApplyOptions, Existing
 from stantools.migration.archive.writer import ArchiveState
-from stantools.migration.journal import Journal, StreamState
+from stantools.migration.journal import Steps, StreamState
 from stantools.migration.offline import backup_directory, prove_backup, write_backup
 from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef
@@ -59,7 +59,7 @@ class BackupDestination:
         return notes
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Writes every backup that is not there yet, and reads it again."""
 
@@ -103,7 +103,7 @@ class StoreDestination:
         return self._store.check(plans, replace=options.existing is Existing.REPLACE, begun=begun)
 
     def apply(
-        self, streams: Sequence[PreparedStream], journal: Journal, options: ApplyOptions, watch: Watch
+        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Places every stream that is not there yet, and reads it again."""
 
@@ -131,7 +131,7 @@ _Prove = Callable[[PreparedStream, Watch], Proof]
 
 def _apply(
     streams: Sequence[PreparedStream],
-    journal: Journal,
+    journal: Steps,
     options: ApplyOptions,
     watch: Watch,
     load: _Load,

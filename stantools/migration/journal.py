@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -34,43 +35,19 @@ class StreamState(enum.StrEnum):
     PROVEN = "proven"  #: every message and consumer was compared
 
 
-class Journal:
-    """An open journal; a context manager. Only one run may have it open.
+class Steps:
+    """The steps that were taken with streams, in memory: for who works on one of them somewhere else.
 
     Args:
-        plan: The plan file; the journal lies beside it.
-        digest: What identifies the content of the plan.
-        target: Where the plan is applied, without secrets.
+        streams: What a journal says last of each stream.
 
-    Raises:
-        RefusedError: Another run has it open, or it was written for another plan or target.
-        StoreUnreadableError: It cannot be read, or is no journal.
-        StoreUnwritableError: It cannot be written.
+    Attributes:
+        taken: The entries of the steps that were taken since, for `Journal.take_over`.
     """
 
-    def __init__(self, plan: Path, digest: str, target: str) -> None:
-        self.path = journal_path(plan)
-        self._streams: dict[str, dict[str, Any]] = {}
-        with writing(self.path):
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._lock()
-            self.resumed = self._read(digest, target)
-            if not self.resumed:
-                self._append({"event": "begin", "plan": digest, "target": target})
-                with writing(self.path):
-                    fsync_directory(self.path.parent)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._descriptor)
+    def __init__(self, streams: Mapping[str, dict[str, Any]] | None = None) -> None:
+        self._streams: dict[str, dict[str, Any]] = dict(streams or {})
+        self.taken: list[dict[str, Any]] = []
 
     def state(self, stream: str) -> StreamState | None:
         """Tells how far a stream is; None if nothing was begun."""
@@ -92,6 +69,57 @@ class Journal:
         """Remembers that a stream was taken away again."""
         self._append({"event": "forget", "stream": stream})
         self._streams.pop(stream, None)
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self.taken.append(entry)
+
+
+class Journal(Steps):
+    """An open journal; a context manager. Only one run may have it open.
+
+    Args:
+        plan: The plan file; the journal lies beside it.
+        digest: What identifies the content of the plan.
+        target: Where the plan is applied, without secrets.
+
+    Raises:
+        RefusedError: Another run has it open, or it was written for another plan or target.
+        StoreUnreadableError: It cannot be read, or is no journal.
+        StoreUnwritableError: It cannot be written.
+    """
+
+    def __init__(self, plan: Path, digest: str, target: str) -> None:
+        super().__init__()
+        self.path = journal_path(plan)
+        with writing(self.path):
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock()
+            self.resumed = self._read(digest, target)
+            if not self.resumed:
+                self._append({"event": "begin", "plan": digest, "target": target})
+                with writing(self.path):
+                    fsync_directory(self.path.parent)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def take_over(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Remembers steps that were taken elsewhere (`Steps.taken`); they are durable when this returns."""
+        for entry in entries:
+            self._append(entry)
+            if entry["event"] == "forget":
+                self._streams.pop(entry["stream"], None)
+            else:
+                self._streams[entry["stream"]] = entry
 
     def _lock(self) -> None:
         try:

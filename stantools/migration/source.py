@@ -224,6 +224,25 @@ class ChannelSource:
             for piece in reader.read(step, after, until):
                 yield finisher.finish(piece) if finish else piece
 
+    def with_key(self, key: Key) -> ChannelSource:
+        """Returns the channel with payloads decrypted by another key, or left as they are stored."""
+        return ChannelSource(self._plan, self._crc, key)
+
+    def cuts(self, size: int) -> list[int]:
+        """Returns rising sequences that cut the channel into parts of about so many bytes each, none if it is small.
+
+        A part is read with `read` or `pieces` from one of them, as `after`, to the next, as `until`.
+        """
+        cuts: list[int] = []
+        total = begin = 0
+        for step in self._plan.steps:
+            for sequence, behind in _ends(step):
+                if total + behind - begin >= size and sequence < self.sequences.last:
+                    cuts.append(sequence)
+                    begin = total + behind
+            total += behind
+        return cuts
+
     def narrowed(self, sequences: Ranges) -> ChannelSource:
         """Returns the channel with only those of its messages whose sequences are in a set; `last` stays."""
         steps: list[Step] = []
@@ -259,6 +278,18 @@ def _places(step: Step) -> list[int]:
         return [step.sequence]
     first, last = step.sequences.first, step.sequences.last
     return [first, *(sequence for sequence, _ in step.run.marks if first < sequence <= last)]
+
+
+def _ends(step: Step) -> Iterator[tuple[int, int]]:
+    """Gives sequences after which a reader can stop, with the bytes of the step up to there; the last is its end."""
+    if isinstance(step, Rewrite):
+        yield step.sequence, step.repair.size
+        return
+    first, last, run = step.sequences.first, step.sequences.last, step.run
+    for sequence, offset in run.marks:
+        if first < sequence <= last:
+            yield sequence - 1, offset - run.start
+    yield last, run.end - run.start
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,6 @@ def test_follow_gives_what_is_added(golden_copy: Copy) -> None:
         time.sleep(0.1)
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=90)
     assert process.returncode == 130
     assert errors.endswith("stantools: error: interrupted\n")

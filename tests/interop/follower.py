@@ -52,7 +52,7 @@ class Follower:
 
     def go_on(self) -> None:
         """Connects to NATS again, after the broker has come back; the streaming server is told nothing."""
-        self._thread.join(20)
+        self._thread.join(90)
         assert not self._thread.is_alive()
         self._client = RawClient(self.port, self.name, subjects=self._client.subjects)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -80,7 +80,7 @@ class Follower:
             self.owed.add(sequence)
 
 
-def wait_until_served(followers: list[Follower], last: int, timeout: float = 30) -> None:
+def wait_until_served(followers: list[Follower], last: int, timeout: float = 60) -> None:
     """Waits until some followers of a channel got all there is up to a sequence, and all that they are owed."""
     deadline = time.monotonic() + timeout
     wanted = set(range(1, last + 1))

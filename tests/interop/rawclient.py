@@ -12,7 +12,7 @@ from typing import Self
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 
-_TIMEOUT = 15.0
+_TIMEOUT = 60.0
 
 
 class RawClient:
@@ -222,7 +222,7 @@ class Publisher(threading.Thread):
                 else:
                     self.acked.append(ack.guid)
 
-    def wait_for(self, acks: int, timeout: float = 20) -> None:
+    def wait_for(self, acks: int, timeout: float = 60) -> None:
         """Waits until so many publishes were acknowledged."""
         deadline = time.monotonic() + timeout
         while len(self.acked) < acks:
@@ -231,7 +231,7 @@ class Publisher(threading.Thread):
             time.sleep(0.005)
 
 
-def stored(port: int, client_id: str, channel: bytes, timeout: float = 20) -> list[tuple[int, bytes]]:
+def stored(port: int, client_id: str, channel: bytes, timeout: float = 60) -> list[tuple[int, bytes]]:
     """Everything that a channel has: sequence and payload, through a subscription from the beginning."""
     with RawClient(port, client_id) as client:
         inbox = client.inbox + b".messages"

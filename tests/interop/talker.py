@@ -21,7 +21,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 
 #: How long something that has to come may take on a busy machine.
-PATIENCE = 20.0
+PATIENCE = 60.0
 _NUMBERS = itertools.count(1)
 
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def test_ports_that_are_none(tmp_path: Path, port: int) -> None:
     broker = Broker(tmp_path, "-p", port).start(wait=False)
     assert broker.process is not None
-    assert broker.process.wait(20) == 1
+    assert broker.process.wait(60) == 1
     wanted = f'[FTL] Error listening on port: 127.0.0.1:{port}, "listen tcp: address {port}: invalid port"'
     assert broker.said().splitlines()[-1].endswith(wanted)
 
@@ -30,7 +30,7 @@ def test_ports_that_are_none(tmp_path: Path, port: int) -> None:
 def test_no_port_for_monitoring(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "-m", 99_999).start(wait=False)
     assert broker.process is not None
-    assert broker.process.wait(20) == 1
+    assert broker.process.wait(60) == 1
     assert "[FTL] Can't start monitoring" in broker.said().splitlines()[-1]
     assert broker.said().endswith("listen tcp: address 99999: invalid port\n")
 
@@ -40,7 +40,7 @@ def test_the_reason_is_the_last_line(tmp_path: Path) -> None:
     Broker(tmp_path, *words).start().stop(signal.SIGTERM)
     broker = Broker(tmp_path, *words, "-cid", "other").start(wait=False)
     assert broker.process is not None
-    assert broker.process.wait(20) == 1
+    assert broker.process.wait(60) == 1
     assert (
         broker.said()
         .splitlines()[-1]
@@ -54,7 +54,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(["sh", "-c", words], cwd=tmp_path, env=environment) as process:
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while True:
                 try:
                     client = RawClient(port, "me")
@@ -70,7 +70,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
                 assert {str((opened / number).readlink()) for number in "012"} == {os.devnull}
         finally:
             process.terminate()
-        assert process.wait(20) == 143
+        assert process.wait(60) == 143
 
 
 def test_interrupted_while_it_loads() -> None:
@@ -93,7 +93,7 @@ cli.console()
 def test_no_local_syslog(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "-r", "unix:///no/such").start(wait=False)
     assert broker.process is not None
-    assert broker.process.wait(20) == 1
+    assert broker.process.wait(60) == 1
     assert "error connecting to syslog" in broker.said()
     assert "Traceback" not in broker.said()
 

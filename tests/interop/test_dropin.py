@@ -95,7 +95,7 @@ def test_a_golden_store_is_served_and_continued(case: str, golden_copy: Callable
         publisher.start()
         publisher.wait_for(100)
         publisher.stopping.set()
-        publisher.join(20)
+        publisher.join(90)
         assert not publisher.refused
         after = {each["name"]: each for each in ask(broker, "channelsz?subs=1&limit=100000")["channels"]}
         for name in with_room:
@@ -143,7 +143,7 @@ def test_the_other_cluster_id(golden_copy: Callable[[str], Path], tmp_path: Path
     broker = Broker(tmp_path / "broker", "-st", "FILE", "-dir", golden_copy("basic"), "-cid", "other")
     broker.start(wait=False)
     assert broker.process is not None
-    assert broker.process.wait(20) == 1
+    assert broker.process.wait(60) == 1
     assert 'Failed to start: cluster ID "other" does not match recovered value of "test-cluster"' in broker.said()
 
 

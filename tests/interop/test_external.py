@@ -72,7 +72,7 @@ def test_the_nats_server_is_restarted(tmp_path: Path) -> None:
             text = '[ERR] STREAM: connection "_NSS-test-cluster-{}" has been disconnected'
             until(lambda: all(text.format(role) in broker.said() for role in ("send", "general", "acks", "hb")))
             server.start()
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         seen = json.loads(output)
         assert seen["texts"][:2] == ["before", "after"]

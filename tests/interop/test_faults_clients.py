@@ -27,7 +27,7 @@ _QUIET = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responde
 _MEGABYTE = 1 << 20
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 20) -> None:
+def until(true: Callable[[], object], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"never: {what}"
@@ -92,7 +92,7 @@ def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
                 subject, _, _ = good.message()
                 got += subject.endswith(b".data")
             publisher.stopping.set()
-            publisher.join(20)
+            publisher.join(90)
         assert not publisher.refused
         # What it does not take stays in the store: it is not too much that ends it, but that it takes nothing at all.
         line = "Slow Consumer Detected: WriteDeadline of 1s exceeded"
@@ -108,7 +108,7 @@ def test_a_streaming_subscriber_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_a_client_that_vanishes_is_removed_by_heartbeats(tmp_path: Path) -> None:
-    words = ("-hbi", "200ms", "-hbt", "100ms", "-hbf", 6, "-SD")
+    words = ("-hbi", "200ms", "-hbt", "100ms", "-hbf", 10, "-SD")
     with Broker(tmp_path, *words) as broker, Watch(broker) as watch, RawClient(broker.port, "answers") as answers:
         # One whose connection stays open with nobody behind it, and one whose connection is gone.
         silent, gone = RawClient(broker.port, "silent"), RawClient(broker.port, "gone")
@@ -230,7 +230,7 @@ def test_a_client_that_is_stopped_and_goes_on(tmp_path: Path) -> None:
                 publisher.start()
                 publisher.wait_for(1000)
                 publisher.stopping.set()
-                publisher.join(20)
+                publisher.join(90)
                 # Some heartbeats are missed meanwhile.
                 time.sleep(0.5)
                 watch.check()
@@ -253,7 +253,7 @@ def test_the_broker_is_stopped_and_goes_on(tmp_path: Path) -> None:
         broker.process.send_signal(signal.SIGCONT)
         publisher.wait_for(len(publisher.acked) + 500)
         publisher.stopping.set()
-        publisher.join(20)
+        publisher.join(90)
         assert not publisher.refused
         assert publisher.acked == [data for _, data in publisher.sent]
         watch.check()
@@ -290,7 +290,7 @@ def crowd(folder: Path, wanted: int, *words: object) -> None:
             cost = (resident(broker.process.pid) - before) / count
             print(f"{count} connections, {cost / 1024:.1f} KiB each in the broker")
             assert cost < 20_000
-            watch.check("all connected", within=5)
+            watch.check("all connected", within=15)
             # Everyone gets what is for all, and only one of them what is for one.
             for _ in range(3):
                 sockets[0].sendall(b"PUB all 5\r\nhello\r\n")
@@ -313,9 +313,9 @@ def crowd(folder: Path, wanted: int, *words: object) -> None:
                     assert data, "closed"
                     expected[each] -= len(data.replace(b"PING\r\n", b""))
             assert set(expected.values()) == {0}
-            watch.check("all served", within=5)
+            watch.check("all served", within=15)
         until(lambda: resident_connections(broker) <= 1, "all are gone", 60)
-        watch.check("all gone", within=5)
+        watch.check("all gone", within=15)
 
 
 def resident_connections(broker: Broker) -> int:
@@ -402,14 +402,14 @@ def test_much_for_one_who_reads(tmp_path: Path) -> None:
         publisher.start()
         publisher.wait_for(400)
         publisher.stopping.set()
-        publisher.join(20)
+        publisher.join(90)
         count = len(publisher.acked)
         watch.growth += 2 * count * 100_000
         with RawClient(broker.port, "reader", receive_buffer=4096) as reader:
             inbox = reader.inbox + b".data"
             reader.listen(b"data", inbox, max_in_flight=2**31 - 1, ack_wait_in_secs=1)
             times = dict.fromkeys(range(1, count + 1), 0)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while min(times.values()) < 2 and time.monotonic() < deadline:
                 to, _, data = reader.message()
                 if to == inbox:

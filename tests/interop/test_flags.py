@@ -42,7 +42,7 @@ def fetch(url: str) -> Any:
         return json.load(answer)
 
 
-def alone(*words: object, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+def alone(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """Runs the program to its end."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "broker", *(str(word) for word in words)]

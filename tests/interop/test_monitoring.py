@@ -49,10 +49,10 @@ class Traffic(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self.join(20)
+        self.join(90)
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"

@@ -146,6 +146,6 @@ def test_a_memory_server_forgets_its_clients(start_broker: Callable[..., Broker]
         running.kill()
         time.sleep(0.2)
         running.start()
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "client has been replaced or is no longer registered" in json.loads(output)["error"]

@@ -22,7 +22,7 @@ from tests.brokers import Broker
 from tests.interop.test_other_clients import HERE
 from tests.migration.target.authority import new_pair
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def node(url: str, scenario: str, **options: Any) -> list[str]:
@@ -145,7 +145,7 @@ def test_reconnecting(tmp_path: Path) -> None:
         await client.publish("py-again", b"after")
         await eventually(lambda: len(seen) == 3)
         assert seen == [b"before", b"meanwhile", b"after"]
-        output, errors = await asyncio.wait_for(process.communicate(), 60)
+        output, errors = await asyncio.wait_for(process.communicate(), 120)
         assert process.returncode == 0, errors
         assert json.loads(output) == {"seen": ["before", "after"]}
         await client.close()

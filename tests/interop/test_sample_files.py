@@ -22,7 +22,7 @@ FILES = Path(__file__).parents[2] / "samples" / "broker"
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def place(folder: Path, name: str) -> None:
@@ -104,7 +104,7 @@ def test_locked(tmp_path: Path) -> None:
                 assert (await got.get()).data == b"first"
 
         async def sensor() -> None:
-            options = ClientOptions(ack_timeout=2)
+            options = ClientOptions(ack_timeout=5)
             client = await connect(
                 broker.url,
                 "orders",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.journal import Journal, StreamState, journal_path
+from stantools.migration.journal import Journal, Steps, StreamState, journal_path
 
 
 @pytest.fixture
@@ -105,3 +105,23 @@ def test_only_one_run_at_a_time(plan: Path) -> None:
 def test_no_place_for_it(tmp_path: Path) -> None:
     with pytest.raises(StoreUnwritableError, match="journal"):
         Journal(tmp_path / "missing" / "plan.yaml", "d", "t")
+
+
+def test_steps_that_are_taken_elsewhere(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    with Journal(plan, "digest", "server") as journal:
+        journal.note("orders", StreamState.STARTED, way="publish")
+        journal.note("audit", StreamState.STARTED)
+        steps = Steps({"orders": journal.facts("orders")})
+        assert steps.state("orders") is StreamState.STARTED and steps.state("audit") is None
+        steps.note("orders", StreamState.LOADED, messages=7)
+        steps.forget("orders")
+        steps.note("orders", StreamState.PROVEN)
+        assert journal.state("orders") is StreamState.STARTED
+        journal.take_over(steps.taken[:1])
+        assert journal.state("orders") is StreamState.LOADED and journal.facts("orders")["way"] == "publish"
+        journal.take_over(steps.taken[1:2])
+        assert journal.state("orders") is None
+        journal.take_over(steps.taken[2:])
+    with Journal(plan, "digest", "server") as journal:
+        assert (journal.state("orders"), journal.state("audit")) == (StreamState.PROVEN, StreamState.STARTED)

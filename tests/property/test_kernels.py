@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stantools.format import crc, fieldscan, gogo, plain
@@ -16,7 +16,6 @@ from stantools.format.crc import Crc
 from stantools.format.layout import Flag, Stop
 from stantools.format.proto import store_pb2
 from tests.conftest import GOLDEN
-from tests.examples import with_examples
 from tests.format.conftest import native_kernels
 
 NATIVE = native_kernels()
@@ -157,7 +156,8 @@ def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], 
 
 
 @needs_native
-@with_examples(60, 600, files(), st.sampled_from(CHANNELS), st.integers(0, 9), st.integers(0, 300), st.integers(0, 6))
+@given(files(), st.sampled_from(CHANNELS), st.integers(0, 9), st.integers(0, 300), st.integers(0, 6))
+@settings(max_examples=250)
 def test_twins_on_message_files(file: tuple[bytes, Crc], channel: bytes, start: int, cut: int, capacity: int) -> None:
     data, function = file
     limit = max(len(data) - cut, 0) if cut < 100 else len(data) + cut
@@ -165,7 +165,8 @@ def test_twins_on_message_files(file: tuple[bytes, Crc], channel: bytes, start: 
 
 
 @needs_native
-@with_examples(50, 300, files(typed=True), st.integers(0, 9), st.integers(0, 6))
+@given(files(typed=True), st.integers(0, 9), st.integers(0, 6))
+@settings(max_examples=150)
 def test_twins_on_logs(file: tuple[bytes, Crc], start: int, capacity: int) -> None:
     data, function = file
     assert_twins(data, function, b"foo", [0, start], len(data), capacity)
@@ -281,16 +282,13 @@ def rules(payload: bytes) -> tuple[Any, ...] | None:
 KERNELS = [plain, NATIVE] if NATIVE is not None else [plain]
 
 
-@with_examples(150, 1000, payload=payloads())
+@given(payload=payloads())
+@example(payload=bytes.fromhex("888080808001 01 2805"))
+@example(payload=bytes.fromhex("3880808080f0ffffffff01"))
+@settings(max_examples=500)
 def test_decodes_as_the_general_decoder(payload: bytes) -> None:
     for kernel in KERNELS:
         decodes_as_the_general_decoder(kernel, payload)
-
-
-@pytest.mark.parametrize("payload", ["888080808001 01 2805", "3880808080f0ffffffff01"])
-def test_odd_fields(payload: str) -> None:
-    for kernel in KERNELS:
-        decodes_as_the_general_decoder(kernel, bytes.fromhex(payload))
 
 
 def decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
@@ -306,7 +304,8 @@ def decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
         assert found == expected
 
 
-@with_examples(60, 400, payload=payloads(), kind=st.sampled_from([3, 4, 5]))
+@given(payload=payloads(), kind=st.sampled_from([3, 4, 5]))
+@settings(max_examples=200)
 def test_decodes_updates_as_the_general_decoder(payload: bytes, kind: int) -> None:
     for kernel in KERNELS:
         decodes_updates_as_the_general_decoder(kernel, payload, kind)

@@ -52,11 +52,11 @@ def serve(
         async with FakeStreaming(url) as fake, await connect(url, "test-cluster", "me", options, **more) as client:
             await scenario(fake, client)
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    asyncio.run(asyncio.wait_for(go(), 90))
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         await asyncio.sleep(0.01)
@@ -126,12 +126,12 @@ def test_a_message_that_is_too_large(url: str) -> None:
 def test_an_ack_that_does_not_come(url: str) -> None:
     async def scenario(fake: FakeStreaming, client: Client) -> None:
         fake.silent_after = 0
-        with pytest.raises(AckTimeoutError, match=r"no ack came within 0\.2 s"):
+        with pytest.raises(AckTimeoutError, match=r"no ack came within 1\.5 s"):
             await client.publish("a", b"x")
         fake.silent_after = None
         await client.publish("a", b"y")
 
-    serve(url, scenario, ClientOptions(ack_timeout=0.2))
+    serve(url, scenario, ClientOptions(ack_timeout=1.5))
 
 
 def test_messages_are_handed_over_one_by_one_and_acknowledged(url: str) -> None:
@@ -189,7 +189,7 @@ def record(url: str, scenario: Callable[[Recorded, Client], Awaitable[None]]) ->
         async with Recorded(url) as fake, await connect(url, "test-cluster", "me", QUICK) as client:
             await scenario(fake, client)
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    asyncio.run(asyncio.wait_for(go(), 90))
 
 
 def test_a_handler_that_fails_is_no_ack(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -285,7 +285,7 @@ def test_a_subscription_that_is_not_answered_is_taken_back(url: str) -> None:
             self.requests = [store_pb2.SubscriptionRequest.FromString(message.data)]
 
     async def go() -> None:
-        quick = ClientOptions(timeout=0.3)
+        quick = ClientOptions(timeout=1.5)
         async with Silent(url) as fake, await connect(url, "test-cluster", "me", quick) as client:
             with pytest.raises(NoServerError, match=r"did not answer|no streaming server answered a subscription to a"):
                 await client.subscribe("a", print)
@@ -294,7 +294,7 @@ def test_a_subscription_that_is_not_answered_is_taken_back(url: str) -> None:
             assert subject == "_STAN.subclose.test-cluster"
             assert request.inbox == fake.requests[0].inbox
 
-    asyncio.run(asyncio.wait_for(go(), 30))
+    asyncio.run(asyncio.wait_for(go(), 90))
 
 
 def test_a_client_id_is_taken_or_bad(url: str) -> None:
@@ -361,7 +361,7 @@ def test_a_server_that_has_gone(url: str) -> None:
     async def go() -> None:
         async with FakeStreaming(url):
             client = await connect(url, "test-cluster", "me", QUICK, on_lost)
-        await asyncio.wait_for(lost.wait(), 15)
+        await asyncio.wait_for(lost.wait(), 60)
         assert client.closed
 
     asyncio.run(go())
@@ -407,10 +407,10 @@ def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
             await client.publish("a", b"x")
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 try:
-                    await asyncio.wait_for(client.publish("a", b"y"), 1)
+                    await asyncio.wait_for(client.publish("a", b"y"), 5)
                     break
                 except (StreamingError, TimeoutError):
                     await asyncio.sleep(0.1)

@@ -31,7 +31,8 @@ async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) 
     if filling.needs_purge:
         requests.append((f"STREAM.PURGE.{name}", {"seq": 1}))
     if filling.needs_update:
-        requests.append((f"STREAM.UPDATE.{name}", {"name": name}))
+        # Another writer may create the stream at this moment: a request with another name in it is refused in any case.
+        requests.append((f"STREAM.UPDATE.{name}", {"name": f"{name}-probe"}))
     if consumers:
         requests.append((f"CONSUMER.INFO.{name}.probe", {}))
     for operation, body in requests:

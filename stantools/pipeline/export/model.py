@@ -119,10 +119,18 @@ class Layout:
     @property
     def read_columns(self) -> tuple[str, ...]:
         """The columns that have to be read: also those of directories, and the one that tells of damage."""
-        needed = [*self.file_columns, *map(_source, self.by)]
-        if self.table in _HEALTH:
-            needed.append(_HEALTH[self.table][0])
+        needed = [*self.file_columns, *map(_source, self.by), *self.health_columns]
         return tuple(name for name in self._all_columns() if name in needed)
+
+    @property
+    def health_columns(self) -> tuple[str, ...]:
+        """The column that tells of damage, if the table has one."""
+        return _HEALTH[self.table][:1] if self.table in _HEALTH else ()
+
+    @property
+    def good(self) -> tuple[str, ...]:
+        """What the column that tells of damage says where there is none."""
+        return _HEALTH[self.table][1:] if self.table in _HEALTH else ()
 
     @property
     def file_schema(self) -> pa.Schema:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from stantools.pipeline.export.files import File, compressed
 from stantools.pipeline.export.model import Format, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import write_part
 from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Split, Unreadable
+from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 from stantools.progress import Progress
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.planning import Plan
 
 #: Pieces that a thread prepares ahead of what is being written.
-_AHEAD: Final = 4
+_AHEAD: Final = 2
 #: So often a thread that has to wait looks whether there is still somebody to work for, in seconds.
 _LOOK: Final = 0.2
 
@@ -72,19 +72,20 @@ def export_to_directory(
         StoreUnwritableError: It cannot be written, or there is something already.
         RefusedError: What is to be replaced is no export, or another run is writing there.
     """
+    targets.check_outside(target, plan)
     written = Written()
-    stop = threading.Event()
+    run = _Run(plan, options, progress)
 
     def write(number: int, directory: Path) -> Written:
-        return write_part(_batches(plan.splits[number], options, stop, progress), directory, number, layout)
+        return write_part(run.batches(number), directory, number, layout)
 
     with targets.new_export(target, overwrite=overwrite) as directory:
-        for part in _all(workers, stop, [(write, number, directory) for number in range(len(plan.splits))]):
+        for part in run.all(workers, write, directory):
             written.add(part)
         if not written.files:
             written.files.append(_empty(directory, layout))
         written.files.sort(key=lambda file: file.path)
-        result = Result(str(target), layout, written, list(plan.unreadable))
+        result = Result(str(target), layout, written, run.unreadable())
         targets.finish(directory, manifest(result, options))
     return result
 
@@ -100,19 +101,21 @@ def export_to_file(
     progress: Progress | None = None,
 ) -> Result:
     """Writes a table into one file, in its order; see `export_to_directory`."""
+    targets.check_outside(target, plan)
     written = Written()
+    run = _Run(plan, options, progress)
     with targets.new_file(target, overwrite=overwrite) as path:
         if layout.format is Format.PARQUET:
-            with File(path, layout) as file, closing(_ordered(plan.splits, options, workers, progress)) as batches:
+            with File(path, layout) as file, closing(run.ordered(workers)) as batches:
                 for batch in batches:
                     written.count(layout.table, batch)
                     file.write(batch.select(layout.file_columns))
                 size = file.close()
         else:
             with targets.writer(path) as output:
-                size = _write_text(plan, options, layout, output, written, workers, progress)
+                size = _write_text(run, layout, output, written, workers)
     written.files.append(WrittenFile(target.name, written.rows, size))
-    return Result(str(target), layout, written, list(plan.unreadable))
+    return Result(str(target), layout, written, run.unreadable())
 
 
 def export_to_stream(
@@ -135,8 +138,9 @@ def export_to_stream(
         progress: Told bytes of input as they are done.
     """
     written = Written()
-    _write_text(plan, options, layout, write, written, workers, progress)
-    return Result(None, layout, written, list(plan.unreadable))
+    run = _Run(plan, options, progress)
+    _write_text(run, layout, write, written, workers)
+    return Result(None, layout, written, run.unreadable())
 
 
 def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
@@ -184,25 +188,17 @@ def _empty(directory: Path, layout: Layout) -> WrittenFile:
     return WrittenFile(file.path.name, 0, file.close())
 
 
-def _write_text(
-    plan: Plan,
-    options: TableOptions,
-    layout: Layout,
-    write: Callable[[Any], object],
-    written: Written,
-    workers: int,
-    progress: Progress | None,
-) -> int:
+def _write_text(run: _Run, layout: Layout, write: Callable[[Any], object], written: Written, workers: int) -> int:
     def encoded(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         data = text.encode(batch.select(layout.file_columns), layout.format)
-        return batch.select(counted), compressed(data, layout.compression)
+        return batch.select(told), compressed(data, layout.compression)
 
-    counted = [name for name in layout.read_columns if name in ("status", "severity", "problems")]
+    told = layout.health_columns
     size = 0
     if first := text.heading(layout.file_schema, layout.format):
         write(data := compressed(first, layout.compression))
         size += len(data)
-    with closing(_ordered(plan.splits, options, workers, progress, encoded)) as pieces:
+    with closing(run.ordered(workers, encoded)) as pieces:
         for batch, data in pieces:
             written.count(layout.table, batch)
             write(data)
@@ -210,86 +206,97 @@ def _write_text(
     return size
 
 
-def _batches(
-    split: Split, options: TableOptions, stop: threading.Event, progress: Progress | None
-) -> Iterator[pa.RecordBatch]:
-    """Reads a split, and tells about how far it is."""
-    counter, told = ReadCounter(), 0
-    for batch in read_split(split, options, counter):
-        if stop.is_set():
-            raise StoppedError
-        yield batch
-        read = min(counter.data_bytes + counter.index_bytes, split.cost)
-        if progress and read > told:
-            progress(read - told)
-            told = read
-    if progress and split.cost > told:
-        progress(split.cost - told)
-
-
-def _all(workers: int, stop: threading.Event, calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-    """Makes calls in threads; the first that raises stops the others, and is raised here when they have ended."""
-    with ThreadPoolExecutor(workers, thread_name_prefix="export") as pool:
-        futures = [pool.submit(*call) for call in calls]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-    errors = [future.exception() for future in futures if not future.cancelled()]
-    for error in errors:
-        if error is not None and not isinstance(error, StoppedError):
-            raise error
-    for future in futures:
-        yield future.result()
-
-
-def _identity(batch: pa.RecordBatch) -> Any:
+def _same(batch: pa.RecordBatch) -> Any:
     return batch
 
 
-def _ordered(
-    splits: Sequence[Split],
-    options: TableOptions,
-    workers: int,
-    progress: Progress | None,
-    prepared: Callable[[pa.RecordBatch], Any] = _identity,
-) -> Generator[Any, None, None]:
-    """Reads splits in threads and gives their batches in order, each with something done to it in the thread.
+class _Run:
+    """Reads the splits of a plan in threads.
 
-    Each thread is at most a few batches ahead of the one that is given out.
+    Args:
+        plan: The plan.
+        options: How it is read.
+        progress: Told bytes of input as they are done.
     """
-    stop = threading.Event()
-    queues: list[queue.Queue[Any]] = [queue.Queue(_AHEAD) for _ in splits]
 
-    def put(number: int, item: Any) -> None:
-        while not stop.is_set():
+    def __init__(self, plan: Plan, options: TableOptions, progress: Progress | None) -> None:
+        self._splits = plan.splits
+        self._planned = plan.unreadable
+        self._met: list[Unreadable] = []
+        self._options = options
+        self._progress = progress
+        self._stop = threading.Event()
+
+    def unreadable(self) -> list[Unreadable]:
+        """Returns what could not be read, each once."""
+        return list(dict.fromkeys([*self._planned, *self._met]))
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Reads a split, and tells how far it is."""
+        split, counter, told = self._splits[number], ReadCounter(), 0
+        for batch in read_split(split, self._options, counter):
+            if self._stop.is_set():
+                raise StoppedError
+            yield batch
+            read = min(counter.data_bytes + counter.index_bytes, split.cost)
+            if self._progress and read > told:
+                self._progress(read - told)
+                told = read
+        if self._progress and split.cost > told:
+            self._progress(split.cost - told)
+        self._met += counter.unreadable
+
+    def all(self, workers: int, work: Callable[[int, Path], Written], directory: Path) -> list[Written]:
+        """Does the work for every split; the first that raises stops the others and is raised when they have ended."""
+        with ThreadPoolExecutor(workers, thread_name_prefix="export") as pool:
+            futures = [pool.submit(work, number, directory) for number in range(len(self._splits))]
             try:
-                return queues[number].put(item, timeout=_LOOK)
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+        for future in futures:
+            error = None if future.cancelled() else future.exception()
+            if error is not None and not isinstance(error, StoppedError):
+                raise error
+        return [future.result() for future in futures]
+
+    def ordered(self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = _same) -> Generator[Any, None, None]:
+        """Gives the batches of all splits in order, each with something done to it in the thread that read it.
+
+        Each thread is at most a few batches ahead of the one that is given out.
+        """
+        queues: list[queue.Queue[Any]] = [queue.Queue(_AHEAD) for _ in self._splits]
+
+        def read(number: int) -> None:
+            try:
+                for batch in self.batches(number):
+                    self._put(queues[number], (prepared(batch), None))
+                self._put(queues[number], None)
+            except StoppedError:
+                pass
+            except BaseException as error:
+                with suppress(StoppedError):
+                    self._put(queues[number], (None, error))
+
+        with ThreadPoolExecutor(workers, thread_name_prefix="export") as pool:
+            try:
+                for number in range(len(self._splits)):
+                    pool.submit(read, number)
+                for waiting in queues:
+                    while (item := waiting.get()) is not None:
+                        value, error = item
+                        if error is not None:
+                            raise error
+                        yield value
+            finally:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _put(self, waiting: queue.Queue[Any], item: Any) -> None:
+        while not self._stop.is_set():
+            try:
+                return waiting.put(item, timeout=_LOOK)
             except queue.Full:
                 continue
         raise StoppedError
-
-    def read(number: int) -> None:
-        try:
-            for batch in _batches(splits[number], options, stop, progress):
-                put(number, (prepared(batch), None))
-            put(number, None)
-        except StoppedError:
-            pass
-        except BaseException as error:
-            put(number, (None, error))
-
-    with ThreadPoolExecutor(workers, thread_name_prefix="export") as pool:
-        try:
-            for number in range(len(splits)):
-                pool.submit(read, number)
-            for waiting in queues:
-                while (item := waiting.get()) is not None:
-                    value, error = item
-                    if error is not None:
-                        raise error
-                    yield value
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)

@@ -17,11 +17,15 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.store import atomic
+from stantools.store.directory import SLICE_NAME
 from stantools.store.durable import fsync_directory, fsync_file, unwritable, write_all, writing
+
+if TYPE_CHECKING:
+    from stantools.pipeline.tables.planning import Plan
 
 #: Says what is in an exported directory. Begins with an underscore: readers of Parquet pass such files over.
 MANIFEST: Final = "_stantools-export.json"
@@ -144,6 +148,20 @@ def check_file(target: Path, *, overwrite: bool) -> None:
         )
 
 
+def check_directory(target: Path, *, overwrite: bool) -> None:
+    """Checks that a directory can be put somewhere.
+
+    Raises:
+        StoreUnwritableError: There is something, or no directory to hold it.
+        RefusedError: What is to be replaced is no export.
+    """
+    target = atomic.absolute(target)
+    if overwrite and check_replaceable(target):
+        return
+    with _explained(target, overwrite):
+        atomic.check_vacant(target)
+
+
 def check_replaceable(target: Path) -> bool:
     """Tells whether there is an export to be replaced.
 
@@ -167,19 +185,23 @@ def check_replaceable(target: Path) -> bool:
     return True
 
 
-def check_outside(target: Path, roots: list[str]) -> None:
+def check_outside(target: Path, plan: Plan) -> None:
     """Checks that an export does not go into a store, where a server would take it for a channel.
 
     Raises:
         RefusedError: It would.
     """
     place = atomic.absolute(target)
-    for root in roots:
-        if "://" not in root and (store := Path(root).resolve()) in (place, *place.parents):
-            raise RefusedError(
-                f"{target}: lies in the store {store}: a server would take it for a channel",
-                "name a place outside of the store",
-            )
+    above = {os.fspath(each) for each in (place, *place.parents)}
+    for store in plan.stores:
+        if "://" in store.root or os.path.realpath(store.root) not in above:
+            continue
+        if any(SLICE_NAME.fullmatch(each.name) for each in Path(store.root).iterdir()):
+            continue  # slices without a store: no server looks here
+        raise RefusedError(
+            f"{target}: lies in the store {store.root}: a server would take it for a channel",
+            "name a place outside of the store",
+        )
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -157,17 +157,17 @@ def survey_channels_on(
         places += [place] * len(pieces)
 
     for number, result in distribute(spark, partial(_work, then), work, cost=_cost, partitions=partitions):
-        item = work[number]
+        done = work[number]
         if progress:
-            progress(item.size)
-        if not isinstance(item, _SliceItem):
+            progress(done.size)
+        if not isinstance(done, _SliceItem):
             yield _surveyed(places[number], result)
             continue
-        gathered = parts[item.channel]
+        gathered = parts[done.channel]
         if isinstance(result, Failure):
             gathered.failure = result
         else:
-            gathered.surveys[item.place] = result[0]
+            gathered.surveys[done.place] = result[0]
             gathered.seconds += result[1]
     yield from _finish(spark, items, parts, then)
 

@@ -23,8 +23,8 @@ from stantools.inspection.verify import (
     ChannelReport,
     RootReport,
     Verdict,
-    intact_clients,
     channel_verdict,
+    intact_clients,
     verify_channel,
     verify_root,
 )
@@ -32,7 +32,7 @@ from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.surveys import ChannelRef, Other, survey_channels_on
 from stantools.pipeline.spark.tasks import Failure
 from stantools.pipeline.tables.copies import copied_part
-from stantools.pipeline.tables.discovery import FoundChannel, FoundStore
+from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.model import SliceRef, StorePart, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory
@@ -203,8 +203,8 @@ def _channel_item(
         return _RemoteChannel(ref, channel.name, options, channel.size())
     files = None
     if store.loose is not None:
-        slices = [slice_files(each) for each in store.slices(channel, archived=True)]
-        files = ChannelFiles(channel.name, Path(channel.directory), slices)
+        local = [slice_files(each) for each in store.slices(channel, archived=True)]
+        files = ChannelFiles(channel.name, Path(channel.directory), local)
     return ChannelRef(channel.directory, ref.polynomial, options.check_crc, files=files, size=channel.size())
 
 

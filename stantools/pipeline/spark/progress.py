@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stantools.pipeline.spark.session import is_connect
 
@@ -47,11 +47,11 @@ def watching(spark: SparkSession, show: Callable[[Tasks], object], *, every: flo
     """
     watch = _Watch(show)
     if is_connect(spark):
-        spark.registerProgressHandler(watch.told)
+        spark.registerProgressHandler(cast(Any, watch.told))
         try:
             yield
         finally:
-            spark.removeProgressHandler(watch.told)
+            spark.removeProgressHandler(cast(Any, watch.told))
         return
     stopped = threading.Event()
     context = spark.sparkContext

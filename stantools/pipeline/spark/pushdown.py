@@ -53,9 +53,8 @@ class Pushed:
         channels = self._channels(options.channels)
         bounds = self._bounds(options.bounds)
         stores = self._names("store", options.stores)
-        slices = options.slices
-        if self.table in (Table.MESSAGES, Table.SLICES):
-            slices = self._names("slice", options.slices)
+        has_slices = self.table in (Table.MESSAGES, Table.SLICES)
+        slices = self._names("slice", options.slices) if has_slices else options.slices
         if channels is None or bounds is None or stores is None or slices is None:
             return None
         return replace(options, channels=channels, bounds=bounds, stores=stores, slices=slices)

@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -23,6 +24,7 @@ from stantools.errors import StantoolsError, UsageError
 from stantools.pipeline.spark.java import find_java
 from stantools.pipeline.spark.launch import Jvm, SparkStartError
 from stantools.pipeline.spark.masters import Master, check_reachable, parse_master
+from stantools.pipeline.spark.shipping import shipping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +85,7 @@ def open_session(
             raise UsageError("--remote and --master exclude each other", "give one of them")
         return _connect(remote, name, conf or {})
     if submitted():
-        return _submitted(master, name, conf or {})
+        return _submitted(master, name, conf or {}, quiet)
     return _start(parse_master(master or "local[*]"), name, dict(conf or {}), quiet, start_seconds)
 
 
@@ -181,7 +183,7 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
         raise SparkStartError(f"Spark Connect at {remote} refuses: {problem}") from problem
 
 
-def _submitted(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSession:
+def _submitted(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.config("spark.app.name", name)
@@ -189,7 +191,10 @@ def _submitted(master: str | None, name: str, conf: Mapping[str, str]) -> SparkS
         builder = builder.master(master)
     for key, value in {**NEEDED, **_tidy(), **conf}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if quiet:
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 def _tidy() -> dict[str, str]:
@@ -237,6 +242,7 @@ def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python
     timer.daemon = True
     timer.start()
     try:
+        _own["signal"] = signal.getsignal(signal.SIGINT)
         # Settings of the session itself come in by the context: it would warn about each otherwise.
         context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=jvm.gateway)
         context.pythonExec = python
@@ -275,7 +281,6 @@ def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, 
         settings["spark.ui.enabled"] = "false"
         settings["spark.driver.memory"] = "2g"
         settings["spark.sql.shuffle.partitions"] = "8"
-        settings["spark.executorEnv.PYTHONPATH"] = _python_path()
         if not os.environ.get("SPARK_LOCAL_DIRS"):
             settings["spark.local.dir"] = str(directory)
     if master.loopback:
@@ -287,6 +292,8 @@ def _settings(master: Master, name: str, conf: dict[str, str], directory: Path, 
         settings["spark.hadoop.ipc.client.connect.max.retries"] = "3"
     settings = {key: value for key, value in settings.items() if key not in _site_settings()}
     settings |= {"spark.app.name": name, "spark.master": master.url, **conf}
+    if not master.loopback:
+        settings |= shipping(settings, directory)
     if quiet:
         options = settings.get("spark.driver.extraJavaOptions", "")
         if "log4j" not in options:
@@ -334,6 +341,9 @@ def _python_path() -> str:
 
 
 def _clean_up() -> None:
+    before = _own.pop("signal", None)  # Spark's own handler wants a driver
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
     jvm: Jvm | None = _own.pop("jvm", None)
     if jvm:
         jvm.close()

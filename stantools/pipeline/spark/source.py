@@ -41,7 +41,7 @@ FORMAT = "stan"
 PUSHDOWN = "pushdown"
 
 #: Options of `readStream`; what they mean is written in `stantools.pipeline.spark.stream`.
-STREAM_OPTIONS = ("startingOffsets", "maxBytesPerTrigger", "maxRowsPerTrigger")
+STREAM_OPTIONS = ("startingOffsets", "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger")
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 

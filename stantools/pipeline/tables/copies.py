@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.listing import Entry
 from stantools.pipeline.tables.messages import INDEXED_COLUMNS
 from stantools.pipeline.tables.model import Piece, SliceRef, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.pieces import selection_of, split_slice
 from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory
 from stantools.pipeline.tables.sliceindex import end_of, trusted_chain
 from stantools.store.directory import (
@@ -29,6 +32,7 @@ from stantools.store.directory import (
     SUBS_FILE,
     slice_number,
 )
+from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import mapped
 
 #: No slice is cut where it is read.
@@ -63,20 +67,12 @@ def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | No
         remote = Remote(ref.data, options.storage)
         local = _index_copied(remote, ref, directory)
         by_index = not options.check_crc and options.columns and INDEXED_COLUMNS.issuperset(options.columns)
-        if not ((bounded or by_index) and whole and _tail_copied(remote, ref, local, 1)):
+        enough = (bounded or by_index) and whole and _tail_copied(remote, ref, local, 1)
+        if enough and bounded:
+            enough = _wanted_copied(remote, ref, local, options)
+        if not enough:
             remote.copy(ref.data, Path(local.data))
-            yield _narrowed(local, options, counter) if bounded and whole else [replace(piece, slice=local)]
-        elif not bounded:
-            yield [replace(piece, slice=local)]
-        else:
-            pieces = _narrowed(local, options, counter)
-            for each in pieces:
-                remote.copy(ref.data, Path(local.data), each.start, each.end)
-            # With the data there, the index may turn out to be wrong.
-            if _narrowed(local, options, None) != pieces:
-                remote.copy(ref.data, Path(local.data))
-                pieces = [Piece(local, FILE_HEADER_SIZE, ref.data_size)]
-            yield pieces
+        yield _narrowed(local, options, counter) if bounded and whole else [replace(piece, slice=local)]
 
 
 def _narrowed(ref: SliceRef, options: TableOptions, counter: ReadCounter | None) -> list[Piece]:
@@ -113,6 +109,41 @@ def _tail_copied(remote: Remote, ref: SliceRef, local: SliceRef, messages: int) 
     if not complete:
         target.unlink()
     return complete
+
+
+def _wanted_copied(remote: Remote, ref: SliceRef, local: SliceRef, options: TableOptions) -> bool:
+    """Copies what the bounds leave of a slice, and the messages next to it, which show that the index is right.
+
+    Returns:
+        Whether it is; else the whole slice is needed.
+    """
+    selection = selection_of(options.bounds)
+    if selection is None:
+        return True
+    with (
+        mapped(Path(local.data)) as data,
+        trusted_chain(local, data, Crc(ref.store.polynomial), ReadCounter()) as records,
+    ):
+        start, end = _range_of(records, selection) if records is not None else (0, ref.data_size)
+        records = None
+    if start < end:
+        remote.copy(ref.data, Path(local.data), start, end)
+    return all(start <= piece.start and piece.end <= end for piece in _narrowed(local, options, None))
+
+
+def _range_of(records: IndexView, selection: Selection) -> tuple[int, int]:
+    """Returns the bytes from the message before the first wanted one to the end of the one behind the last."""
+    first = last = -1
+    row = 0
+    for part in index_parts(records):
+        rows = np.flatnonzero(chosen(part["sequence"], part["timestamp"], selection))
+        if len(rows):
+            first = row + int(rows[0]) if first < 0 else first
+            last = row + int(rows[-1])
+        row += len(part)
+    if first < 0:
+        return 0, 0
+    return int(records["offset"][max(first - 1, 0)]), end_of(records[min(last + 1, len(records) - 1)])
 
 
 def _offset_of_last(local: SliceRef, messages: int) -> int | None:

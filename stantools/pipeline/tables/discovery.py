@@ -97,6 +97,7 @@ class _Search:
         self._options = options
         self._reading = ReadOptions(options.polynomial, options.check_crc)
         self._seen: set[Hashable] = set()
+        self._again = 0  # how often something was met that had been met before
         self._listed = 0
         self._loose: dict[str, FoundStore] = {}
         self.stores: list[FoundStore] = []
@@ -115,7 +116,7 @@ class _Search:
 
     def _pattern(self, place: Place, pattern: str) -> None:
         matches = [path for each in expand_braces(pattern) for path in place.matches(each)]
-        before = len(self.stores) + len(self.unreadable) + len(self._seen)
+        before = len(self.stores) + len(self.unreadable) + len(self._seen) + self._again
         for path in dict.fromkeys(matches):
             directory = place.is_directory(path)
             if directory or self._is_wanted_file(place.split(path)[1]):
@@ -123,7 +124,7 @@ class _Search:
                     self._one(place, path, matched=True)
                 except StoreUnreadableError as error:
                     self._cannot(path, error)
-        if len(self.stores) + len(self.unreadable) + len(self._seen) == before:
+        if len(self.stores) + len(self.unreadable) + len(self._seen) + self._again == before:
             what = "nothing matches the pattern" if not matches else "nothing that matches the pattern is of a store"
             raise StoreUnreadableError(f"{pattern}: {what}", _REMEDY)
 
@@ -164,6 +165,7 @@ class _Search:
 
     def _new(self, identity: Hashable) -> bool:
         if identity in self._seen:
+            self._again += 1
             return False
         self._seen.add(identity)
         return True

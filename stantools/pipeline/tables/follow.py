@@ -9,6 +9,7 @@ thousand channels can be followed; a channel directory is listed again only if s
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -88,16 +89,18 @@ class _Seen:
         paths: What grows; see `ChannelWatch.grows`.
         signs: What these looked like.
         waiting: Bytes that were there and not read.
+        settles: When time alone changes what can be read of these, seconds since 1970.
     """
 
     position: Position
     paths: tuple[str, ...]
     signs: tuple[_Sign, ...]
     waiting: int
+    settles: float
 
-    def unchanged(self, at: Position) -> bool:
+    def unchanged(self, at: Position, now: float) -> bool:
         """Tells whether nothing can have changed for a stream at a position."""
-        return self.position == at and tuple(map(_sign, self.paths)) == self.signs
+        return self.position == at and now < self.settles and tuple(map(_sign, self.paths)) == self.signs
 
 
 @dataclass
@@ -173,6 +176,7 @@ class Follower:
         """
         time.sleep(min(max(self._next_look - time.monotonic(), 0.0), 1.0))
         began = time.monotonic()
+        now = time.time()
         end, news, self.lag = start.copy(), [], Lag()
         end.unreadable = {}
         for store, names in self._stores(end, start):
@@ -182,7 +186,7 @@ class Follower:
             for name in names:
                 at = positions.get(name) or (BEGINNING if known else ANYWHERE)
                 look = seen.get(name)
-                if look is None or not look.unchanged(at):
+                if look is None or not look.unchanged(at, now):
                     new = self._look(store, name, at, end)
                     if new is not None and new.until != at:
                         news.append(new)
@@ -266,7 +270,10 @@ class Follower:
             to = watch.advance(at, Allowance(), until)
             # Another slice that came after the listing would not be noticed.
             stale = signs[-1] is not None and not watch.has(paths[-1])
-            return _News(watch, at, to, None if stale else _Seen(to, paths, signs, watch.backlog(to)))
+            waiting = watch.backlog(to)
+            settles = watch.settles() if waiting else math.inf
+            settles = settles if settles > time.time() else math.inf
+            return _News(watch, at, to, None if stale else _Seen(to, paths, signs, waiting, settles))
 
         try:
             return self._retried(store, name, look)
@@ -312,6 +319,8 @@ class Follower:
         stores, unreadable = self._search(fresh=True)
         for each in unreadable:
             offsets.note(each.root, each.channel or "", each.message)
+        for root in start.stores.keys() - {store.root for store in stores}:
+            offsets.note(root, "", f"{root}: is not a store any more")
         for store in stores:
             try:
                 with os.scandir(store.root) as entries:
@@ -326,7 +335,13 @@ class Follower:
     def _search(self, *, fresh: bool) -> Found:
         now = time.monotonic()
         if self._found is None or (fresh and now - self._found_at > _SEARCH_SECONDS):
-            self._found, self._found_at = self.find(), now
+            try:
+                self._found = self.find()
+            except StoreUnreadableError:
+                if self._found is None:
+                    raise
+                # Each store that was known says for itself what is the matter.
+            self._found_at = now
         return self._found
 
     def _wanted(self, name: str) -> bool:

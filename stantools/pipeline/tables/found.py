@@ -71,7 +71,7 @@ class FoundStore:
         try:
             return FoundChannel(self.ref, name, directory, tuple(self.place.entries(directory)))
         except StoreUnreadableError as error:
-            return Unreadable(self.ref.root, name, name, error.message, error.remedy)
+            return Unreadable(self.ref.root, name, "", error.message, error.remedy)
 
     def slices(self, channel: FoundChannel, *, archived: bool = False) -> list[SliceRef]:
         """Returns the slices of a channel by number, an archived one before a live one of the same number.

@@ -1,15 +1,17 @@
 """One slice that a server may be writing: how far it is safe to read, and whether it is still the one that was read.
 
 A server writes data before index (filestore specification, section 6.1), so the last record of the index tells how far
-messages are complete and stay. What lies behind it is a write in progress, or was left by a killed server: it is
-waited for. A server that starts again may cut it off, append behind it, or begin a new slice. Only where the index
-does not fit the data, which is then what a starting server reads, records are followed in the data file itself.
+messages are complete and stay. What lies behind it is a write in progress, or was left by a killed server, which may
+cut it off when it starts again, append behind it, or begin a new slice: it is waited for. Whole messages behind the
+index are taken when nobody has written for a while; what is torn is taken when a later slice has begun. Where the index
+does not fit the data, records are followed in the data file itself, as a starting server does it.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +40,9 @@ from stantools.store.scan import scan_slice
 _ROWS = 4096
 #: Last index records that are looked at to find one that fits the data; the ones before are older still.
 _TRIES = 4
+#: A slice that was not written for so long is not in the middle of being written. Whole messages that the index does
+#: not name are then messages: a server that starts either finds them or leaves them where they are.
+SETTLED_SECONDS = 60.0
 #: Tag of the last field that the server writes into a message, and bytes of the field (section 3.5).
 _TIMESTAMP = b"\x28"
 _TIMESTAMP_SIZE = 11
@@ -67,8 +72,8 @@ class _Entry(NamedTuple):
     size: int
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.offset + RECORD_HEADER_SIZE + self.size, self.sequence, self.timestamp)
+    def end(self) -> int:
+        return self.offset + RECORD_HEADER_SIZE + self.size
 
 
 class WatchedSlice:
@@ -81,7 +86,8 @@ class WatchedSlice:
         crc: The store's CRC.
 
     Attributes:
-        size: Bytes of the data file; all that the index named when it was opened is in them.
+        size: Bytes of the data file; what the index names is in them.
+        written: When it was written to, seconds since 1970.
 
     Raises:
         FileNotFoundError: There is no such data file (any more).
@@ -92,6 +98,8 @@ class WatchedSlice:
         self._path, self._index_path = data, index
         self._rows = 0
         self._channel, self._crc = channel, crc
+        self._tail: bytes | None = None
+        self._index_is_torn = False
         try:
             self._data = os.open(data, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         except FileNotFoundError:
@@ -100,17 +108,11 @@ class WatchedSlice:
             raise StoreUnreadableError(
                 f"{data}: cannot be read: {error.strerror}", "check that you may read it"
             ) from error
-        try:
-            # The index first: what it names is in the data file by then.
-            self._count, self._tail = self._read_tail()
-            status = os.fstat(self._data)
-        except OSError as error:
-            os.close(self._data)
-            raise StoreUnreadableError(f"{data}: cannot be read: {error.strerror}") from error
+        status = os.fstat(self._data)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._data)
             raise StoreUnreadableError(f"{data}: is not a regular file")
-        self.size = status.st_size
+        self.size, self.written = status.st_size, status.st_mtime
 
     def __enter__(self) -> Self:
         return self
@@ -124,9 +126,15 @@ class WatchedSlice:
 
     def indexed(self) -> Mark | None:
         """Returns the end of the last message that the index names, if the data file has it; else None."""
-        for entry in reversed(self._tail):
-            if self._agrees(entry):
-                return entry.mark
+        if self._tail is None:
+            # The index first: what it names is in the data file by then.
+            self._tail = self._index_records(last=True)
+            self.size = os.fstat(self._data).st_size
+        content = self._tail
+        for at in range(len(content) - INDEX_RECORD_SIZE, -1, -INDEX_RECORD_SIZE):
+            entry = self._decoded(content[at : at + INDEX_RECORD_SIZE])
+            if entry is not None and (mark := self._confirmed(entry)) is not None:
+                return mark
         return None
 
     def safe(self, start: int) -> Mark | None:
@@ -139,9 +147,16 @@ class WatchedSlice:
             The end of a message behind `start`, or None if there is none that is safe.
         """
         mark = self.indexed()
-        if mark is not None:
-            return mark if mark.end > start else None
-        return self._good_run(start, None, None)
+        if self.settled or mark is None or self._index_is_torn:
+            begin = max(start, mark.end) if mark is not None else start
+            found = self._good_run(begin, None, None) if begin < self.size else None
+            mark = found or mark
+        return mark if mark is not None and mark.end > start else None
+
+    @property
+    def settled(self) -> bool:
+        """Nobody has written the data file for a while."""
+        return time.time() - self.written > SETTLED_SECONDS
 
     def whole(self) -> Mark:
         """Returns the end of a slice that is not written any more: all its bytes, and its last message."""
@@ -162,9 +177,9 @@ class WatchedSlice:
         Returns:
             The place and the messages before it; None if all of it has to be taken at once.
         """
-        if self._index_path is not None and self._count:
+        if self._index_path is not None and self.indexed() is not None:
             with mapped(Path(self._index_path)) as buffer:
-                count = min(self._count, (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE)
+                count = (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
                 view = index_file.view(buffer, count)
                 first = int(np.searchsorted(view["offset"], start))
                 stop = count
@@ -175,16 +190,16 @@ class WatchedSlice:
                 stop = min(max(stop, first + 1), count)
                 if first < count and int(view["offset"][first]) == start:
                     entry = _Entry(*view[stop - 1].tolist()[:4])
-                    if start < entry.mark.end <= end and self._agrees(entry):
-                        return entry.mark, stop - first
+                    if start < entry.end <= end and (found := self._confirmed(entry)) is not None:
+                        return found, stop - first
         mark = self._good_run(start, most_bytes, most_rows, end)
         return mark, self._rows
 
     def first(self) -> Mark | None:
         """Returns the first message: its sequence and timestamp, and where it ends; None if there is none."""
-        entry = self._entry(0) if self._count else None
-        if entry is not None and self._agrees(entry):
-            return entry.mark
+        entry = self._decoded(self._index_records(last=False))
+        if entry is not None and (mark := self._confirmed(entry)) is not None:
+            return mark
         with mapped(Path(self._path)) as data:
             for part in self._scan(data, FILE_HEADER_SIZE):
                 if not isinstance(part, Damage):
@@ -224,63 +239,56 @@ class WatchedSlice:
 
     # Inside.
 
-    def _read_tail(self) -> tuple[int, list[_Entry]]:
-        """Returns how many whole records the index has, and the last ones as far as their CRCs are right."""
+    def _index_records(self, *, last: bool) -> bytes:
+        """Returns the last few whole records of the index, or the first one; none if it cannot be read."""
         if self._index_path is None:
-            return 0, []
+            return b""
         try:
-            descriptor = os.open(self._index_path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+            descriptor = os.open(self._index_path, flags)
         except OSError:
-            return 0, []
+            return b""
         try:
-            count = max(os.fstat(descriptor).st_size - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
-            first = max(count - _TRIES, 0)
-            content = os.pread(
-                descriptor, (count - first) * INDEX_RECORD_SIZE, FILE_HEADER_SIZE + first * INDEX_RECORD_SIZE
-            )
+            at, count = FILE_HEADER_SIZE, 1
+            if last:
+                have, rest = divmod(max(os.fstat(descriptor).st_size - FILE_HEADER_SIZE, 0), INDEX_RECORD_SIZE)
+                self._index_is_torn = rest > 0
+                count = min(have, _TRIES)
+                at += (have - count) * INDEX_RECORD_SIZE
+            return os.pread(descriptor, count * INDEX_RECORD_SIZE, at)
+        except OSError:
+            return b""
         finally:
             os.close(descriptor)
-        return count, self._entries(content)
 
-    def _entry(self, number: int) -> _Entry | None:
-        assert self._index_path is not None
-        try:
-            with Path(self._index_path).open("rb", buffering=0) as file:
-                content = os.pread(file.fileno(), INDEX_RECORD_SIZE, FILE_HEADER_SIZE + number * INDEX_RECORD_SIZE)
-        except OSError:
+    def _decoded(self, content: bytes) -> _Entry | None:
+        """Returns an index record if it is whole and right."""
+        if len(content) < INDEX_RECORD_SIZE:
             return None
-        return next(iter(self._entries(content)), None)
+        *fields, stored = INDEX_RECORD.unpack(content)
+        return _Entry(*fields) if self._crc(content[:-4]) == stored and any(fields) else None
 
-    def _entries(self, content: bytes) -> list[_Entry]:
-        entries = []
-        for at in range(0, len(content) - INDEX_RECORD_SIZE + 1, INDEX_RECORD_SIZE):
-            *fields, stored = INDEX_RECORD.unpack_from(content, at)
-            if self._crc(content[at : at + INDEX_RECORD_SIZE - 4]) == stored and any(fields):
-                entries.append(_Entry(*fields))
-        return entries
-
-    def _agrees(self, entry: _Entry) -> bool:
-        """Tells whether the data file has the record that the index names, by its header, its beginning and its end."""
-        end = entry.mark.end
+    def _confirmed(self, entry: _Entry) -> Mark | None:
+        """Returns the end of the message that the index names, if the data file has it there."""
+        end = entry.end
         if entry.offset < FILE_HEADER_SIZE or end > self.size:
-            return False
+            return None
         head = os.pread(self._data, RECORD_HEADER_SIZE + _TIMESTAMP_SIZE, entry.offset)
         if len(head) < RECORD_HEADER_SIZE or RECORD_HEADER.unpack_from(head)[0] != entry.size:
-            return False
+            return None
         tail = os.pread(self._data, _TIMESTAMP_SIZE, max(end - _TIMESTAMP_SIZE, 0))
         begins = head[RECORD_HEADER_SIZE:].startswith(_SEQUENCE + _varint(entry.sequence))
         if begins and tail.endswith(_TIMESTAMP + _varint(entry.timestamp)):
-            return True
+            return Mark(end, entry.sequence, entry.timestamp)
         # Not as the server encodes it: then the whole record has to say so.
         with mapped(Path(self._path)) as data:
             if end > len(data):
-                return False
+                return None
             columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
             offsets = np.array([entry.offset], np.int64)
             kernels.read_messages_at(data, len(data), offsets, self._crc, True, self._channel, columns, stops)
-            return bool(
-                stops[0] == Stop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
-            )
+            right = stops[0] == Stop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
+            return _mark(columns, 0) if right else None
 
     def _good_run(
         self, start: int, most_bytes: int | None, most_rows: int | None, limit: int | None = None
@@ -296,7 +304,7 @@ class WatchedSlice:
             limit = min(len(data), self.size, len(data) if limit is None else limit)
             for part in self._scan(data, start, limit):
                 if isinstance(part, Damage):
-                    if part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
+                    if not self.settled and part.stop in (Stop.SHORT_HEADER, Stop.SHORT_PAYLOAD, Stop.DANGLING):
                         break
                     continue
                 rows = part.capacity if most_rows is None else min(part.capacity, most_rows - self._rows)

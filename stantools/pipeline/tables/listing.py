@@ -147,7 +147,8 @@ def expand_braces(pattern: str) -> list[str]:
     if not match:
         return [pattern]
     before, after = pattern[: match.start()], pattern[match.end() :]
-    return [each for part in match[1].split(",") for each in expand_braces(f"{before}{part}{after}")]
+    parts = (each for part in match[1].split(",") for each in expand_braces(f"{before}{part}{after}"))
+    return list(dict.fromkeys(parts))
 
 
 def _entry(each: os.DirEntry[str]) -> Entry:

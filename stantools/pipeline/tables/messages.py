@@ -151,13 +151,14 @@ class _PieceReader:
                         yield from self._indexed(part)
                         start = end_of(part[-1])
         yield from self._scanned(start)
-        if (missing := self._piece.end - len(self._data)) > 0:
+        begin = max(self._piece.start, len(self._data))
+        if self._piece.end > begin:
             error = StoreUnreadableError(
                 f"{self._piece.slice.data}: has {len(self._data)} bytes and had {self._piece.slice.data_size} when it "
                 "was listed",
                 "make sure that nothing changes the store while it is read, and run again",
             )
-            if (batch := self._rows.unreadable(error, len(self._data), missing)) is not None:
+            if (batch := self._rows.unreadable(error, begin, self._piece.end - begin)) is not None:
                 yield batch
 
     def _indexed(self, records: IndexView) -> Iterator[pa.RecordBatch]:
@@ -203,7 +204,7 @@ class _PieceReader:
             raise StoreUnreadableError(
                 f"{piece.slice.data}: was cut at offset {piece.end} to be read in parts, where a record was expected "
                 f"to begin, but what begins before it ends at offset {at}",
-                f"read the slice as a whole: set splitBytes to {len(self._data)} or more",
+                f"read the slice as a whole: set splitBytes to {len(self._data)} or more, and leave bounds out",
             )
 
     def _events(self, start: int, columns: MessageColumns) -> Iterator[MessageColumns | Damage]:

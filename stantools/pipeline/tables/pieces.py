@@ -133,7 +133,7 @@ class _Splitter:
             if any(self._agrees(records[each]) is False for each in around):
                 return [(FILE_HEADER_SIZE, size)]
             if int(records["offset"][first]) < size:
-                ranges.append((int(records["offset"][first]), min(self._end(records, last), size)))
+                ranges.append((self._start(records, first), min(self._end(records, last), size)))
         behind = end_of(records[-1])
         if behind < size:
             if ranges and ranges[-1][1] == behind:
@@ -141,6 +141,13 @@ class _Splitter:
             else:
                 ranges.append((behind, size))
         return ranges
+
+    def _start(self, records: IndexView, first: int) -> int:
+        """Returns where reading can begin for a record: at it or before it, where a good one or the file begins."""
+        for row in range(first, max(first - _CANDIDATES, -1), -1):
+            if self._agrees(records[row]):
+                return int(records["offset"][row])
+        return FILE_HEADER_SIZE
 
     def _end(self, records: IndexView, last: int) -> int:
         """Returns where reading can end behind a record: where a good one begins, or where the index ends."""

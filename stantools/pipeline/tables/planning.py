@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -29,6 +30,8 @@ from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import split_slice
 from stantools.pipeline.tables.text import plain_text
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
+
+_Item = TypeVar("_Item")
 
 #: What it costs to begin with a part, as bytes that could have been read instead.
 _BEGIN = {
@@ -97,17 +100,22 @@ def pack(work: Sequence[Work], weights: Sequence[int], options: TableOptions) ->
         weights: What each costs, in bytes.
         options: How big a split may be, and how many there shall be.
     """
+    return [Split(tuple(group)) for group in grouped(work, weights, options)]
+
+
+def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOptions) -> list[list[_Item]]:
+    """Puts things together to groups of about the same weight; see `pack`."""
     total = sum(weights)
     if not total:
-        return [Split(tuple(work))] if work else []
+        return [list(items)] if items else []
     count = _count(total, options)
-    groups: dict[int, list[Work]] = {}
+    groups: dict[int, list[_Item]] = {}
     before = 0
-    for part, weight in zip(work, weights, strict=True):
-        # A part belongs where its middle falls.
-        groups.setdefault((2 * before + weight) * count // (2 * total), []).append(part)
+    for item, weight in zip(items, weights, strict=True):
+        # It belongs where its middle falls.
+        groups.setdefault((2 * before + weight) * count // (2 * total), []).append(item)
         before += weight
-    return [Split(tuple(group)) for group in groups.values()]
+    return list(groups.values())
 
 
 def _count(total: int, options: TableOptions) -> int:

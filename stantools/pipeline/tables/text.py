@@ -27,7 +27,11 @@ def raw_name(channel: str) -> bytes:
 
 def slice_name(ref: SliceRef) -> str:
     """Returns what stands in the column `slice`: the path of the data file below the store (`orders/msgs.1.dat`)."""
-    root, data = ref.store.root.rstrip("/") + "/", ref.data
+    root, data = ref.store.root, ref.data
+    if "://" in root and (chain := root.find("::", root.find("://"))) > 0:
+        # In a chain of URLs, such as that of a zip file, the path ends where the next one begins.
+        data, root = data.removesuffix(root[chain:]), root[:chain]
+    root = root.rstrip("/") + "/"
     if data.startswith(root):
         return plain_text(data[len(root) :].lstrip("/"))
     return plain_text(data.rpartition("/")[2])

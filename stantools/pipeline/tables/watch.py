@@ -19,7 +19,7 @@ from pathlib import Path
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
-from stantools.pipeline.tables.frontier import Mark, WatchedSlice
+from stantools.pipeline.tables.frontier import SETTLED_SECONDS, Mark, WatchedSlice
 from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, UNKNOWN, Position
 from stantools.store.directory import SliceFiles, list_channel
@@ -225,7 +225,7 @@ class ChannelWatch:
         if done is None:
             return before
         number, end = done
-        return Position(self._next(number), FILE_HEADER_SIZE, end.sequence, end.timestamp)
+        return Position(number + 1, FILE_HEADER_SIZE, end.sequence, end.timestamp)
 
     def backlog(self, at: Position) -> int:
         """Returns the bytes behind a position, complete or not."""
@@ -233,6 +233,13 @@ class ChannelWatch:
             max(self.slices[number].data_size - (at.offset if number == at.slice else FILE_HEADER_SIZE), 0)
             for number in self._numbers(at)
         )
+
+    def settles(self) -> float:
+        """Returns when the slice that grows will not have been written for a while, seconds since 1970."""
+        if self.top is None:
+            return 0.0
+        with self.open(self.top) as watched:
+            return watched.written + SETTLED_SECONDS
 
     def has(self, path: str) -> bool:
         """Tells whether a data file was there."""
@@ -255,14 +262,18 @@ class ChannelWatch:
         if at is None:
             return [self.removed(start, end.sequence if end.sequence > start.sequence else None)]
         found: list[Piece | Lost] = list(lost)
+        before: int | None = None
         for number in self._numbers(at):
             if number > end.slice:
                 break
+            if before is not None and number > before + 1:
+                found += self._hole(before, number)
+            before = number
             begin = at.offset if number == at.slice else FILE_HEADER_SIZE
             with self.open(number) as watched:
                 stop = watched.size
                 if number == end.slice:
-                    if not watched.continues(end):
+                    if end.offset > FILE_HEADER_SIZE and not watched.continues(end):
                         last = end.sequence if end.sequence > start.sequence else None
                         found += [self.removed(start, last)] if not lost else []
                         break
@@ -314,6 +325,16 @@ class ChannelWatch:
             for n in sorted(self.slices)
             if n >= at.slice and ((top is not None and n <= top) or self.slices[n].archived)
         ]
+
+    def _hole(self, before: int, number: int) -> list[Lost]:
+        """Says what is missing between two slices with a number in between that is not there."""
+        with self.open(before) as watched:
+            _, sequence, timestamp = watched.whole()
+        with self.open(number) as watched:
+            first = watched.first()
+        if sequence < 0 or first is None or first.sequence <= sequence + 1:
+            return []
+        return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence, timestamp), first.sequence - 1)]
 
     def _next(self, number: int) -> int:
         return min((n for n in self.slices if n > number), default=number + 1)

@@ -49,7 +49,7 @@ class Heard:
             )
 
     async def wait(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.messages) < count:
                 await asyncio.sleep(0.005)
 
@@ -97,15 +97,15 @@ async def a_bus(kind: str, directory: Path) -> AsyncIterator[Bus]:
 async def barrier(bus: Bus) -> None:
     reached = asyncio.Event()
     bus.barrier(reached.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reached.wait()
 
 
-async def ask(bus: Bus, subject: bytes, seconds: float = 10) -> Answer:
+async def ask(bus: Bus, subject: bytes, seconds: float = 60) -> Answer:
     answers: list[Answer] = []
     bus.request(Role.GENERAL, subject, b"question", int(seconds * SECOND), answers.append)
     assert not answers, "never from within the call"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not answers:
             await asyncio.sleep(0.005)
     return answers[0]

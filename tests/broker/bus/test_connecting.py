@@ -164,7 +164,7 @@ def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             heard = Heard()
             bus.listen(Role.ACKS, b"a", heard)
             await barrier(bus)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while bus.publish(Role.SEND, b"a", b"lost"):
                 await asyncio.sleep(0.01)
         later = Heard()
@@ -173,7 +173,7 @@ def test_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert (await ask(bus, b"a", 0.01)).outcome is Outcome.TIMEOUT
         await barrier(bus)  # with nobody there it is reached as well
         async with our_server(port):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not all(link.connected for link in bus._links.values()):
                     await asyncio.sleep(0.01)
             await barrier(bus)

@@ -73,4 +73,4 @@ class Monitored:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(20)
+        self._thread.join(90)

@@ -32,7 +32,7 @@ def cells(browser: Any, name: str) -> list[str]:
     return list(browser.execute_script(script, name))
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"

@@ -13,7 +13,7 @@ from broker.nats.options import NatsOptions
 from broker.nats.server import NatsServer
 
 #: The longest that something may take on a slow machine.
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @contextlib.asynccontextmanager

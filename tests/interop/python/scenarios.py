@@ -168,7 +168,7 @@ async def queue():
         await one.subscribe("queue", queue="workers", cb=left)
         await two.subscribe("queue", queue="workers", cb=right)
         await publish(one, "queue", [str(n) for n in range(20)])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(left.messages) + len(right.messages) < 20 and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         return {"left": left.sequences, "right": right.sequences}

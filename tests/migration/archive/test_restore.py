@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -199,9 +199,13 @@ async def check_consumers(client: Client, case: Case) -> None:
         assert {name: info["config"].get(name) for name in expected} == expected
 
 
-def test_restored_exactly(each_server: Any) -> None:
+_MIDDLE = [pytest.param(version, marks=pytest.mark.slow) for version in servers.VERSIONS[1:-1]]
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, *_MIDDLE, servers.NEWEST])
+def test_restored_exactly(version: str, start_server: Callable[..., Any]) -> None:
     """Restored, read, restarted, published to, read, restarted, read."""
-    server = each_server
+    server = start_server(version)
     old = server.version == servers.OLDEST
 
     async def restore() -> None:

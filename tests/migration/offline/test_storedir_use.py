@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             [*command, "-l", str(log)], cwd=tmp_path, env=os.environ | environment, stdin=subprocess.DEVNULL
         )
         running.append(process)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (log.exists() and "Server is ready" in log.read_text()):
             assert process.poll() is None, log.read_text() if log.exists() else "no log"
             assert time.monotonic() < deadline

@@ -54,7 +54,7 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
         return result
 
     async def work(cluster: servers.Cluster) -> Any:
-        async with connect(ConnectOptions(servers=tuple(cluster.urls), timeout=1)) as connection:
+        async with connect(ConnectOptions(servers=tuple(cluster.urls), timeout=5)) as connection:
             js = JetStream(connection)
             await whole(js)
             return await interrupted(js, cluster)

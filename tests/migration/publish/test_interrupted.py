@@ -99,7 +99,13 @@ def fill_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
-    ("version", "leading"), [("2.9.10", False), ("2.10.26", False), ("2.15.1", False), ("2.9.10", True)]
+    ("version", "leading"),
+    [
+        ("2.9.10", False),
+        pytest.param("2.10.26", False, marks=pytest.mark.slow),
+        ("2.15.1", False),
+        pytest.param("2.9.10", True, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_at_every_step(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, before: bool, leading: bool

@@ -101,4 +101,4 @@ async def replay(
     async with connect(connecting) as connection:
         ledger = Ledger(file.state.channels)
         run = Replay(plan, make(connection, ledger, plan, file), file, pacer, **more)
-        return await asyncio.wait_for(run.run(), 60)
+        return await asyncio.wait_for(run.run(), 180)

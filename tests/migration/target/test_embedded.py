@@ -124,4 +124,4 @@ def test_gives_up_on_a_server_that_does_not_get_ready(monkeypatch: pytest.Monkey
     begun = time.monotonic()
     with pytest.raises(StantoolsError, match=r"was not ready within 0.3 s"):
         EmbeddedServer(tmp_path / "store", binary=slow).start()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20

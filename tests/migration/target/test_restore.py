@@ -154,6 +154,7 @@ def test_an_error_of_the_source_leaves_nothing(start_server: Callable[..., Any])
     server.kill()
 
 
+@pytest.mark.slow
 def test_a_source_that_stalls_does_not_lose_the_restore(start_server: Callable[..., Any]) -> None:
     """The server waits for 5 s. On all versions at the same time, and once without our signs of life."""
     archive = build(messages=2000)
@@ -310,7 +311,6 @@ def test_missing_permissions_are_told_at_once(start_server: Callable[..., Any]) 
         )
     )
     archive = build()
-    begun = time.monotonic()
 
     async def no_request(js: JetStream) -> None:
         with pytest.raises(PermissionDeniedError, match=r"u0 may not publish to \$JS.API.STREAM.RESTORE.ORDERS"):
@@ -326,11 +326,16 @@ def test_missing_permissions_are_told_at_once(start_server: Callable[..., Any]) 
             await put(js, archive)
         assert "--inbox-prefix" in caught.value.remedy
 
-    on(server, no_request, user="u0", password="p")
-    on(server, no_pieces, user="u1", password="p")
-    on(server, no_inbox, user="u2", password="p")
-    on(server, lambda js: put(js, archive), user="u2", password="p", inbox_prefix="own")
-    assert time.monotonic() - begun < 4
+    # Each is told at once: nobody waits for the answer to a request, ten seconds.
+    for work, who, more in (
+        (no_request, "u0", {}),
+        (no_pieces, "u1", {}),
+        (no_inbox, "u2", {}),
+        (lambda js: put(js, archive), "u2", {"inbox_prefix": "own"}),
+    ):
+        begun = time.monotonic()
+        on(server, work, user=who, password="p", **more)
+        assert time.monotonic() - begun < 9
     server.kill()
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -77,3 +82,30 @@ def description(server: Any, stream: str) -> str:
     found = info(server, stream)
     assert found
     return str(found["config"].get("description", ""))
+
+
+def kill_clients(server: Any, stream: str, reached: int) -> list[int]:
+    """Waits until a stream has so many messages, then kills -9 what is connected to the server; not ourselves."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = info(server, stream)
+        if found and found["state"]["messages"] >= reached:
+            break
+    killed = []
+    for pid in connected_to(server.port):
+        if pid not in (os.getpid(), server.process.pid):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+    return killed
+
+
+def connected_to(port: int) -> set[int]:
+    """Processes of this machine that have a connection to a port of it."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {f"socket:[{line[9]}]" for line in lines if int(line[2].split(":")[1], 16) == port and line[3] == "01"}
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()) in inodes:
+                found.add(int(link.parts[2]))
+    return found

@@ -19,14 +19,15 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.conftest import skip_without_spark
-from tests.sparkcluster import descendants, standalone
+from tests.sparkcluster import connect_server, descendants, standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+_PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 #: What is run again; those tests need nothing but the fixture `spark`.
-SAME = ["test_source.py", "test_tasks.py"]
+SAME = ["test_source.py", "test_tasks.py", "test_jetstream.py"]
 
 
 def _run(arguments: list[str], **environment: str) -> str:
@@ -34,7 +35,7 @@ def _run(arguments: list[str], **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": _PATH, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -62,6 +63,16 @@ def test_the_same_tests_on_a_master_with_two_workers(tmp_path: Path) -> None:
 
 def test_the_same_tests_on_a_local_cluster() -> None:
     _same_tests(STANTOOLS_TEST_MASTER="local-cluster[2,1,1024]")
+
+
+def test_the_same_tests_by_connect(tmp_path: Path) -> None:
+    """Needs nothing but packages; pyspark's own generated code wants a newer protobuf than some of ours allow."""
+    try:
+        _run(["-c", "import grpc_status, google.rpc.status_pb2, pyspark.sql.connect.proto.base_pb2"])
+    except AssertionError as problem:
+        pytest.skip(f"pip install 'pyspark[connect]': {str(problem).strip().splitlines()[-1]}")
+    with connect_server(tmp_path) as address:
+        _same_tests(STANTOOLS_TEST_REMOTE=address)
 
 
 #: Arguments: master, store, a file that tells that the tasks run. Prints what was read as json.
@@ -100,7 +111,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _counted_while_killing(master: str, store: Path, flag: Path, kill: Callable[[int], bool]) -> None:
     """Counts a store in Spark, has something killed as soon as the tasks run, and compares with the local count."""
     command = [sys.executable, "-c", _COUNT, master, str(store), str(flag)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": _PATH}
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as job:
@@ -108,7 +119,7 @@ def _counted_while_killing(master: str, store: Path, flag: Path, kill: Callable[
         while not flag.exists() and job.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
         time.sleep(0.5)
-        assert job.poll() is None, "the job had ended before anything could be killed"
+        assert job.poll() is None, f"ended before anything could be killed: {job.communicate()[1][-4000:]}"
         killed = kill(job.pid)
         said, log = job.communicate(timeout=300)
     assert killed

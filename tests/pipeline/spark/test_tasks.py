@@ -80,7 +80,7 @@ def _elsewhere(_: int) -> int:
 def test_what_spark_raises_is_said_in_our_words(spark: SparkSession) -> None:
     with pytest.raises(TaskFailedError, match="unexpected ZeroDivisionError in a task: nobody expected this"):
         list(distribute(spark, _broken, [1]))
-    with pytest.raises(WorkerLostError, match="a worker died while it ran a task: killed, or out of memory"):
+    with pytest.raises(WorkerLostError, match="a worker died while it ran a task"):
         list(distribute(spark, _dead, [1]))
     with pytest.raises(WorkersUnfitError, match="has no package a_package_that_is_not_there"):
         list(distribute(spark, _elsewhere, [1]))

@@ -24,7 +24,5 @@ def table(path: Path | str, name: str = "messages", **given: Any) -> list[dict[s
             columns = [
                 column.cast("int64") if str(column.type).startswith("timestamp") else column for column in batch.columns
             ]
-            rows += [
-                dict(zip(names, row, strict=True)) for row in zip(*(c.to_pylist() for c in columns), strict=True)
-            ]
+            rows += [dict(zip(names, row, strict=True)) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
     return rows

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 
 import pytest
 
 from stantools.errors import StoreUnreadableError
+from stantools.pipeline.tables import watch
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.positions import Offsets, Position
 from stantools.pipeline.tables.watch import REMOVED, REPLACED
@@ -106,6 +109,53 @@ def test_without_index_a_torn_record_is_waited_for(server, reader):
     reader.all()
     assert reader.got == [1, 2, 3]
     assert reader.damaged == []
+
+
+def test_whole_messages_behind_the_index_are_taken_when_nobody_writes(server, reader):
+    server.publish(3)
+    server.kill()
+    server.leave(2, 20)
+    reader.all()
+    assert reader.got == [1, 2, 3]
+    path = server.data_file()
+    os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 1000))
+    reader.all()
+    assert reader.got == [1, 2, 3, 4, 5]
+    server.sequence += 2
+    server.begin_slice()
+    server.publish(2)
+    reader.all()
+    assert reader.got == [1, 2, 3, 4, 5, 7, 8]
+    assert reader.lost == []
+
+
+def test_time_alone_lets_messages_be_taken(server, reader, monkeypatch):
+    server.publish(3)
+    server.kill()
+    server.leave(1, 0)
+    reader.all()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+    reader.all()
+    assert reader.got == [1, 2, 3, 4]
+
+
+def test_an_idle_store_is_not_listed(tmp_path, monkeypatch):
+    servers = [Server(tmp_path / "store", f"c{number}") for number in range(20)]
+    reader = Reader(tmp_path / "store")
+    for each in servers:
+        each.publish(3)
+    reader.all()
+    reader.look()
+    listed = []
+    real = watch.list_channel
+    monkeypatch.setattr(watch, "list_channel", lambda path: (listed.append(path.name), real(path))[1])
+    assert not reader.look()
+    assert listed == []
+    servers[7].publish(1)
+    servers[9].publish(10)
+    assert reader.look()
+    assert set(listed) == {"c7", "c9"}
 
 
 def test_slices_removed_by_limits_are_reported(server, reader):
@@ -356,19 +406,21 @@ def test_many_channels_make_small_offsets(tmp_path):
     offsets = Offsets(
         {
             "/data/stan": {
-                f"orders.{number:05}": Position(3, 1000 + number * 977 % 65536, 900 + number, 1795219649260503021 + number)
+                f"orders.{number:05}": Position(
+                    3, 1000 + number * 977 % 65536, 900 + number, 1795219649260503021 + number
+                )
                 for number in range(10_000)
             }
         }
     )
-    import json
-
     text = json.dumps(offsets.to_json())
     assert len(text) < 250_000
     assert Offsets.from_json(json.loads(text)) == offsets
 
 
-@pytest.mark.parametrize("value", [{}, {"v": 2}, {"v": 1}, {"v": 1, "zlib": "?"}, {"v": 1, "stores": {"a": {"b": "1"}}}])
+@pytest.mark.parametrize(
+    "value", [{}, {"v": 2}, {"v": 1}, {"v": 1, "zlib": "?"}, {"v": 1, "stores": {"a": {"b": "1"}}}]
+)
 def test_offsets_of_something_else(value):
     with pytest.raises(StoreUnreadableError, match="offset in the checkpoint"):
         Offsets.from_json(value)

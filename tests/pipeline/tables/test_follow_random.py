@@ -103,7 +103,7 @@ class History:
             self.server.rewrite(self.scratch)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(_STEPS, min_size=1, max_size=25),
     st.sampled_from([SliceLimits(4, 0), SliceLimits(10, 0), SliceLimits(0, 4000)]),

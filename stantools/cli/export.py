@@ -1,0 +1,113 @@
+"""`stantools export`: the tables of stores as Parquet, ndjson or csv, without Spark."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli.exportoptions import (
+    STDOUT,
+    Exporting,
+    check_channels,
+    check_target,
+    export_options,
+    show_plan,
+    show_result,
+)
+from stantools.cli.options import common_options, dry_run_option, output_option, progress_option
+from stantools.cli.pipelineoptions import Reading, stores_argument, table_reading_options
+from stantools.cli.verbs import verb
+from stantools.errors import UsageError
+
+if TYPE_CHECKING:
+    from stantools.pipeline.export.model import Layout, Result
+    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.planning import Plan
+    from stantools.progress import Progress as Advance
+
+
+@verb("export")
+@stores_argument
+@export_options
+@table_reading_options(key=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Parts that are read and written at the same time.",
+)
+@dry_run_option
+@output_option("table", "json")
+@progress_option
+@common_options
+def command(
+    stores: tuple[str, ...],
+    exporting: Exporting,
+    reading: Reading,
+    workers: int,
+    dry_run: bool,
+    output: str,
+    progress: str,
+) -> int:
+    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv.
+
+    STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
+    patterns, or URLs that fsspec can open. The columns are those of the Spark tables; `data` is base64 in text files.
+    Damaged places are rows with a `status` that says what they are.
+
+    A directory holds one file for each part of the input, named in the order of the table, and a manifest
+    _stantools-export.json with counts. It appears when it is complete and on disk; so does a single file. An earlier
+    export is replaced only with --overwrite. STORES are not changed, and may be in use.
+
+    \b
+      stantools export STORE --to messages --by channel,date
+      stantools export STORE --channel orders --to orders.csv.gz
+      stantools export STORE --table subscriptions --to - | jq .
+
+    Exit code 0: everything was intact. 1: done, and damage was met or something could not be read. 3: it cannot be
+    read or written; nothing is there. 4: refused, see the message.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.tables.planning import plan as make_plan
+
+    if exporting.to == STDOUT and output == "json":
+        raise UsageError("-o json and --to - both want stdout", "leave one of them out")
+    layout = exporting.layout()
+    options = exporting.options(stores, reading, layout, 1 if exporting.single else workers)
+    options.encryption_key()  # a wrong variable or file is told at once
+    plan = make_plan(options)
+    check_channels(options, plan)
+    check_target(exporting, plan)
+    if dry_run:
+        return show_plan(exporting, layout, plan, output)
+    with Progress(progress, "export", sum(split.cost for split in plan.splits)) as shown:
+        result = _export(plan, options, layout, exporting, workers, shown.advance)
+    return show_result(result, options, output)
+
+
+def _export(
+    plan: Plan, options: TableOptions, layout: Layout, exporting: Exporting, workers: int, progress: Advance
+) -> Result:
+    from stantools.pipeline.export import run
+
+    if exporting.to == STDOUT:
+        sys.stdout.flush()
+        result = run.export_to_stream(
+            plan, options, layout, sys.stdout.buffer.write, workers=workers, progress=progress
+        )
+        sys.stdout.buffer.flush()
+        return result
+    export = run.export_to_file if exporting.single else run.export_to_directory
+    return export(
+        plan,
+        options,
+        layout,
+        exporting.target,
+        workers=workers,
+        overwrite=exporting.overwrite,
+        progress=progress,
+    )

@@ -1,0 +1,133 @@
+"""`stantools pipeline diff`: what many stores and their copies do not have in common, on Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import channel_option, common_options, output_option, progress_option
+from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.pipelineoptions import (
+    Cluster,
+    Reading,
+    cluster_options,
+    job,
+    on_spark,
+    report_failed,
+    table_reading_options,
+)
+from stantools.cli.verify import print_findings
+from stantools.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from stantools.pipeline.jobs.diff import DiffPlan, DiffResult, PairDifference
+
+_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
+#: Pairs whose findings are printed in full.
+_NAMED = 10
+
+
+@job("diff")
+@click.argument("stores", metavar="STORES")
+@click.argument("others", metavar="OTHERS")
+@channel_option
+@table_reading_options(key=True, unchecked=False, remote=False)
+@cluster_options
+@output_option("table", "json", "ndjson", "csv")
+@progress_option
+@common_options
+def command(
+    stores: str,
+    others: str,
+    channels: tuple[str, ...],
+    reading: Reading,
+    cluster: Cluster,
+    output: str,
+    progress: str,
+) -> int:
+    """Compare every message of STORES with OTHERS, and everything else that both hold.
+
+    Both are a store, or a directory of stores (or a pattern); of several, those are compared that have the same path
+    below it, and those without a counterpart are named. For each pair the result is that of `stantools diff`, in the
+    same words and the same json. Nothing is changed on either side. A stream is compared with `stantools diff`.
+
+    Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.diff import run_diff
+
+    plan = _planned(stores, others, channels, reading)
+    with (
+        Progress(progress, "diff", plan.bytes) as shown,
+        on_spark(cluster, "diff", shown) as spark,
+    ):
+        result = run_diff(spark, plan, partitions=cluster.partitions, progress=shown.advance)
+    for pair in result.pairs:
+        for ref, damaged in zip((pair.pair.first, pair.pair.second), pair.found.damaged, strict=True):
+            if damaged:
+                console.note(f"{console.escape(ref.root)} is damaged; only what is intact was compared")
+    if output == "json":
+        print_json(result.as_json())
+    elif output == "table":
+        _print(result)
+    else:
+        rows_as(output, ("store", "other", *_COLUMNS), _rows(result))
+    report_failed(result.failed)
+    return ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
+
+
+def _planned(stores: str, others: str, channels: tuple[str, ...], reading: Reading) -> DiffPlan:
+    from stantools.pipeline.jobs.diff import Found, match_stores, plan_diff
+    from stantools.pipeline.tables.discovery import discover
+
+    for each in (stores, others):
+        if each.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
+            raise UsageError(f"{each} is a stream, and stores are compared here", "compare it with: stantools diff")
+    options = [reading.table((each,), channels=channels) for each in (stores, others)]
+    sides = [Found(each.paths[0], *discover(each)) for each in options]
+    return plan_diff(*match_stores(*sides), options[0])
+
+
+def _rows(result: DiffResult) -> list[list[object]]:
+    rows = []
+    for pair in result.pairs:
+        for finding in pair.found.findings:
+            values = finding.as_json()
+            rows.append([pair.pair.first.root, pair.pair.second.root, *(values[name] for name in _COLUMNS)])
+    return rows
+
+
+def _print(result: DiffResult) -> None:
+    if len(result.pairs) > 1:
+        headers = ("store", "channels", "messages", "differences", "")
+        click.echo(table_text(headers, map(_line, result.pairs), right=headers[1:4]))
+    unclean = [pair for pair in result.pairs if not pair.clean]
+    for pair in unclean[:_NAMED]:
+        if len(result.pairs) > 1:
+            click.echo(f"{console.paint(console.escape(pair.pair.first.root), 'cyan', err=False)}\n")
+        print_findings(pair.found.findings)
+    if len(unclean) > _NAMED:
+        click.echo(f"… and {len(unclean) - _NAMED} more stores with differences: see -o json\n")
+    messages, channels = (sum(getattr(p.found, name) for p in result.pairs) for name in ("messages", "channels"))
+    text = f"{messages} messages in {channels} channels are in both stores"
+    if len(result.pairs) != 1:
+        text = f"{messages} messages in {channels} channels are in both stores of {len(result.pairs)} pairs"
+    if result.clean:
+        click.echo(f"{console.paint('no difference', 'green', err=False)}: {text}")
+        return
+    count = sum(len(pair.found.findings) for pair in result.pairs)
+    failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
+    click.echo(f"{console.paint('different', 'red', err=False)}: {count} findings{failed}; {text}")
+
+
+def _line(pair: PairDifference) -> tuple[object, ...]:
+    found = pair.found
+    return (
+        pair.pair.first.root,
+        found.channels,
+        found.messages,
+        len(found.findings) or None,
+        "no difference" if pair.clean else "different",
+    )

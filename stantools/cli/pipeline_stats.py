@@ -1,0 +1,218 @@
+"""`stantools pipeline stats`: what came when, of what size, in many stores, on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import channel_option, common_options, output_option, progress_option, time_options
+from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.pipelineoptions import (
+    Cluster,
+    Reading,
+    cluster_options,
+    job,
+    on_spark,
+    report_failed,
+    stores_argument,
+    table_reading_options,
+)
+from stantools.cli.values import format_size, format_time
+from stantools.errors import ExitCode, StantoolsError, UsageError
+
+if TYPE_CHECKING:
+    from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
+
+_COLUMNS = (
+    "store",
+    "channel",
+    "messages",
+    "bytes",
+    "damaged",
+    "missing",
+    "gaps",
+    "first_seq",
+    "last_seq",
+    "first_timestamp_ns",
+    "last_timestamp_ns",
+    "rate",
+    "peak_hour_ns",
+    "peak_hour_messages",
+    "size_mean",
+    "size_p50",
+    "size_p95",
+    "size_p99",
+    "size_max",
+    "interval_ns_p50",
+    "interval_ns_p95",
+    "interval_ns_p99",
+    "interval_ns_max",
+)
+#: Channels in the table for people.
+_SHOWN = 50
+
+
+@job("stats")
+@stores_argument
+@channel_option
+@time_options
+@click.option("--archived", is_flag=True, help="Count messages of .bak slices as well.")
+@click.option(
+    "--to",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Also write the tables channels, hours, sizes and intervals as Parquet into this new directory.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write a page of HTML with plots, which needs nothing beside it.",
+)
+@click.option("--force", is_flag=True, help="Write over the page if it is there.")
+@table_reading_options()
+@cluster_options
+@output_option("table", "json", "ndjson", "csv")
+@progress_option
+@common_options
+def command(
+    stores: tuple[str, ...],
+    channels: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    archived: bool,
+    directory: Path | None,
+    report: Path | None,
+    force: bool,
+    reading: Reading,
+    cluster: Cluster,
+    output: str,
+    progress: str,
+) -> int:
+    """Count the messages of STORES by channel and hour: how many, how big, how fast, with what gaps.
+
+    Only intact messages are counted; damaged places are counted by themselves. Missing are sequences between the first
+    and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a sixteenth.
+    Rates are messages a second from a channel's first to its last message.
+
+    Exit code 0: done. 1: done, and something is damaged or cannot be read.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.stats.job import run_stats
+    from stantools.pipeline.tables.options import Bounds
+    from stantools.pipeline.tables.planning import plan
+
+    _check_outputs(directory, report, force=force)
+    options = reading.table(
+        stores,
+        channels=channels,
+        bounds=Bounds(since=since, until=until),
+        archived=archived,
+        **({"partitions": cluster.partitions} if cluster.partitions else {}),
+    )
+    planned = plan(options)
+    if channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
+        listed = ", ".join(map(console.escape, channels))
+        raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+    total = sum(split.cost for split in planned.splits)
+    with Progress(progress, "stats", total) as shown, on_spark(cluster, "stats", shown) as spark:
+        stats = run_stats(spark, planned, options, progress=shown.advance)
+    if output == "json":
+        print_json({"schema": 1, **stats.as_json()})
+    elif output == "table":
+        _print(stats)
+    else:
+        rows_as(output, _COLUMNS, map(_row, stats.channels))
+    _write(stats, directory, report)
+    report_failed(stats.failed)
+    return ExitCode.CLEAN if stats.clean else ExitCode.FINDINGS
+
+
+def _check_outputs(directory: Path | None, report: Path | None, *, force: bool) -> None:
+    """Finds out before the work what would only fail after it."""
+    import importlib.util
+
+    from stantools.errors import StoreUnwritableError
+    from stantools.store.atomic import check_vacant
+
+    if directory is not None:
+        check_vacant(directory)
+    if report is None:
+        return
+    missing = [name for name in ("matplotlib", "jinja2") if not importlib.util.find_spec(name)]
+    if missing:
+        raise StantoolsError(f"the page needs {' and '.join(missing)}", "pip install 'stantools[report]'")
+    if report.is_dir():
+        raise UsageError(f"{report}: is a directory, expected the name of a file", "name a file in it")
+    if report.exists() and not force:
+        raise StoreUnwritableError(f"{report}: is there already", "--force writes over it")
+    if not report.absolute().parent.is_dir():
+        raise StoreUnwritableError(f"{report.absolute().parent}: there is no such directory", "make it first")
+
+
+def _write(stats: Stats, directory: Path | None, report: Path | None) -> None:
+    if directory is not None:
+        from stantools.pipeline.jobs.stats.files import write_tables
+
+        write_tables(stats, directory)
+        console.note(f"wrote {console.escape(str(directory))}")
+    if report is not None:
+        from stantools.pipeline.jobs.stats.page import page
+        from stantools.store.durable import replace_file
+
+        replace_file(report, page(stats).encode("utf-8", "backslashreplace"))
+        console.note(f"wrote {console.escape(str(report))}")
+
+
+def _row(channel: ChannelStats) -> list[Any]:
+    values = channel.as_json()
+    flat: dict[str, Any] = {"store": channel.store, "channel": channel.channel, **values}
+    for group in ("size", "interval_ns"):
+        flat.update({f"{group}_{name}": value for name, value in values[group].items()})
+    return [flat[name] for name in _COLUMNS]
+
+
+def _print(stats: Stats) -> None:
+    headers = (
+        "store",
+        "channel",
+        "messages",
+        "payloads",
+        "first",
+        "last",
+        "msgs/s",
+        "p50",
+        "p99",
+        "missing",
+        "damaged",
+    )
+    ranked = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))
+    if ranked:
+        right = (*headers[2:4], *headers[6:])
+        click.echo(table_text(headers, map(_line, ranked[:_SHOWN]), right=right))
+    if len(ranked) > _SHOWN:
+        click.echo(f"… and {len(ranked) - _SHOWN} more channels: see -o csv, --to and --report")
+    messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)
+    stores = len({each.store for each in ranked})
+    click.echo(f"{messages:,} messages, {format_size(size)}, in {len(ranked)} channels of {stores} stores")
+
+
+def _line(channel: ChannelStats) -> tuple[Any, ...]:
+    size = channel.as_json()["size"]
+    return (
+        channel.store,
+        channel.channel,
+        channel.messages,
+        format_size(channel.bytes),
+        None if channel.first_ns is None else format_time(channel.first_ns),
+        None if channel.last_ns is None else format_time(channel.last_ns),
+        None if channel.rate is None else f"{channel.rate:,.3g}",
+        format_size(size["p50"]),
+        format_size(size["p99"]),
+        channel.missing or None,
+        channel.damaged or None,
+    )

@@ -1,0 +1,386 @@
+"""`pipeline diff`: what `migration.proof.stores` compares of two stores, for many pairs of them, in tasks.
+
+Stores are surveyed in tasks first. What of them counts, in which order and as what, is decided as the local verb does
+it, from the surveys. Then the messages of each channel are compared in tasks, those of a big channel in ranges of
+sequences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
+from stantools.format.crc import Crc
+from stantools.inspection.findings import Severity
+from stantools.inspection.survey import ChannelSurvey
+from stantools.migration.proof.pairs import Compared, compare_pieces
+from stantools.migration.proof.stores import (
+    Side,
+    StoresDifference,
+    add_channel,
+    channel_pairs,
+    only_in_one,
+    root_differences,
+)
+from stantools.migration.source import ChannelSource, Key, StoreSource, open_source
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
+from stantools.pipeline.spark.tasks import Failure, distribute
+from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.tables.model import StoreRef, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.remote import is_remote
+from stantools.recovery.salvage.plan import channels_to_survey
+from stantools.store.directory import Datastore, open_datastore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: A channel with more payload bytes than this is compared in ranges of sequences.
+RANGE_BYTES = 256 << 20
+_LAST = 2**64 - 1
+
+_Progress = Callable[[int], object] | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two stores that are compared.
+
+    Attributes:
+        first: What should be.
+        second: What is compared with it.
+    """
+
+    first: StoreRef
+    second: StoreRef
+
+
+@dataclass
+class PairDifference:
+    """What the comparison of two stores came to.
+
+    Attributes:
+        pair: Which.
+        found: As the local verb has it.
+    """
+
+    pair: Pair
+    found: StoresDifference
+
+    @property
+    def clean(self) -> bool:
+        """There is no difference other than informational ones."""
+        return all(each.severity is Severity.INFO for each in self.found.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the json of the local verb, with the stores in front."""
+        return {
+            "store": self.pair.first.root,
+            "other": self.pair.second.root,
+            "clean": self.clean,
+            "stream": None,
+            "channels": self.found.channels,
+            "messages": self.found.messages,
+            "damaged": list(self.found.damaged),
+            "findings": [each.as_json() for each in self.found.findings],
+        }
+
+
+@dataclass
+class DiffResult:
+    """What the comparison of many pairs came to.
+
+    Attributes:
+        pairs: Each pair, in the order of the first stores.
+        failed: What could not be compared.
+    """
+
+    pairs: list[PairDifference] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Everything could be compared, and there is no difference."""
+        return not self.failed and all(pair.clean for pair in self.pairs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the result as the jobs' json contract has it."""
+        return {
+            "clean": self.clean,
+            "stores": [pair.as_json() for pair in self.pairs],
+            "failed": [each.as_json() for each in self.failed],
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """One side of the comparison, as it was found.
+
+    Attributes:
+        path: As it was given, absolute; a pattern is taken, too.
+        stores: What is there.
+        unreadable: What cannot be read of it.
+    """
+
+    path: str
+    stores: Sequence[FoundStore]
+    unreadable: Sequence[Unreadable]
+
+    def by_name(self) -> dict[str, StoreRef]:
+        """Returns the stores by their path below what was given.
+
+        Raises:
+            UsageError: One is behind a URL, or is no store.
+        """
+        base = self.path
+        while not os.path.isdir(base) and base != os.path.dirname(base):  # noqa: PTH112, PTH120
+            base = os.path.dirname(base)  # noqa: PTH120
+        named = {}
+        for store in self.stores:
+            root = store.ref.root
+            if is_remote(root):
+                raise UsageError(f"{root}: stores behind URLs cannot be compared", "mount or copy them")
+            if store.loose is not None:
+                text = f"{root}: slices without a store cannot be compared as a store"
+                raise UsageError(text, "name stores, or directories of stores")
+            named[os.path.relpath(root, base)] = store.ref
+        return named
+
+
+def match_stores(first: Found, second: Found) -> tuple[list[Pair], list[Failed]]:
+    """Finds the stores that belong together: one and one, or those of the same path below what was named.
+
+    Args:
+        first: What should be.
+        second: What is compared with it.
+
+    Returns:
+        The pairs, and the stores that have no counterpart or cannot be read.
+
+    Raises:
+        UsageError: Something is no store that can be compared.
+    """
+    failed = [Failed.unreadable(each) for side in (first, second) for each in side.unreadable]
+    ones, others = first.by_name(), second.by_name()
+    if len(ones) == len(others) == 1:
+        return [Pair(*ones.values(), *others.values())], failed
+    for mine, theirs, place in ((ones, others, second.path), (others, ones, first.path)):
+        for name, ref in mine.items():
+            if name not in theirs:
+                message = f"{ref.root}: there is no store {name} below {place} to compare it with"
+                failed.append(Failed(ref.root, message, "stores are matched by their path below what was named"))
+    return [Pair(ref, others[name]) for name, ref in ones.items() if name in others], failed
+
+
+@dataclass
+class DiffPlan:
+    """What is to be compared: made without Spark, so that a wrong path is told at once.
+
+    Attributes:
+        pairs: The pairs.
+        failed: What has no counterpart or cannot be read.
+        options: Channels to compare (none compares all, and clients and identity), and the key.
+        stores: Both stores of each pair, opened.
+        channels: What is surveyed.
+        owners: For each of them the pair, and which of its stores.
+    """
+
+    pairs: list[Pair]
+    failed: list[Failed]
+    options: TableOptions
+    stores: list[tuple[Datastore, Datastore]] = field(default_factory=list)
+    channels: list[ChannelRef] = field(default_factory=list)
+    owners: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes to be read: each file once to be surveyed, and once more to be compared."""
+        return 2 * sum(channel.size for channel in self.channels)
+
+
+def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOptions) -> DiffPlan:
+    """Lists what has to be surveyed for some pairs.
+
+    Raises:
+        UsageError: Channels were asked for, and no store has any that matches.
+    """
+    plan = DiffPlan([], list(failed), options)
+    for pair in pairs:
+        try:
+            opened = open_datastore(pair.first.root), open_datastore(pair.second.root)
+        except StoreUnreadableError as error:
+            plan.failed.append(Failed(pair.first.root, error.message, error.remedy))
+            continue
+        for side, (store, ref) in enumerate(zip(opened, (pair.first, pair.second), strict=True)):
+            for name in channels_to_survey(store, options.channels):
+                path = store.path / name
+                plan.channels.append(ChannelRef(str(path), ref.polynomial, size=_size(path)))
+                plan.owners.append((len(plan.pairs), side))
+        plan.pairs.append(pair)
+        plan.stores.append(opened)
+    if options.channels and plan.pairs and not plan.channels:
+        raise UsageError(f"no channel of any store matches {', '.join(options.channels)}", "see: stantools info STORE")
+    return plan
+
+
+def _size(path: Path) -> int:
+    try:
+        return sum(entry.stat().st_size for entry in path.iterdir() if entry.name.startswith("msgs."))
+    except OSError:
+        return 0  # the survey says so
+
+
+def run_diff(
+    spark: SparkSession, plan: DiffPlan, *, partitions: int | None = None, progress: _Progress = None
+) -> DiffResult:
+    """Compares pairs of stores in tasks; changes nothing.
+
+    Args:
+        spark: The session.
+        plan: What to compare.
+        partitions: How many tasks; None decides by size and cores.
+        progress: Told the number of bytes as they are surveyed, and once more as they are compared.
+
+    Raises:
+        StantoolsError: Spark cannot do it.
+    """
+    result = DiffResult(failed=list(plan.failed))
+    opened = _open_pairs(spark, plan, result, partitions, progress)
+    work = [each for pair in opened for each in pair.work()]
+    for number, done in distribute(
+        spark, partial(_compare, plan.options), work, cost=lambda each: each.size, partitions=partitions
+    ):
+        if progress:
+            progress(work[number].size)
+        opened[work[number].pair].take(work[number], done)
+    for pair in opened:
+        try:
+            result.pairs.append(pair.finished(everything=not plan.options.channels))
+        except StantoolsError as error:
+            result.failed.append(Failed(pair.pair.first.root, error.message, error.remedy))
+        result.failed += pair.failed
+    return result
+
+
+def _open_pairs(
+    spark: SparkSession, plan: DiffPlan, result: DiffResult, partitions: int | None, progress: _Progress
+) -> list[_OpenPair]:
+    """Surveys all channels and decides what of each store counts; what cannot be read is told in the result."""
+    surveys: dict[tuple[int, int], dict[int, ChannelSurvey]] = {}
+    for done in survey_channels_on(spark, plan.channels, _survey_itself, partitions=partitions, progress=progress):
+        if isinstance(done.result, Failure):
+            result.failed.append(Failed.task(plan.channels[done.place].path, done.result))
+        else:
+            surveys.setdefault(plan.owners[done.place], {})[done.place] = done.result
+    expected = Counter(plan.owners)
+    opened: list[_OpenPair] = []
+    for number, pair in enumerate(plan.pairs):
+        sources: list[StoreSource] = []
+        sides = _sides(pair, plan.stores[number])
+        for place, side in enumerate(sides):
+            mine = surveys.get((number, place), {})
+            if len(mine) != expected[number, place]:
+                break  # told above
+            ordered = [mine[at] for at in sorted(mine)]
+            try:
+                sources.append(open_source(side.store, side.crc, patterns=plan.options.channels, surveys=ordered))
+            except StantoolsError as error:
+                result.failed.append(Failed(str(side.store.path), error.message, error.remedy))
+                break
+        else:
+            matched = list(channel_pairs(*sources))
+            damaged = (sources[0].lossy, sources[1].lossy)
+            opened.append(_OpenPair(len(opened), pair, sides, matched, damaged))
+    return opened
+
+
+def _sides(pair: Pair, stores: tuple[Datastore, Datastore]) -> tuple[Side, Side]:
+    first, second = stores
+    return Side(first, Crc(pair.first.polynomial)), Side(second, Crc(pair.second.polynomial))
+
+
+def _survey_itself(_: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
+    return survey
+
+
+@dataclass
+class _OpenPair:
+    """Two stores of which it is known what counts.
+
+    Attributes:
+        number: Its place among those that are open.
+        pair: The stores.
+        sides: The same, opened.
+        matched: Their channels.
+        damaged: For each store, whether something in it is damaged and so is not compared.
+        compared: What the comparison of a channel came to so far.
+        failed: Channels that could not be compared.
+    """
+
+    number: int
+    pair: Pair
+    sides: tuple[Side, Side]
+    matched: list[tuple[ChannelSource | None, ChannelSource | None]]
+    damaged: tuple[bool, bool]
+    compared: dict[int, Compared] = field(default_factory=dict)
+    failed: list[Failed] = field(default_factory=list)
+
+    def work(self) -> Iterator[_Range]:
+        """Gives what has to be compared."""
+        for channel, (one, other) in enumerate(self.matched):
+            if one is None or other is None:
+                continue
+            cuts = [0, *one.cuts(RANGE_BYTES), _LAST]
+            size = (one.payload_bytes + other.payload_bytes) // (len(cuts) - 1)
+            for after, until in pairwise(cuts):
+                yield _Range(self.number, channel, one, other, after, until, size)
+
+    def take(self, what: _Range, compared: Compared | Failure) -> None:
+        """Takes note of what a comparison came to."""
+        if isinstance(compared, Failure):
+            self.failed.append(Failed.task(f"{self.pair.first.root}/{what.one.name}", compared))
+        else:
+            self.compared.setdefault(what.channel, Compared()).add(compared)
+
+    def finished(self, *, everything: bool) -> PairDifference:
+        """Puts the findings together, in the order of the local verb."""
+        found = StoresDifference(damaged=self.damaged)
+        if everything:
+            found.findings += root_differences(*self.sides)
+        for channel, (one, other) in enumerate(self.matched):
+            if one is None or other is None:
+                found.findings.append(only_in_one(one, other))
+            elif channel in self.compared:
+                add_channel(found, self.sides, one, self.compared[channel])
+        return PairDifference(self.pair, found)
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A range of sequences of a channel that both stores have: above `after`, up to `until`."""
+
+    pair: int
+    channel: int
+    one: ChannelSource
+    other: ChannelSource
+    after: int
+    until: int
+    size: int
+
+
+def _compare(options: TableOptions, what: _Range) -> Compared:
+    """In a task: compares messages; the key is looked up here."""
+    key = options.encryption_key()
+    one, other = (
+        source.with_key(Key(key)).pieces(what.after, what.until, finish=key is not None)
+        for source in (what.one, what.other)
+    )
+    return compare_pieces(one, other)

@@ -1,0 +1,196 @@
+"""What statistics say: of each channel, of each hour, and how they are put together from sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.stats.buckets import bucket_of, percentile
+from stantools.pipeline.jobs.stats.sums import HOUR, Kind
+
+_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass
+class ChannelStats:
+    """One channel.
+
+    Attributes:
+        store: The store.
+        channel: Its name.
+        messages: Intact messages.
+        bytes: Bytes of their payloads.
+        damaged: Damaged ranges in between.
+        missing: Sequences between the first and the last message that are not there.
+        gaps: Stretches of such sequences.
+        first_seq: Of the first message, None if there is none.
+        last_seq: Of the last message.
+        first_ns: When the first message was stored, nanoseconds since 1970.
+        last_ns: When the last one was.
+        largest: Bytes of the largest payload.
+        silence: Longest time between two messages, nanoseconds.
+        hours: Hour since 1970 -> messages and bytes.
+        sizes: Histogram of payload sizes (`buckets`).
+        intervals: Histogram of the times between messages, nanoseconds.
+    """
+
+    store: str
+    channel: str
+    messages: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    missing: int = 0
+    gaps: int = 0
+    first_seq: int | None = None
+    last_seq: int | None = None
+    first_ns: int | None = None
+    last_ns: int | None = None
+    largest: int = 0
+    silence: int = 0
+    hours: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    intervals: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first to the last message."""
+        if self.first_ns is None or self.last_ns is None:
+            return 0.0
+        return max(self.last_ns - self.first_ns, 0) / 1e9
+
+    @property
+    def rate(self) -> float | None:
+        """Messages a second from the first to the last one; None if all came at once."""
+        return (self.messages - 1) / self.seconds if self.seconds and self.messages > 1 else None
+
+    @property
+    def peak_hour(self) -> tuple[int, int]:
+        """The hour with the most messages, in nanoseconds since 1970, and how many."""
+        if not self.hours:
+            return 0, 0
+        hour, (messages, _) = max(self.hours.items(), key=lambda each: (each[1][0], -each[0]))
+        return hour * HOUR, messages
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it with the names of the json contract."""
+        peak, most = self.peak_hour
+        return {
+            "name": self.channel,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "damaged": self.damaged,
+            "missing": self.missing,
+            "gaps": self.gaps,
+            "first_seq": self.first_seq,
+            "last_seq": self.last_seq,
+            "first_timestamp_ns": self.first_ns,
+            "last_timestamp_ns": self.last_ns,
+            "rate": None if self.rate is None else round(self.rate, 6),
+            "peak_hour_ns": peak,
+            "peak_hour_messages": most,
+            "size": {
+                "mean": round(self.bytes / self.messages, 3) if self.messages else 0,
+                **{name: min(percentile(self.sizes, share), self.largest) for name, share in _SHARES.items()},
+                "max": self.largest,
+            },
+            "interval_ns": {
+                **{name: min(percentile(self.intervals, share), self.silence) for name, share in _SHARES.items()},
+                "max": self.silence,
+            },
+        }
+
+
+@dataclass
+class Stats:
+    """The statistics of many stores.
+
+    Attributes:
+        channels: One for each channel, sorted by store and name.
+        failed: What could not be read.
+    """
+
+    channels: list[ChannelStats] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Everything could be read, and nothing is damaged."""
+        return not self.failed and not any(each.damaged for each in self.channels)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the result as the jobs' json contract has it."""
+        stores: dict[str, list[dict[str, Any]]] = {}
+        for each in self.channels:
+            stores.setdefault(each.store, []).append(each.as_json())
+        return {
+            "clean": self.clean,
+            "stores": [{"store": store, "channels": channels} for store, channels in stores.items()],
+            "failed": [each.as_json() for each in self.failed],
+        }
+
+
+def summarise(sums: Iterable[Mapping[str, Any]]) -> Stats:
+    """Puts sums together, whichever order they come in.
+
+    Args:
+        sums: Rows as `sums.SCHEMA` has them; rows of hours and histograms may have been added up before.
+    """
+    stats = Stats()
+    channels: dict[tuple[str, str], ChannelStats] = {}
+    pieces: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in sums:
+        if row["kind"] == Kind.UNREADABLE:
+            path = row["store"] if row["channel"] is None else f"{row['store']}/{row['channel']}"
+            stats.failed.append(Failed(path, row["detail"]))
+            continue
+        key = row["store"], row["channel"]
+        channel = channels.setdefault(key, ChannelStats(*key))
+        if row["kind"] == Kind.PIECE:
+            pieces.setdefault(key, []).append(row)
+        elif row["kind"] == Kind.HOUR:
+            messages, size = channel.hours.get(row["bucket"], (0, 0))
+            channel.hours[row["bucket"]] = messages + row["messages"], size + row["bytes"]
+        else:
+            histogram = channel.sizes if row["kind"] == Kind.SIZE else channel.intervals
+            histogram[row["bucket"]] = histogram.get(row["bucket"], 0) + row["messages"]
+    for key, rows in pieces.items():
+        rows.sort(key=lambda row: (row["slice"], not row["archived"], row["offset"]))
+        _join(channels[key], rows)
+    stats.channels = [channels[key] for key in sorted(channels)]
+    stats.failed.sort(key=lambda each: (each.path, each.message))
+    return stats
+
+
+def _join(channel: ChannelStats, pieces: Iterable[Mapping[str, Any]]) -> None:
+    """Adds up the pieces of a channel, and what lies where they meet."""
+    for piece in pieces:
+        channel.messages += piece["messages"]
+        channel.bytes += piece["bytes"]
+        channel.damaged += piece["damaged"]
+        channel.missing += piece["missing"]
+        channel.gaps += piece["gaps"]
+        channel.largest = max(channel.largest, piece["largest"])
+        channel.silence = max(channel.silence, piece["silence"])
+        if piece["first_seq"] is None:
+            continue
+        if channel.last_seq is None or channel.last_ns is None:
+            channel.first_seq, channel.first_ns = piece["first_seq"], piece["first_ns"]
+        else:
+            _meet(channel, piece["first_seq"] - channel.last_seq - 1, piece["first_ns"] - channel.last_ns)
+        channel.last_seq, channel.last_ns = piece["last_seq"], piece["last_ns"]
+
+
+def _meet(channel: ChannelStats, between: int, interval: int) -> None:
+    import numpy as np
+
+    if between < 0:
+        return
+    if between:
+        channel.missing += between
+        channel.gaps += 1
+    interval = max(interval, 0)
+    channel.silence = max(channel.silence, interval)
+    bucket = int(bucket_of(np.array([interval]))[0])
+    channel.intervals[bucket] = channel.intervals.get(bucket, 0) + 1

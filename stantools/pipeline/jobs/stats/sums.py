@@ -1,0 +1,219 @@
+"""In a task: what is summed up of the messages that it reads. One pass, a few columns, nothing kept but the sums.
+
+A piece of a slice gives rows of several kinds, which can be added up whatever the order they come in: messages by hour,
+sizes and intervals by bucket. Only its `piece` row has a place, because what is missing between two messages and how
+long it was silent is seen only where pieces meet (`summary`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stantools.errors import StoreUnreadableError
+from stantools.pipeline.jobs.stats.buckets import bucket_of
+from stantools.pipeline.tables.model import Mode, Piece, Split, Table, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.text import plain_text
+
+HOUR = 3_600_000_000_000
+_GOOD = pa.array(["ok", "repaired"])
+
+
+class Kind(enum.StrEnum):
+    """What a row sums up."""
+
+    HOUR = "hour"  #: messages of one hour; `bucket` is the hour since 1970
+    SIZE = "size"  #: payloads of about one size
+    INTERVAL = "interval"  #: times between a message and the next one of about one length, in nanoseconds
+    PIECE = "piece"  #: the whole piece
+    UNREADABLE = "unreadable"  #: something that could not be read
+
+
+#: One row of sums. What a kind has no use for is 0 or null.
+SCHEMA = pa.schema(
+    [
+        pa.field("store", pa.string()),
+        pa.field("channel", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("bucket", pa.int64()),
+        pa.field("messages", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("largest", pa.int64()),
+        pa.field("damaged", pa.int64()),
+        pa.field("missing", pa.int64()),
+        pa.field("gaps", pa.int64()),
+        pa.field("silence", pa.int64()),
+        pa.field("first_seq", pa.int64()),
+        pa.field("last_seq", pa.int64()),
+        pa.field("first_ns", pa.int64()),
+        pa.field("last_ns", pa.int64()),
+        pa.field("slice", pa.int64()),
+        pa.field("archived", pa.bool_()),
+        pa.field("offset", pa.int64()),
+        pa.field("detail", pa.string()),
+    ]
+)
+
+_COLUMNS = ("seq", "timestamp_ns", "size", "status")
+Row = dict[str, object]
+
+
+def sums_of(split: Split, options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Sums up what one task reads.
+
+    Args:
+        split: Pieces of slices.
+        options: How to read; columns and table are chosen here.
+
+    Yields:
+        Batches of `SCHEMA`.
+    """
+    how = replace(options, table=Table.MESSAGES, columns=_COLUMNS, mode=Mode.PERMISSIVE)
+    rows: list[Row] = []
+    for part in split.work:
+        rows += _rows(part, how)
+        if len(rows) >= options.batch_rows:
+            yield _batch(rows)
+            rows = []
+    if rows:
+        yield _batch(rows)
+
+
+def _rows(part: object, options: TableOptions) -> list[Row]:
+    if isinstance(part, Piece):
+        sums = _PieceSums(part)
+        try:
+            for batch in read_split(Split((part,)), options):
+                sums.add(batch)
+        except StoreUnreadableError as problem:
+            return [_unreadable(part.slice.store.root, part.slice.channel, problem.message)]
+        return sums.rows()
+    if isinstance(part, Unreadable):
+        return [_unreadable(part.root, part.channel, part.message)]
+    raise TypeError(f"statistics are made of messages, not of {part!r}")
+
+
+def _unreadable(root: str, channel: str | None, message: str) -> Row:
+    name = None if channel is None else plain_text(channel)
+    return {"store": plain_text(root), "channel": name, "kind": Kind.UNREADABLE.value, "detail": plain_text(message)}
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+@dataclass
+class _PieceSums:
+    """Sums over one piece, whose messages come in the order of the file."""
+
+    piece: Piece
+    _hours: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _intervals: dict[int, int] = field(default_factory=dict)
+    _messages: int = 0
+    _bytes: int = 0
+    _largest: int = 0
+    _damaged: int = 0
+    _missing: int = 0
+    _gaps: int = 0
+    _silence: int = 0
+    _first: tuple[int, int] | None = None
+    _last: tuple[int, int] = (0, 0)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Adds a batch with the columns seq, timestamp_ns, size and status."""
+        good = pc.is_in(batch.column(3), value_set=_GOOD).to_numpy(zero_copy_only=False)
+        self._damaged += int(len(good) - good.sum())
+        if not good.any():
+            return
+        keep = np.flatnonzero(good)
+        sequence, time, size = (_numbers(batch.column(place))[keep] for place in range(3))
+        self._messages += len(keep)
+        self._bytes += int(size.sum())
+        self._largest = max(self._largest, int(size.max()))
+        _count_into(self._sizes, bucket_of(size))
+        self._count_hours(time, size)
+        if self._first is None:
+            self._first = (int(sequence[0]), int(time[0]))
+        else:
+            sequence = np.concatenate(([self._last[0]], sequence))
+            time = np.concatenate(([self._last[1]], time))
+        self._count_between(sequence, time)
+        self._last = (int(sequence[-1]), int(time[-1]))
+
+    def _count_hours(self, time: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> None:
+        hours, places = np.unique(time // HOUR, return_inverse=True)
+        counts = np.bincount(places)
+        sums = np.zeros(len(hours), np.int64)
+        np.add.at(sums, places, size)
+        for hour, count, total in zip(hours.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            before = self._hours.get(hour, (0, 0))
+            self._hours[hour] = (before[0] + count, before[1] + total)
+
+    def _count_between(self, sequence: npt.NDArray[np.int64], time: npt.NDArray[np.int64]) -> None:
+        if len(sequence) < 2:
+            return
+        between = np.diff(sequence) - 1
+        holes = between[between > 0]
+        self._missing += int(holes.sum())
+        self._gaps += len(holes)
+        # A sequence that does not rise begins another history of the channel: what lies between is no interval.
+        intervals = np.diff(time)[between >= 0]
+        intervals = np.maximum(intervals, 0)  # the clock of a server may be set back
+        if len(intervals):
+            self._silence = max(self._silence, int(intervals.max()))
+            _count_into(self._intervals, bucket_of(intervals))
+
+    def rows(self) -> list[Row]:
+        """Returns the sums as rows."""
+        ref = self.piece.slice
+        base: Row = {"store": plain_text(ref.store.root), "channel": plain_text(ref.channel)}
+        rows: list[Row] = [
+            {**base, "kind": Kind.HOUR.value, "bucket": hour, "messages": count, "bytes": total}
+            for hour, (count, total) in self._hours.items()
+        ]
+        for kind, histogram in ((Kind.SIZE, self._sizes), (Kind.INTERVAL, self._intervals)):
+            rows += [{**base, "kind": kind.value, "bucket": each, "messages": n} for each, n in histogram.items()]
+        first = self._first or (None, None)
+        last = self._last if self._first else (None, None)
+        rows.append(
+            {
+                **base,
+                "kind": Kind.PIECE.value,
+                "messages": self._messages,
+                "bytes": self._bytes,
+                "largest": self._largest,
+                "damaged": self._damaged,
+                "missing": self._missing,
+                "gaps": self._gaps,
+                "silence": self._silence,
+                "first_seq": first[0],
+                "last_seq": last[0],
+                "first_ns": first[1],
+                "last_ns": last[1],
+                "slice": ref.number,
+                "archived": ref.archived,
+                "offset": self.piece.start,
+            }
+        )
+        return rows
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    """A column of whole numbers; a missing one is 0 (only rows that are no messages have such)."""
+    filled: npt.NDArray[np.int64] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return filled
+
+
+def _count_into(histogram: dict[int, int], buckets: npt.NDArray[np.int64]) -> None:
+    values, counts = np.unique(buckets, return_counts=True)
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        histogram[value] = histogram.get(value, 0) + count

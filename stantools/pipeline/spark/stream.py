@@ -1,0 +1,222 @@
+"""Following stores that a server is writing: the reader behind `spark.readStream.format("stan")`.
+
+Options on top of those of the batch source:
+
+    startingOffsets      earliest (what is there comes first) or latest (only what is added); for a new query only
+    maxBytesPerTrigger   bytes of data files that one batch takes, about; a channel gives at least one message
+    maxRowsPerTrigger    messages that one batch takes at most
+    maxFilesPerTrigger   slices that one batch touches at most
+
+The channels share a limit, and none waits for ever. The rows are those of the batch source, and two more kinds that
+have no message: status `removed` (slices were gone before they were read, or a channel was removed; `seq` is the first
+message that is missing) and `replaced` (the files are not those that were read; it goes on with later messages). What
+this is told by, and what is waited for, stands in `stantools.pipeline.tables.watch` and `frontier`.
+
+Spark calls the reader in a process beside the driver, which lives as long as the query does, and, made anew, in the
+tasks. Offsets are made by `stantools.pipeline.tables.positions`; they and the files are all that a batch depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
+from stantools.notation import parse_size
+from stantools.pipeline.spark.source import plain_errors, source_options, with_schema
+from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.follow import Follower, FollowWork, Found, Limit
+from stantools.pipeline.tables.followread import REMEDY, read_work
+from stantools.pipeline.tables.model import Mode, Piece, Table
+from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.pieces import split_slice
+from stantools.pipeline.tables.planning import grouped
+from stantools.pipeline.tables.positions import Offsets
+from stantools.pipeline.tables.remote import is_remote
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as problem:
+    raise StantoolsError(
+        "following stores needs PySpark 4.2 or later: before, a source did not learn where a batch begins",
+        "pip install -U 'stantools[spark]'",
+    ) from problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_EARLIEST, _LATEST = "earliest", "latest"
+#: A slice with less new bytes is read at once, whatever the bounds are.
+_SMALL = 1 << 20
+#: What it costs to begin with a slice, as bytes that could have been read instead.
+_BEGIN = 1 << 17
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What is special about a stream.
+
+    Attributes:
+        latest: Begin with what is added.
+        limit: What one batch takes.
+    """
+
+    latest: bool
+    limit: Limit
+
+
+def stream_options(values: Mapping[str, str]) -> StreamOptions:
+    """Reads the options that only streams have.
+
+    Raises:
+        UsageError: One makes no sense.
+    """
+    given = {name.lower(): str(value).strip() for name, value in values.items()}
+    starting = given.get("startingoffsets", _EARLIEST).lower()
+    if starting not in (_EARLIEST, _LATEST):
+        raise UsageError(f"option startingOffsets: {starting!r} is none", f"it takes one of: {_EARLIEST}, {_LATEST}")
+    sizes = {}
+    for name in ("maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger"):
+        if (text := given.get(name.lower())) is not None:
+            try:
+                sizes[name] = parse_size(text)
+            except ValueError as error:
+                raise UsageError(f"option {name}: {error}", "give a number of 1 or more") from error
+            if sizes[name] < 1:
+                raise UsageError(f"option {name}: {text!r} is not 1 or more", "leave it out to have no limit")
+    limit = Limit(sizes.get("maxBytesPerTrigger"), sizes.get("maxRowsPerTrigger"), sizes.get("maxFilesPerTrigger"))
+    return StreamOptions(starting == _LATEST, limit)
+
+
+class FollowPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, work: Sequence[FollowWork]) -> None:
+        super().__init__(tuple(work))
+
+
+class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows stores.
+
+    Args:
+        values: The options, as Spark gives them.
+        schema: The columns that are wanted.
+
+    Raises:
+        UsageError: An option is not known or makes no sense, or a path is not one of a store on this machine.
+    """
+
+    def __init__(self, values: Mapping[str, str], schema: StructType) -> None:
+        options = source_options(values)
+        if options.table is not Table.MESSAGES:
+            raise UsageError(
+                f"the table {options.table} cannot be followed, only messages can",
+                "read it with spark.read, again when it is needed",
+            )
+        self._options = with_schema(options, schema)
+        self._names = list(schema.names)
+        self._stream = stream_options(values)
+        self._follower: Follower | None = None
+        for path in self._options.paths:
+            if is_remote(path):
+                raise UsageError(
+                    f"{path}: a store can only be followed where the server writes it, or on a shared file system",
+                    "give a local path to readStream; spark.read takes URLs",
+                )
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Returns where a new query begins."""
+        with plain_errors():
+            follower = self._followed()
+            return (follower.newest() if self._stream.latest else follower.earliest()).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Returns the limit that is set; if several are, all hold all the same."""
+        limit = self._stream.limit
+        if limit.bytes is not None:
+            return ReadMaxBytes(limit.bytes)
+        if limit.rows is not None:
+            return ReadMaxRows(limit.rows)
+        return ReadAllAvailable() if limit.files is None else ReadMaxFiles(limit.files)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Returns how far a batch goes."""
+        with plain_errors():
+            most = Limit() if isinstance(limit, ReadAllAvailable) else self._stream.limit
+            begin = Offsets.from_json(start)
+            end = self._followed().latest(begin, most)
+            return start if end == begin else end.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Makes what is there now the end of the query."""
+        with plain_errors():
+            self._followed().freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Returns how much was left at the last look, for the query's progress."""
+        if self._follower is None:
+            return None
+        lag = self._follower.lag
+        return {"waitingBytes": lag.waiting_bytes, "waitingChannels": lag.waiting_channels}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cuts a batch into what single tasks read.
+
+        Raises:
+            StoreUnreadableError: Something is gone or cannot be read, and the mode is FAILFAST.
+        """
+        with plain_errors():
+            work: list[FollowWork] = []
+            for each in self._followed().work(Offsets.from_json(start), Offsets.from_json(end)):
+                if isinstance(each, Piece):
+                    work += _cut(each, self._options)
+                elif self._options.mode is Mode.FAILFAST:
+                    raise StoreUnreadableError(each.message, REMEDY)
+                elif self._options.mode is Mode.PERMISSIVE:
+                    work.append(each)
+            weights = [each.cost + _BEGIN for each in work]
+            return [FollowPartition(group) for group in grouped(work, weights, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Reads a partition in Arrow batches, rows in the order of the files.
+
+        Raises:
+            StoreUnreadableError: Something is damaged or gone, and the mode is FAILFAST.
+        """
+        with plain_errors():
+            for batch in read_work(partition.value, self._options):
+                yield batch if batch.schema.names == self._names else batch.rename_columns(self._names)
+
+    def _followed(self) -> Follower:
+        if self._follower is None:
+            self._follower = Follower(self._find, self._options.channels, self._options.archived)
+        return self._follower
+
+    def _find(self) -> Found:
+        found, unreadable = discover(self._options)
+        for store in found:
+            if store.loose is not None:
+                raise UsageError(
+                    f"{store.ref.root}: holds slices and no store, and only stores can be followed",
+                    "name the directory given to the server as -dir; spark.read takes slices",
+                )
+        return [store.ref for store in found], unreadable
+
+
+def _cut(piece: Piece, options: TableOptions) -> list[Piece]:
+    """Cuts what is new in a slice into parts if it is large, and leaves out what the bounds leave out."""
+    if piece.cost <= (min(_SMALL, options.split_bytes) if options.bounds != Bounds() else options.split_bytes):
+        return [piece]
+    parts = split_slice(piece.slice, options)
+    return [replace(part, start=max(part.start, piece.start)) for part in parts if part.end > piece.start]

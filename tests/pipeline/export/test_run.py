@@ -1,0 +1,269 @@
+"""Whole exports: every row of the golden stores, in order, in every kind of target; failures leave nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from stantools.errors import StoreUnreadableError, StoreUnwritableError
+from stantools.pipeline.export import run, targets, text
+from stantools.pipeline.export.model import Compression, Format, Layout
+from stantools.pipeline.tables import subscriptions
+from stantools.pipeline.tables.model import Mode, Table, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.planning import Plan, plan
+from stantools.pipeline.tables.read import read_split
+from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import golden_cases
+
+ALL = Layout()
+NDJSON = Layout(format=Format.NDJSON, compression=Compression.NONE)
+
+
+class Read(NamedTuple):
+    """What is exported."""
+
+    options: TableOptions
+    plan: Plan
+    rows: pa.Table
+
+    def how(self, layout: Layout) -> tuple[Plan, TableOptions, Layout]:
+        return self.plan, run.reading(self.options, layout), layout
+
+
+@pytest.fixture(scope="module")
+def stores(golden: Path) -> Read:
+    """All golden stores together, in many small parts."""
+    paths = tuple(str(golden / case / "datastore") for case in golden_cases())
+    return read(TableOptions(paths, archived=True, partition_bytes=4 << 20))
+
+
+def read(options: TableOptions) -> Read:
+    planned = plan(options)
+    batches = (batch for split in planned.splits for batch in read_split(split, options))
+    return Read(options, planned, pa.Table.from_batches(batches, SCHEMAS[options.table]))
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Read:
+    write_sample(tmp_path / "store", SampleOptions(channels=3, messages=600))
+    return read(TableOptions((str(tmp_path / "store"),), partition_bytes=1 << 17))
+
+
+def test_every_row_of_every_golden_store_in_order(stores: Read, tmp_path: Path) -> None:
+    splits, count = len(stores.plan.splits), stores.rows.num_rows
+    assert splits > 10 and count > 5_000
+    done: list[int] = []
+    result = run.export_to_directory(*stores.how(ALL), tmp_path / "out", progress=done.append)
+    written, rows = result.written, stores.rows
+    assert pa.concat_tables(pq.read_table(tmp_path / "out" / f.path) for f in written.files).equals(rows)
+    assert [f.size for f in written.files] == [(tmp_path / "out" / f.path).stat().st_size for f in written.files]
+    assert sum(f.rows for f in written.files) == written.rows == rows.num_rows
+    assert written.tally == Counter(rows.column("status").to_pylist()) and not result.clean
+    assert sum(done) == sum(split.cost for split in stores.plan.splits)
+    # What every reader of directories does.
+    assert ds.dataset(tmp_path / "out", format="parquet").count_rows() == rows.num_rows
+    manifest = targets.read_manifest(tmp_path / "out")
+    assert manifest["rows"] == rows.num_rows and manifest["bytes"] == written.size
+    assert [f["path"] for f in manifest["files"]] == [f.path for f in written.files]
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_by_store_channel_and_day(stores: Read, tmp_path: Path) -> None:
+    layout = Layout(by=("store", "channel", "date"), columns=("store", "channel", "seq", "slice", "offset", "status"))
+    run.export_to_directory(*stores.how(layout), tmp_path / "out")
+    kinds = pa.schema([("store", pa.string()), ("channel", pa.string()), ("date", pa.string())])
+    hive = ds.partitioning(kinds, flavor="hive")
+    rows = ds.dataset(tmp_path / "out", format="parquet", partitioning=hive).to_table().to_pylist()
+    names = ("store", "channel", "seq", "slice", "offset", "status")
+    days = [t.date().isoformat() if t else None for t in stores.rows.column("timestamp").to_pylist()]
+    wanted = [(*(r[n] for n in names), day) for r, day in zip(stores.rows.to_pylist(), days, strict=True)]
+    same = Counter(tuple(r[n] for n in (*names, "date")) for r in rows) == Counter(wanted)
+    assert same
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_single_files_and_streams(stores: Read, tmp_path: Path, workers: int) -> None:
+    wanted = b"".join(bytes(text.encode(batch, Format.NDJSON)) for batch in stores.rows.to_batches())
+    done: list[int] = []
+    how = {"workers": workers, "progress": done.append}
+    result = run.export_to_file(*stores.how(NDJSON), tmp_path / "x.ndjson", **how)
+    assert (tmp_path / "x.ndjson").read_bytes() == wanted
+    assert result.written.tally == Counter(stores.rows.column("status").to_pylist())
+    assert [(f.path, f.rows, f.size) for f in result.written.files] == [("x.ndjson", stores.rows.num_rows, len(wanted))]
+    assert sum(done) == sum(split.cost for split in stores.plan.splits)
+    pieces: list[bytes] = []
+    run.export_to_stream(*stores.how(NDJSON), lambda data: pieces.append(bytes(data)), workers=workers)
+    assert b"".join(pieces) == wanted
+    run.export_to_file(*stores.how(ALL), tmp_path / "x.parquet", workers=workers)
+    assert pq.read_table(tmp_path / "x.parquet").equals(stores.rows)
+
+
+@pytest.mark.parametrize("table", list(Table))
+def test_every_table_in_every_format(sample: Read, tmp_path: Path, table: Table) -> None:
+    options = replace(sample.options, table=table)
+    tables = read(options)
+    for format in Format:
+        layout = Layout(table, format, Compression.ZSTD)
+        result = run.export_to_directory(*tables.how(layout), tmp_path / format)
+        assert result.written.rows == tables.rows.num_rows and result.clean
+        if format is Format.PARQUET:
+            assert ds.dataset(tmp_path / format, format="parquet").to_table().equals(tables.rows)
+
+
+def test_without_rows_there_is_a_file_with_the_columns(sample: Read, tmp_path: Path) -> None:
+    options = replace(sample.options, channels=("nobody",))
+    for layout in (ALL, Layout(by=("channel",))):
+        result = run.export_to_directory(*read(options).how(layout), tmp_path / f"out{len(layout.by)}")
+        assert [f.path for f in result.written.files] == ["part-00000.parquet"]
+        assert pq.read_table(tmp_path / f"out{len(layout.by)}" / "part-00000.parquet").equals(
+            ALL.file_schema.empty_table()
+        )
+
+
+def test_mode_failfast_leaves_nothing(stores: Read, tmp_path: Path) -> None:
+    options = replace(stores.options, mode=Mode.FAILFAST)
+    for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file), (ALL, run.export_to_file)):
+        with pytest.raises(StoreUnreadableError):
+            export(*stores._replace(options=options).how(layout), tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() < 5
+
+
+def test_a_failure_in_one_thread_stops_all(sample: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "read_split", lambda split, *_: broken(split, sample))
+
+    def broken(split: Any, of: Read) -> Any:
+        yield of.rows.to_batches()[0]
+        if split is of.plan.splits[0]:
+            raise StoreUnwritableError("no room", "make some")
+        while True:  # ends because the other has failed
+            yield of.rows.to_batches()[0]
+
+    planned = sample.plan
+    assert len(planned.splits) > 1
+    for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file)):
+        with pytest.raises(StoreUnwritableError, match="no room"):
+            export(*sample.how(layout), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_reader_that_goes_away_ends_the_threads(stores: Read) -> None:
+    def closed(_data: Any) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run.export_to_stream(*stores.how(NDJSON), closed)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
+
+
+def test_what_has_no_row_is_told(sample: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(part: Any) -> Any:
+        raise StoreUnreadableError(f"{part.part.channel}: no permission", "ask")
+
+    monkeypatch.setitem(run.read_split.__globals__["_READERS"], Table.SUBSCRIPTIONS, unreadable)
+    assert subscriptions.rows is not unreadable
+    subs = read(replace(sample.options, table=Table.SUBSCRIPTIONS))
+    result = run.export_to_directory(*subs.how(Layout(Table.SUBSCRIPTIONS)), tmp_path / "out")
+    assert len(result.unreadable) == 3 and not result.clean
+    assert isinstance(result.unreadable[0], Unreadable)
+    told = targets.read_manifest(tmp_path / "out")["unreadable"]
+    assert [each["remedy"] for each in told] == ["ask"] * 3 and "no permission" in told[0]["message"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+left = int(sys.argv[1])
+def deadly(function):
+    def call(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **named)
+    return call
+steps = ((os, "fsync"), (os, "mkdir"), (Path, "rename"), (Path, "replace"), (Path, "unlink"), (Path, "touch"))
+for place, name in steps:
+    setattr(place, name, deadly(getattr(place, name)))
+from stantools.cli.main import main
+sys.argv = ["stantools", *sys.argv[2:]]
+main()
+"""
+
+
+def killed_at(step: int, *arguments: object) -> bool:
+    """Runs an export that is killed before its n-th step; tells whether it was."""
+    command = [sys.executable, "-c", KILLED, str(step), *map(str, arguments)]
+    code = subprocess.run(command, capture_output=True, check=False).returncode
+    assert code in (0, -signal.SIGKILL), code
+    return code != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "step"),
+    [
+        ("out", 4, 50),
+        ("x.ndjson", 1, 50),
+        pytest.param("out", 1, 1, marks=pytest.mark.slow),
+        pytest.param("x.ndjson", 1, 1, marks=pytest.mark.slow),
+        pytest.param("x.parquet", 1, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_any_step_it_is_there_as_a_whole_or_not_at_all(
+    sample: Read, tmp_path: Path, name: str, first: int, step: int
+) -> None:
+    target, rows = tmp_path / name, sample.rows.num_rows
+    command = ("export", sample.options.paths[0], "--to", target)
+    while killed_at(first, *command):
+        if target.exists():
+            break
+        first += step
+    assert count(target) == rows
+    replaced, step = 1, max(step, 3)
+    while killed_at(replaced, *command, "--overwrite", "--seq", "1:2"):
+        assert count(target) in (rows, 6)
+        replaced += step
+    assert count(target) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["store", name])
+
+
+def count(target: Path) -> int:
+    if target.is_dir():
+        assert targets.read_manifest(target)["rows"] == ds.dataset(target, format="parquet").count_rows()
+        return ds.dataset(target, format="parquet").count_rows()
+    if target.suffix == ".parquet":
+        return pq.read_metadata(target).num_rows
+    return len([json.loads(line) for line in target.read_text().splitlines()])
+
+
+def test_no_room(sample: Read, tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        for layout, export in ((ALL, run.export_to_directory), (NDJSON, run.export_to_file), (ALL, run.export_to_file)):
+            layout = replace(layout, compression=Compression.NONE)
+            with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:
+                export(*sample.how(layout), place / "out")
+            assert "free some space" in caught.value.remedy
+            assert list(place.iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)

@@ -1,0 +1,105 @@
+"""Diff on Spark says of every pair of stores what the local diff says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from stantools.cli.main import cli
+from stantools.errors import ExitCode
+from stantools.migration.proof.stores import Side, compare_stores
+from stantools.pipeline.jobs import diff, surveys
+from stantools.pipeline.jobs.diff import Pair, plan_diff, run_diff
+from stantools.pipeline.tables.model import StoreRef
+from stantools.pipeline.tables.options import TableOptions
+from stantools.store.directory import open_datastore
+from stantools.store.options import ReadOptions, resolve_crc
+from tests.conftest import golden_cases
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+LOCAL = "local[2]"
+
+
+def run(*words: object, code: ExitCode) -> Any:
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def sample(path: Path, *words: object) -> Path:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    run("sample", path, "--slice-msgs", 40, "--size", 64, *words, code=ExitCode.CLEAN)
+    return path
+
+
+def side(store: Path) -> Side:
+    opened = open_datastore(store)
+    return Side(opened, resolve_crc(opened, ReadOptions()))
+
+
+def test_golden_stores_are_compared_as_by_the_local_diff(
+    spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surveys, "CHANNEL_BYTES", 0)
+    monkeypatch.setattr(diff, "RANGE_BYTES", 500)
+    stores = [golden / case / "datastore" for case in golden_cases()[::3]]
+    paths = [(one, other) for one, other in pairwise(stores) if one.is_dir() and other.is_dir()]
+    sides = {store: side(store) for store in stores if store.is_dir()}
+    refs = {store: StoreRef(str(store), each.crc.polynomial) for store, each in sides.items()}
+    plan = plan_diff([Pair(refs[one], refs[other]) for one, other in paths], [], TableOptions(()))
+    result = run_diff(spark, plan)
+    assert not result.failed
+    assert len(result.pairs) == len(paths) > 25
+    for (one, other), got in zip(paths, result.pairs, strict=True):
+        assert got.found == compare_stores(sides[one], sides[other]), (one, other)
+
+
+def test_directories_of_stores_are_matched_by_path(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    sample(old / "a" / "same")
+    sample(old / "b" / "damaged", "--seed", 2)
+    sample(old / "c" / "other", "--seed", 3)
+    shutil.copytree(old, new)
+    shutil.rmtree(new / "b" / "damaged")
+    sample(new / "b" / "damaged", "--seed", 2, "--damage", "flipped-byte")
+    sample(old / "d" / "alone", "--messages", 3)
+    monkeypatch.setattr(diff, "RANGE_BYTES", 4000)
+
+    result = run("pipeline", "diff", "--master", LOCAL, "-o", "json", old, new, code=ExitCode.FINDINGS)
+    document = json.loads(result.stdout)
+    assert [Path(each["store"]).name for each in document["stores"]] == ["same", "damaged", "other"]
+    assert [each["clean"] for each in document["stores"]] == [True, False, True]
+    assert [Path(each["path"]).name for each in document["failed"]] == ["alone"]
+    assert "there is no store d/alone below" in result.stderr
+    assert "is damaged; only what is intact was compared" in result.stderr
+    for each in document["stores"]:
+        words = ("diff", each.pop("store"), each.pop("other"), "-o", "json")
+        code = ExitCode.CLEAN if each.pop("clean") else ExitCode.FINDINGS
+        assert {"schema": 1, **each} == json.loads(run(*words, code=code).stdout)
+
+    table = run("pipeline", "diff", "--master", LOCAL, old / "a", new / "a", "--channel", "*", code=ExitCode.CLEAN)
+    assert table.stdout.startswith("no difference: ")
+    nothing = run("pipeline", "diff", old, new, "--channel", "nobody", code=ExitCode.USAGE)
+    assert "no channel of any store matches nobody" in nothing.stderr
+
+
+def test_a_wrong_path_or_a_stream_is_told_without_starting_spark(tmp_path: Path) -> None:
+    store = sample(tmp_path / "store")
+    missing = run(
+        "pipeline", "diff", "--master", "spark://nowhere:1", store, tmp_path / "no", code=ExitCode.UNREACHABLE
+    )
+    assert "there is no such file or directory" in missing.stderr
+    stream = run("pipeline", "diff", store, "nats://localhost#ORDERS", code=ExitCode.USAGE)
+    assert "compare it with: stantools diff" in stream.stderr

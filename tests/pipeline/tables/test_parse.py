@@ -1,0 +1,109 @@
+"""Options of tables as texts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stantools.errors import UsageError
+from stantools.format.crc import CASTAGNOLI
+from stantools.pipeline.tables.model import Mode, Table
+from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.parse import NAMES, check_columns, table_options
+
+
+def test_everything_has_a_default() -> None:
+    assert table_options({"path": "/data"}) == TableOptions(("/data",))
+
+
+def test_every_option_whatever_its_case() -> None:
+    given = {
+        "PATH": "/data/a",
+        "paths": json.dumps(["/data/b", "s3://c/d"]),
+        "Table": "Messages",
+        "columns": "seq, DATA",
+        "mode": "failfast",
+        "channels": "orders.>, audit",
+        "seq": "10:20",
+        "since": "2026-11-21T03:00:00Z",
+        "until": "2026-11-22",
+        "archived": "true",
+        "crcpoly": "castagnoli",
+        "checkCRC": "no",
+        "encryptionKeyEnv": "KEY",
+        "splitBytes": "1m",
+        "partitionbytes": "4096",
+        "partitions": "7",
+        "batchRows": "100",
+        "batchBytes": "2MB",
+        "storage.anon": "true",
+    }
+    assert table_options(given) == TableOptions(
+        ("/data/a", "/data/b", "s3://c/d"),
+        Table.MESSAGES,
+        ("seq", "data"),
+        Mode.FAILFAST,
+        ("orders.>", "audit"),
+        bounds=Bounds(10, 20, 1795230000000000000, 1795305600000000000),
+        archived=True,
+        polynomial=CASTAGNOLI,
+        check_crc=False,
+        key_env="KEY",
+        split_bytes=1 << 20,
+        partition_bytes=4096,
+        partitions=7,
+        batch_rows=100,
+        batch_bytes=2 << 20,
+        storage=(("anon", "true"),),
+    )
+    assert {name.lower() for name in NAMES} - {name.lower() for name in given} == {"encryptionkey", "encryptionkeyfile"}
+    assert table_options({"path": "x", "encryptionKey": "sécret"}).key == "sécret".encode()
+    assert table_options({"path": "x", "encryptionKeyFile": "/k"}).key_file == "/k"
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "remedy"),
+    [
+        ({"chanels": "a"}, "there is no option 'chanels'", "did you mean channels"),
+        ({"wholly": "a"}, "there is no option 'wholly'", "the options are: path, paths, table"),
+        ({"table": "message"}, "option table: 'message' is none", "did you mean messages"),
+        ({"mode": "strict"}, "option mode: 'STRICT' is none", "PERMISSIVE, DROPMALFORMED, FAILFAST"),
+        ({"columns": "seq,payload"}, "the table messages has no column 'payload'", "its columns are: store, channel"),
+        ({"columns": "seq,Seq"}, "'seq' is asked for twice", "once"),
+        ({"table": "clients", "columns": "seq"}, "the table clients has no column 'seq'", "conn_id"),
+        ({"seq": "-10:"}, "counts from the end", "10:20"),
+        ({"seq": "20:10"}, "ends before it begins", "both ends"),
+        ({"since": "yesterday"}, "option since: 'yesterday' is neither a time", "RFC 3339"),
+        ({"since": "1h", "until": "2h"}, "leave no time in between", "later"),
+        ({"archived": "perhaps"}, "neither true nor false", ".bak"),
+        ({"crcPoly": "foo"}, "not a polynomial", "castagnoli"),
+        ({"splitBytes": "0"}, "not 1 or more", "parts of about this size"),
+        ({"partitions": "-1"}, "not a number of 0 or more", "tasks"),
+        ({"batchRows": "many"}, "not a number of bytes", "rows"),
+        ({"paths": "[1]"}, "not a json list", "/data/a"),
+        ({"path": ""}, "a path is empty", "name a store"),
+        ({"encryptionKey": ""}, "the key is empty", "leave the option out"),
+        ({"encryptionKey": "a", "encryptionKeyFile": "b"}, "exclude each other", "one of them"),
+        ({"storage.": "a"}, "there is no option 'storage.'", "options"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, str], message: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        table_options({"path": "/data"} | given)
+    assert message in refused.value.message
+    assert remedy in refused.value.remedy
+    assert refused.value.exit_code == 2
+
+
+def test_a_path_is_needed() -> None:
+    with pytest.raises(UsageError, match="no path is given"):
+        table_options({})
+
+
+def test_a_key_is_not_shown() -> None:
+    assert "secret" not in repr(table_options({"path": "x", "encryptionKey": "secret"}))
+
+
+def test_columns_keep_the_order_in_which_they_are_asked_for() -> None:
+    assert check_columns(Table.SLICES, ("Last_Seq", "store")) == ("last_seq", "store")
