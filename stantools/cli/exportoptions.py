@@ -77,7 +77,7 @@ class Exporting:
 
     @property
     def single(self) -> bool:
-        """It is a single file, or stdout; not a directory."""
+        """It is a single file, or stdout; not a directory, which a slash at the end makes clear."""
         return self.to == STDOUT or (not self.to.endswith("/") and self._told()[0] is not None and not self._is_there())
 
     def _is_there(self) -> bool:
@@ -260,7 +260,7 @@ def check_target(exporting: Exporting, plan: Plan) -> None:
     """
     from stantools.pipeline.export import targets
 
-    if exporting.to == STDOUT:
+    if exporting.to == STDOUT or "://" in exporting.to:
         return
     targets.check_outside(exporting.target, plan)
     if exporting.single:
@@ -314,7 +314,7 @@ def show_plan(exporting: Exporting, layout: Layout, plan: Plan, output: str) -> 
                 "stores": [store.root for store in plan.stores],
                 "parts": len(plan.splits),
                 "bytes_to_read": size,
-                "unreadable": [as_json(each) for each in plan.unreadable],
+                "failed": [as_json(each) for each in plan.unreadable],
             }
         )
     else:

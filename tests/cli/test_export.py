@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_done(run, store: Path, tmp_
     outcome = run("export", store, tmp_path / "missing", "--to", tmp_path / "out", "-o", "json")
     assert outcome.code == 1 and "missing: there is no such file" in outcome.err
     said = outcome.json()
-    assert said["unreadable"][0]["store"] == str(tmp_path / "missing") and not said["clean"]
+    assert said["failed"][0]["path"] == str(tmp_path / "missing") and not said["clean"]
     assert said["status"] == {"ok": 200, "unreadable": 1}
     assert run("export", tmp_path / "missing", "--to", tmp_path / "o").code == 3
     assert not (tmp_path / "o").exists()

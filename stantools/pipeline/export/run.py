@@ -83,7 +83,7 @@ def export_to_directory(
         for part in run.all(workers, write, directory):
             written.add(part)
         if not written.files:
-            written.files.append(_empty(directory, layout))
+            written.files.append(empty_file(directory, layout))
         written.files.sort(key=lambda file: file.path)
         result = Result(str(target), layout, written, run.unreadable())
         targets.finish(directory, manifest(result, options))
@@ -165,23 +165,18 @@ def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
         "rows": result.written.rows,
         "status": dict(sorted(result.written.tally.items())),
         "bytes": result.written.size,
-        "unreadable": [as_json(each) for each in result.unreadable],
+        "failed": [as_json(each) for each in result.unreadable],
         "files": [{"path": file.path, "rows": file.rows, "bytes": file.size} for file in result.written.files],
     }
 
 
-def as_json(unreadable: Unreadable) -> dict[str, Any]:
-    """Returns what cannot be read with the names of the json contract."""
-    return {
-        "store": unreadable.root,
-        "channel": unreadable.channel,
-        "file": unreadable.file or None,
-        "message": unreadable.message,
-        "remedy": unreadable.remedy,
-    }
+def as_json(unreadable: Unreadable) -> dict[str, str]:
+    """Returns what cannot be read as the jobs over many stores have it under `failed`."""
+    path = f"{unreadable.root}/{unreadable.file}" if unreadable.file else unreadable.root
+    return {"path": path, "message": unreadable.message, "remedy": unreadable.remedy}
 
 
-def _empty(directory: Path, layout: Layout) -> WrittenFile:
+def empty_file(directory: Path, layout: Layout) -> WrittenFile:
     """Writes a file without rows, so that who reads the directory finds a schema."""
     layout = replace(layout, by=())
     file = File(directory / f"part-00000{layout.suffix}", layout)

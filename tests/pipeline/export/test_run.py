@@ -180,7 +180,7 @@ def test_what_has_no_row_is_told(sample: Read, tmp_path: Path, monkeypatch: pyte
     result = run.export_to_directory(*subs.how(Layout(Table.SUBSCRIPTIONS)), tmp_path / "out")
     assert len(result.unreadable) == 3 and not result.clean
     assert isinstance(result.unreadable[0], Unreadable)
-    told = targets.read_manifest(tmp_path / "out")["unreadable"]
+    told = targets.read_manifest(tmp_path / "out")["failed"]
     assert [each["remedy"] for each in told] == ["ask"] * 3 and "no permission" in told[0]["message"]
 
 

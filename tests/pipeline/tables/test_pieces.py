@@ -102,14 +102,14 @@ def in_pieces(ref: SliceRef, options: TableOptions, size: int) -> list[dict[str,
     return rows
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=contents(), size=st.integers(1, 900))
 def test_pieces_are_the_whole(content: tuple[bytes, bytes | None], size: int, tmp_path: Path) -> None:
     ref = write_slice(tmp_path, *content)
     assert in_pieces(ref, OPTIONS, size) == rows_of(ref, OPTIONS)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=contents(), size=st.integers(1, 400), proof=st.integers(1, 150), check_crc=st.booleans())
 def test_a_wrong_cut_is_noticed(
     content: tuple[bytes, bytes | None], size: int, proof: int, check_crc: bool, tmp_path: Path
@@ -127,7 +127,7 @@ def test_a_wrong_cut_is_noticed(
             assert rows == whole
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=contents(),
     sizes=st.lists(st.integers(1, 700), min_size=2, max_size=2),
@@ -346,11 +346,11 @@ def test_a_record_that_was_torn_at_planning_is_read_whole(tmp_path: Path) -> Non
 
 
 def test_batches_stay_within_their_limits(tmp_path: Path) -> None:
-    ref = write_slice(tmp_path, *slice_content([b"x" * (number % 700) for number in range(3000)] + [b"y" * 9000]))
+    ref = write_slice(tmp_path, *slice_content([b"x" * (number % 700) for number in range(800)] + [b"y" * 9000]))
     for rows, size in ((16384, 8 << 20), (100, 8 << 20), (16384, 5000), (7, 3000), (1, 1)):
         options = replace(OPTIONS, batch_rows=rows, batch_bytes=size)
         batches = batches_of(ref, options)
         payloads = [[len(data) for data in batch["data"].to_pylist()] for batch in batches]
-        assert sum(map(len, payloads)) == 3001
+        assert sum(map(len, payloads)) == 801
         assert all(len(each) <= rows and (sum(each) <= size or len(each) == 1) for each in payloads)
-        assert len(batches) < 2.1 * (3001 / rows + sum(map(sum, payloads)) / size) + 3
+        assert len(batches) < 2.1 * (801 / rows + sum(map(sum, payloads)) / size) + 3

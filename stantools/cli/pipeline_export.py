@@ -1,0 +1,117 @@
+"""`stantools pipeline export`: the tables of many stores as Parquet, ndjson or csv, on Spark."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from stantools.cli.exportoptions import (
+    STDOUT,
+    Exporting,
+    check_channels,
+    check_target,
+    export_options,
+    show_plan,
+    show_result,
+)
+from stantools.cli.options import common_options, dry_run_option, output_option, progress_option
+from stantools.cli.pipelineoptions import (
+    Cluster,
+    Reading,
+    cluster_options,
+    job,
+    on_spark,
+    stores_argument,
+    table_reading_options,
+)
+from stantools.errors import UsageError
+
+
+@job("export")
+@stores_argument
+@export_options
+@click.option(
+    "--writer",
+    type=click.Choice(["auto", "tasks", "spark"]),
+    default="auto",
+    show_default=True,
+    help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
+)
+@table_reading_options(key=True)
+@cluster_options
+@dry_run_option
+@output_option("table", "json")
+@progress_option
+@common_options
+def command(
+    stores: tuple[str, ...],
+    exporting: Exporting,
+    writer: str,
+    reading: Reading,
+    cluster: Cluster,
+    dry_run: bool,
+    output: str,
+    progress: str,
+) -> int:
+    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, on Spark.
+
+    The files are those of `stantools export`, with the same columns, names and manifest, and the report is the same. --to
+    is a directory on a file system that the driver and all workers see under the same path. It appears when it is
+    complete, whatever is killed meanwhile.
+
+    With --writer spark it is Spark that writes Parquet; --to may then be any URL that Spark can write. A directory at
+    a URL is complete when it has a file _SUCCESS.
+
+    \b
+      stantools pipeline export /archive/stores --to messages --by channel,date
+      stantools pipeline export /archive/stores --to s3a://bucket/messages --by channel,date
+
+    Exit codes: as for `stantools export`.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.export import export_by_spark, export_by_tasks
+    from stantools.pipeline.tables.planning import plan as make_plan
+
+    if exporting.to == STDOUT:
+        raise UsageError("a cluster does not write to stdout", "name a directory, or use: stantools export")
+    by_spark = _by_spark(exporting, writer)
+    # Always a directory, whatever its name looks like.
+    layout = replace(exporting, to=f"{exporting.to}/").layout()
+    options = exporting.options(stores, reading, layout, cluster.partitions or os.cpu_count() or 1)
+    plan = make_plan(options)
+    check_channels(options, plan)
+    check_target(replace(exporting, to=_directory(exporting.to)), plan)
+    if dry_run:
+        return show_plan(exporting, layout, plan, output)
+
+    total = sum(split.cost for split in plan.splits)
+    with Progress(progress, "export", total) as shown, on_spark(cluster, "export", shown) as spark:
+        if by_spark:
+            target = exporting.to if "://" in exporting.to else str(Path(exporting.to).absolute())
+            result = export_by_spark(spark, plan, options, layout, target, overwrite=exporting.overwrite)
+        else:
+            result = export_by_tasks(
+                spark,
+                plan,
+                options,
+                layout,
+                Path(exporting.to).absolute(),
+                overwrite=exporting.overwrite,
+                partitions=cluster.partitions,
+                progress=shown.advance,
+            )
+    return show_result(result, options, output)
+
+
+def _directory(path: str) -> str:
+    return path if "://" in path else f"{path}/"
+
+
+def _by_spark(exporting: Exporting, writer: str) -> bool:
+    url = "://" in exporting.to
+    if url and writer == "tasks":
+        raise UsageError("tasks write into directories, not to URLs", "leave --writer out")
+    return url or writer == "spark"

@@ -1,0 +1,298 @@
+"""`pipeline export`: the files of the local export, written by tasks; or Parquet by Spark's own writer.
+
+*Tasks* write what threads write here, with the same functions. What a task writes goes into a directory of that attempt;
+when the driver hears of its success it moves the files to their place, so that a task that is repeated, or was given to
+two workers, counts once. The whole appears under its name at the end. For this the directory has to be on a file system
+that the driver and all workers see.
+
+*Spark's writer* can also write where only Spark can, such as `s3a://` or `hdfs://`, with its own commit protocol: there
+is no `_SUCCESS` in a directory that is not complete. Rows are sorted by directory within each task, in the order of the
+table otherwise, so that minima and maxima of row groups are narrow; timestamps have a type that has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from stantools.errors import StoreUnwritableError, UsageError
+from stantools.pipeline.export import targets
+from stantools.pipeline.export.hive import NOTHING
+from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
+from stantools.pipeline.export.parts import write_part
+from stantools.pipeline.export.run import empty_file, manifest
+from stantools.pipeline.spark.failures import telling
+from stantools.pipeline.spark.tasks import Failure, distribute
+from stantools.pipeline.tables.batches import Status
+from stantools.pipeline.tables.counter import ReadCounter
+from stantools.pipeline.tables.model import Split, Table, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.planning import Plan
+from stantools.pipeline.tables.read import read_split
+from stantools.progress import Progress
+from stantools.store.durable import fsync_directory, fsync_file, writing
+from stantools.store.resync import DamageKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_ATTEMPTS: Final = "_attempts"
+_DAY_NS: Final = 86_400_000_000_000
+_ROW: Final = "_stantools_row"
+#: Spark's default type for times has no minima and maxima.
+_TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one task writes, and where."""
+
+    number: int
+    split: Split
+    options: TableOptions
+    layout: Layout
+    attempts: str
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a task has written into its directory."""
+
+    directory: str
+    written: Written
+    unreadable: list[Unreadable]
+
+
+def export_by_tasks(
+    spark: SparkSession,
+    plan: Plan,
+    options: TableOptions,
+    layout: Layout,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    partitions: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Writes a table into a directory, which appears when it is complete.
+
+    Args:
+        spark: The session.
+        plan: What is read.
+        options: How it is read (`export.run.reading`).
+        layout: What is in the files.
+        target: The directory, on a file system that all workers see.
+        overwrite: Replace an earlier export.
+        partitions: Tasks to pack the work into; None decides by its size.
+        progress: Told bytes of input as they are done.
+
+    Raises:
+        StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
+        StoreUnwritableError: It cannot be written, or a worker does not see the directory.
+        RefusedError: What is to be replaced is no export, or another run is writing there.
+    """
+    targets.check_outside(target, plan)
+    written, unreadable = Written(), dict.fromkeys(plan.unreadable)
+    with targets.new_export(target, overwrite=overwrite) as directory:
+        attempts = directory / _ATTEMPTS
+        attempts.mkdir()
+        parts = [_Part(number, split, options, layout, str(attempts)) for number, split in enumerate(plan.splits)]
+
+        def told(_number: int, cost: int) -> None:
+            if progress:
+                progress(cost)
+
+        costs = distribute(
+            spark, write_split, parts, cost=lambda part: part.split.cost, partitions=partitions, on_result=told
+        )
+        for _, done in costs:
+            if isinstance(done, Failure):
+                raise done.error()
+            _take(attempts / done.directory, directory, done.written)
+            written.add(done.written)
+            unreadable.update(dict.fromkeys(done.unreadable))
+        with writing(directory):
+            shutil.rmtree(attempts)
+        return _finished(directory, Result(str(target), layout, written, list(unreadable)), options)
+
+
+def write_split(part: _Part) -> _Done:
+    """In a worker: writes a split into a directory of its own.
+
+    Raises:
+        StoreUnreadableError: As from `read_split`.
+        StoreUnwritableError: It cannot be written, or the directory is not there.
+    """
+    attempts = Path(part.attempts)
+    if not attempts.is_dir():
+        raise StoreUnwritableError(
+            f"{attempts.parent}: is not there on {socket.gethostname()}, where a task has to write into it",
+            "name a directory on a file system that the driver and all workers see under the same path, or a URL that "
+            "Spark can write",
+        )
+    directory = attempts / f"{part.number:05d}-{uuid.uuid4().hex}"
+    with writing(directory):
+        directory.mkdir()
+    counter = ReadCounter()
+    try:
+        written = write_part(read_split(part.split, part.options, counter), directory, part.number, part.layout)
+        with writing(directory):
+            # The driver may be elsewhere: what it syncs there does not help what is still in the memory here.
+            for file in written.files:
+                fsync_file(directory / file.path)
+            fsync_directory(directory)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return _Done(directory.name, written, counter.unreadable)
+
+
+def _take(attempt: Path, directory: Path, written: Written) -> None:
+    """Moves the files of a task to their place."""
+    with writing(directory):
+        for file in written.files:
+            place = directory / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (attempt / file.path).rename(place)
+
+
+def _finished(directory: Path, result: Result, options: TableOptions) -> Result:
+    written = result.written
+    if not written.files:
+        written.files.append(empty_file(directory, result.layout))
+    written.files.sort(key=lambda file: file.path)
+    targets.finish(directory, manifest(result, options))
+    return result
+
+
+def export_by_spark(
+    spark: SparkSession,
+    plan: Plan,
+    options: TableOptions,
+    layout: Layout,
+    target: str,
+    *,
+    overwrite: bool = False,
+) -> Result:
+    """Writes a table as Parquet with Spark's own writer.
+
+    Args:
+        spark: The session.
+        plan: What is read.
+        options: How it is read (`export.run.reading`).
+        layout: What is in the files; the format is Parquet.
+        target: A directory here, which is built and renamed as that of tasks is, or a URL that Spark can write.
+        overwrite: Replace an earlier export; not at a URL.
+
+    Raises:
+        UsageError: It cannot be done with Spark's writer.
+        StantoolsError: As from `export_by_tasks`, or what Spark says.
+    """
+    if layout.format is not Format.PARQUET:
+        raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
+    if "://" in target:
+        if overwrite:
+            raise UsageError("--overwrite is for directories of this machine", "remove what is there yourself")
+        written = _write(spark, plan, options, layout, target, "errorifexists")
+        return Result(target, layout, written, list(plan.unreadable))
+    targets.check_outside(Path(target), plan)
+    with targets.new_export(Path(target), overwrite=overwrite) as directory:
+        written = _write(spark, plan, options, layout, directory.as_uri(), "append")
+        with writing(directory):
+            for checksum in directory.rglob(".*.crc"):  # of Hadoop's local file system
+                checksum.unlink()
+            written.files = [_measured(path, directory) for path in sorted(directory.rglob("*.parquet"))]
+        return _finished(directory, Result(target, layout, written, list(plan.unreadable)), options)
+
+
+def _write(spark: SparkSession, plan: Plan, options: TableOptions, layout: Layout, place: str, mode: str) -> Written:
+    from pyspark.sql import Observation
+
+    counted = Observation()
+    frame = _frame(spark, plan, options).observe(counted, *_counts(layout))
+    with _setting(spark, *_TIMES):
+        writer = _divided(frame, layout).write.mode(mode).partitionBy(*layout.by)
+        writer.option("compression", layout.compression.value).parquet(place)
+    counts: dict[str, Any] = counted.get
+    written = Written(rows=counts.pop("rows"))
+    written.tally.update({what: count for what, count in counts.items() if count})
+    return written
+
+
+def _frame(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
+    """Returns the rows of the plan, the splits as partitions."""
+    from stantools.pipeline.spark.source import spark_schema
+
+    splits = [pickle.dumps(split) for split in plan.splits]
+    numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
+    return numbers.mapInArrow(functools.partial(_rows, splits=splits, options=options), spark_schema(options))
+
+
+def _rows(batches: Iterator[pa.RecordBatch], splits: list[bytes], options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """In a worker: reads the splits whose numbers it is given."""
+    with telling():
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_split(pickle.loads(splits[number]), options)
+
+
+def _counts(layout: Layout) -> list[Any]:
+    """Returns what is counted of the rows while they are written: all, and what they say of damage."""
+    from pyspark.sql import functions as sql
+
+    counts = [sql.count(sql.lit(1)).alias("rows")]
+    if layout.table is Table.SLICES:
+        bad = sql.size("problems") > 0
+        return [*counts, sql.count_if(~bad).alias("ok"), sql.count_if(bad).alias("problems")]
+    for name in layout.health_columns:
+        known = [*Status, *DamageKind] if layout.table is Table.MESSAGES else [*layout.good]
+        column = sql.coalesce(sql.col(name), sql.lit(""))
+        counts += [sql.count_if(column == str(value)).alias(str(value)) for value in known]
+        counts.append(sql.count_if(~column.isin([str(value) for value in known])).alias("other"))
+    return counts
+
+
+def _divided(frame: DataFrame, layout: Layout) -> DataFrame:
+    """Adds the levels of directories and sorts by them, rows of one directory staying in their order."""
+    from pyspark.sql import functions as sql
+
+    if not layout.by:
+        return frame.select(*layout.file_columns)
+    day = sql.expr(f"date_from_unix_date(cast((timestamp_ns - pmod(timestamp_ns, {_DAY_NS})) div {_DAY_NS} as int))")
+    for name in layout.by:
+        value = day if name == DATE else sql.col(name)
+        text = value.cast("string")
+        # Never null: for what may be null Spark would sort once more, without our order.
+        frame = frame.withColumn(name, sql.when(text.isNull() | (text == ""), NOTHING).otherwise(text))
+        frame = frame.withColumn(name, sql.coalesce(sql.col(name), sql.lit(NOTHING)))
+    frame = frame.withColumn(_ROW, sql.monotonically_increasing_id()).sortWithinPartitions(*layout.by, _ROW)
+    return frame.select(*layout.file_columns, *layout.by)
+
+
+def _measured(path: Path, directory: Path) -> WrittenFile:
+    import pyarrow.parquet as pq
+
+    return WrittenFile(str(path.relative_to(directory)), pq.read_metadata(path).num_rows, path.stat().st_size)
+
+
+@contextmanager
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Changes a setting of the session for a while."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
