@@ -1,4 +1,4 @@
-"""Writes the pages that are generated from the code: docs/findings.md, docs/commands.md, docs/broker-options.md.
+"""Writes the pages that are generated from the code: findings, commands, options of the broker and of the pipeline.
 
     python docs/generate.py            (or: make docs)
 
@@ -18,6 +18,9 @@ from broker.config.catalogue import State, reference
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
+from stantools.pipeline.spark import jetstream_options
+from stantools.pipeline.tables import parse
+from stantools.pipeline.tables.schema import SCHEMAS
 
 DOCS = Path(__file__).parent
 
@@ -88,6 +91,28 @@ Those of the streaming server belong into `streaming {{ … }}`, or to the top l
 path in a heading means is `streaming {{ file {{ sync: true }} }}` for the key `sync` of `streaming.file`.
 """
 
+_PIPELINE_OPTIONS = """\
+# Options of the pipeline
+
+The columns of the tables, and every option of the Spark source `stan` and of the sink `jetstream`. How to use them is
+in the [pipeline guide](pipeline-guide.md). Spark compares names of options without regard to case; in Python `read.read`
+and `jetstream.write` take them as `crc_poly=…`, `stream_prefix=…`.
+"""
+
+_STREAM_OPTIONS = """\
+
+## Options of streams
+
+Of `spark.readStream.format("stan")`, on top of those of the source:
+
+| option | |
+|---|---|
+| `startingOffsets` | earliest (what is there comes first) or latest (only what is added); for a new query only |
+| `maxBytesPerTrigger` | bytes of data files that one batch takes, about; a channel gives at least one message |
+| `maxRowsPerTrigger` | messages that one batch takes at most |
+| `maxFilesPerTrigger` | slices that one batch touches at most |
+"""
+
 
 def findings() -> str:
     """Returns docs/findings.md."""
@@ -135,6 +160,30 @@ def broker_options() -> str:
     _, _, tables = reference().partition("\n## ")
     head = _GENERATED.format(source="broker/config/catalogue.py") + _BROKER_OPTIONS.format_map(states)
     return f"{head}\n## {tables}".replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def pipeline_options() -> str:
+    """Returns docs/pipeline-options.md."""
+    lines = [_GENERATED.format(source="stantools/pipeline/tables or spark") + _PIPELINE_OPTIONS, "\n## Tables\n"]
+    for table, schema in SCHEMAS.items():
+        lines.append(f"\n### {table}\n\n| column | type |\n|---|---|\n")
+        lines += [f"| `{field.name}` | {_kind(str(field.type))} |\n" for field in schema]
+    lines.append('\n## Options of the source\n\nOf `spark.read.format("stan")`:\n\n| option | |\n|---|---|\n')
+    lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in parse.NAMES.items()]
+    lines.append(f"| `{parse.STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")
+    lines.append("| `pushdown` | true hands conditions of the query to the source; see the guide before using it |\n")
+    lines.append(_STREAM_OPTIONS)
+    lines.append('\n## Options of the sink\n\nOf `df.write.format("jetstream")`:\n\n| option | |\n|---|---|\n')
+    lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in jetstream_options.NAMES.items()]
+    return "".join(lines)
+
+
+def _kind(text: str) -> str:
+    """Returns an Arrow type in Spark's words."""
+    names = {"int64": "long", "int32": "int", "bool": "boolean", "double": "double"}
+    if text.startswith("list<"):
+        return f"array of {_kind(text.removesuffix('>').rpartition(' ')[2])}"
+    return "timestamp" if text.startswith("timestamp") else names.get(text, text)
 
 
 def _command(context: click.Context, name: str) -> Iterator[str]:
@@ -224,7 +273,12 @@ def _cell(text: str) -> str:
 
 
 #: File name and how it is made.
-PAGES = {"findings.md": findings, "commands.md": commands, "broker-options.md": broker_options}
+PAGES = {
+    "findings.md": findings,
+    "commands.md": commands,
+    "broker-options.md": broker_options,
+    "pipeline-options.md": pipeline_options,
+}
 
 
 def main() -> None:

@@ -184,11 +184,14 @@ def code(page: Path) -> Iterator[str]:
 
 @cache
 def commands(verb: str) -> dict[str, click.Command]:
-    """The commands of a verb: by stage, "" for what it does without one."""
+    """The commands of a verb: by stage or job, "" for what it does without one."""
     command: click.Command = importlib.import_module(module_of(verb)).command
     if not isinstance(command, click.Group):
         return {"": command}
-    return {"" if each.hidden else name: each for name, each in command.commands.items()}
+    context = click.Context(command)
+    found = {name: command.get_command(context, name) for name in command.list_commands(context)}
+    named = {"" if each.hidden else name: each for name, each in found.items() if each}
+    return {"": command, **named}
 
 
 @cache

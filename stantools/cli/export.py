@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @verb("export")
 @stores_argument
 @export_options
-@table_reading_options(key=True)
+@table_reading_options(key=True, local=True)
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
@@ -76,6 +76,11 @@ def command(
 
     if exporting.to == STDOUT and output == "json":
         raise UsageError("-o json and --to - both want stdout", "leave one of them out")
+    if "://" in exporting.to:
+        raise UsageError(
+            f"--to {exporting.to}: is a URL, and this command writes to this machine",
+            "name a directory or a file, or use: stantools pipeline export",
+        )
     layout = exporting.layout()
     options = exporting.options(stores, reading, layout, 1 if exporting.single else workers)
     options.encryption_key()  # a wrong variable or file is told at once

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, sequence_option, time_options
+from stantools.cli.options import channel_option, time_options
 from stantools.cli.output import print_json
 from stantools.cli.pipelineoptions import Reading
-from stantools.cli.values import Size, format_size
+from stantools.cli.values import SequenceRange, Size, format_size
 from stantools.errors import ExitCode, StantoolsError, UsageError
 from stantools.pipeline.tables.model import Mode, Piece, Table
 
@@ -233,7 +233,13 @@ def _options() -> Iterator[Callable[[Any], Any]]:
         help="Damaged places: as rows with a status, left out, or the end of it.",
     )
     yield channel_option
-    yield sequence_option
+    yield click.option(
+        "--seq",
+        "sequences",
+        type=SequenceRange(),
+        metavar="A:B",
+        help="Only these sequences of each channel, both ends included.",
+    )
     yield time_options
     yield click.option("--archived", is_flag=True, help="Read .bak slices as well.")
     yield click.option("--overwrite", is_flag=True, help="Replace an earlier export, when the new one is complete.")

@@ -58,8 +58,8 @@ def command(
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, on Spark.
 
-    The files are those of `stantools export`, with the same columns, names and manifest, and the report is the same. --to
-    is a directory on a file system that the driver and all workers see under the same path. It appears when it is
+    The files are those of `stantools export`, with the same columns, names and manifest, and so is the report. --to is
+    a directory on a file system that the driver and all workers see under the same path. It appears when it is
     complete, whatever is killed meanwhile.
 
     With --writer spark it is Spark that writes Parquet; --to may then be any URL that Spark can write. A directory at

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from stantools.migration.journal import Journal
     from stantools.migration.plan.model import Note
     from stantools.migration.target.options import ConnectOptions
-    from stantools.pipeline.jobs.migrate import MigrateResult, PlannedStore, Sources
+    from stantools.pipeline.jobs.migrate import MigrateResult
+    from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources
     from stantools.pipeline.tables.found import FoundStore
 
 #: Stores whose plans and results are shown in full.
@@ -101,14 +102,8 @@ def command(
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.plan.model import Way
-    from stantools.pipeline.jobs.migrate import (
-        MigrateResult,
-        apply_stores,
-        check_speculation,
-        find_obstacles,
-        plan_stores,
-        verify_stores,
-    )
+    from stantools.pipeline.jobs.migrate import MigrateResult, apply_stores, check_speculation, verify_stores
+    from stantools.pipeline.jobs.migrateplans import find_obstacles, plan_stores
 
     target = _target(out, connecting)
     reference = target.reference()
@@ -193,7 +188,7 @@ def _everywhere(connecting: ConnectOptions) -> ConnectOptions:
 
 def _sources(stores: tuple[str, ...], planning: Planning) -> tuple[Sources, tuple[list[FoundStore], list[Any]]]:
     """Finds the stores; what cannot be read of what was given is no reason to stop."""
-    from stantools.pipeline.jobs.migrate import Sources
+    from stantools.pipeline.jobs.migrateplans import Sources
     from stantools.pipeline.jobs.outcome import Failed
     from stantools.pipeline.tables.discovery import discover
 
@@ -206,7 +201,7 @@ def _sources(stores: tuple[str, ...], planning: Planning) -> tuple[Sources, tupl
 
 
 def _size(store: FoundStore, planning: Planning) -> int:
-    from stantools.pipeline.jobs.migrate import store_size
+    from stantools.pipeline.jobs.migrateplans import store_size
 
     return store_size(store, planning.channels)
 

@@ -115,7 +115,9 @@ def _settings(given: Sequence[str]) -> dict[str, str]:
 stores_argument = click.argument("stores", nargs=-1, required=True, metavar="STORES...")
 
 
-def table_reading_options(*, key: bool = False, unchecked: bool = True, remote: bool = True) -> Callable[[_F], _F]:
+def table_reading_options(
+    *, key: bool = False, unchecked: bool = True, remote: bool = True, local: bool = False
+) -> Callable[[_F], _F]:
     """Adds the options of how tasks read stores and passes them on as `reading: Reading`.
 
     Unlike those of the local verbs they are not resolved here: a key is looked up by the task that reads.
@@ -124,7 +126,9 @@ def table_reading_options(*, key: bool = False, unchecked: bool = True, remote: 
         key: Add the options for the encryption key as well.
         unchecked: Add --no-crc.
         remote: Add --storage, for stores that are not on a file system.
+        local: There are no tasks; what is read is read here.
     """
+    where = "" if local else ", where the tasks run"
     options = [
         click.option(
             "--crc-poly",
@@ -153,12 +157,12 @@ def table_reading_options(*, key: bool = False, unchecked: bool = True, remote: 
             click.option(
                 "--encryption-key-env",
                 metavar="NAME",
-                help="Variable that holds the server's encryption key, where the tasks run.",
+                help=f"Variable that holds the server's encryption key{where}.",
             ),
             click.option(
                 "--encryption-key-file",
                 metavar="PATH",
-                help="File with the server's encryption key, where the tasks run.",
+                help=f"File with the server's encryption key{where}.",
             ),
         ]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -28,24 +29,38 @@ if TYPE_CHECKING:
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
     from stantools.store.options import ReadOptions
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 _MANY = 20
+
+
+def salvage_options(function: _F) -> _F:
+    """Adds the options of how to salvage, which the job on Spark has as well."""
+    options = (
+        click.option("--cluster-id", metavar="ID", help="For a lost server.dat; a readable one keeps its id."),
+        click.option(
+            "--generation",
+            default="split",
+            show_default=True,
+            metavar="split|newest|N",
+            help="If sequences began again: keep older generations as channels of their own, only the newest, or the "
+            "Nth.",
+        ),
+        click.option("--fill-gaps", is_flag=True, help="Put an empty message in the place of each that is lost."),
+        click.option("--archived", is_flag=True, help="Take messages from .bak slices as well."),
+        click.option("--force", is_flag=True, help="Go on although a server seems to be using the store."),
+    )
+    decorated: Any = function
+    for option in reversed(options):
+        decorated = option(decorated)
+    return cast(_F, decorated)
 
 
 @verb("salvage")
 @store_argument
 @click.option("--out", type=click.Path(path_type=Path), metavar="NEW", help="Where to write the new store.")
 @channel_option
-@click.option("--cluster-id", metavar="ID", help="For a lost server.dat; a readable one keeps its id.")
-@click.option(
-    "--generation",
-    default="split",
-    show_default=True,
-    metavar="split|newest|N",
-    help="If sequences began again: keep older generations as channels of their own, only the newest, or the Nth.",
-)
-@click.option("--fill-gaps", is_flag=True, help="Put an empty message in the place of each that is lost.")
-@click.option("--archived", is_flag=True, help="Take messages from .bak slices as well.")
-@click.option("--force", is_flag=True, help="Go on although a server seems to be using the store.")
+@salvage_options
 @dry_run_option
 @workers_option
 @reading_options(unchecked=False)
@@ -79,6 +94,7 @@ def command(
     from stantools.cli.opening import channel_names, data_size, open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
+    from stantools.recovery.salvage.report import report
     from stantools.store.locks import check_not_in_use
 
     if out is None and not dry_run:
@@ -100,7 +116,7 @@ def command(
         cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")
         check = _check(out, crc, cluster_id, workers, progress)
     if output == "json":
-        print_json(_as_json(plan, result, check))
+        print_json(report(plan, result, check))
     else:
         _print(plan, result, check)
     if check is not None and not (check["clean"] and check["starts"]):
@@ -119,6 +135,7 @@ def _check(out: Path, crc: Crc, cluster_id: str, workers: int, progress: str) ->
     from stantools.cli.progress import Progress
     from stantools.inspection.forecast import ServerOptions, forecast
     from stantools.inspection.verify import verify
+    from stantools.recovery.salvage.report import checked
     from stantools.store.directory import open_datastore
 
     opened = open_datastore(out)
@@ -126,33 +143,7 @@ def _check(out: Path, crc: Crc, cluster_id: str, workers: int, progress: str) ->
         verdict = verify(opened, crc, workers=workers, progress=shown.advance)
     options = ServerOptions(polynomial=crc.polynomial, cluster_id=cluster_id, workers=workers)
     start = forecast(opened, options, lookups=False)
-    problems = [f for f in verdict.findings if f.severity.value != "info"]
-    return {
-        "clean": verdict.clean,
-        "starts": start.starts and start.recovered,
-        "error": start.error,
-        "findings": [finding.as_json() for finding in problems],
-    }
-
-
-def _as_json(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
-    from stantools.recovery.salvage.apply import plan_summary
-    from stantools.recovery.salvage.manifest import describe
-
-    described = describe(plan, [])
-    return {
-        "source": str(plan.source),
-        "out": str(result.path) if result else None,
-        "manifest": str(result.manifest) if result else None,
-        "written": result is not None,
-        "summary": plan_summary(plan),
-        "channels": described["channels"],
-        "dropped": described["dropped"],
-        "changes": plan.changes,
-        "server": described["server"],
-        "cluster_id": described["cluster_id"],
-        "check": check,
-    }
+    return checked(verdict.findings, clean=verdict.clean, starts=start.starts and start.recovered, error=start.error)
 
 
 def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> None:

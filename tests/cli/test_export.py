@@ -140,6 +140,7 @@ def test_a_dry_run_writes_nothing(run, store: Path, tmp_path: Path) -> None:
         (["--to", "-", "-o", "json"], 2, "both want stdout"),
         (["--to", "x.csv", "--compression", "snappy"], 2, "cannot be compressed with snappy"),
         (["--to", "out", "--table", "clients", "--seq", "1:2"], 2, "the table clients has none"),
+        (["--to", "s3://bucket/out"], 2, "is a URL"),
         (["--to", "missing/out"], 3, "there is no directory"),
         (["--to", "missing/x.csv"], 3, "there is no directory"),
         (["--to", "store/out"], 4, "lies in the store"),

@@ -5,14 +5,25 @@ It lies in a directory of its own because Python looks for modules beside the fi
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 
 
+def _separate_outputs() -> None:
+    """Gives messages and progress the stderr of spark-submit: it joins both outputs of ours into its stdout."""
+    with contextlib.suppress(OSError):  # where there is no /proc, they stay joined
+        theirs = os.open(f"/proc/{os.getppid()}/fd/2", os.O_WRONLY | os.O_APPEND)
+        os.dup2(theirs, 2)
+        os.close(theirs)
+
+
 def main() -> None:
     """Runs `stantools pipeline` with the words that spark-submit passes on."""
+    _separate_outputs()
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != _HERE]
     try:
         import stantools.cli.main as program

@@ -1,9 +1,9 @@
 """`pipeline export`: the files of the local export, written by tasks; or Parquet by Spark's own writer.
 
-*Tasks* write what threads write here, with the same functions. What a task writes goes into a directory of that attempt;
-when the driver hears of its success it moves the files to their place, so that a task that is repeated, or was given to
-two workers, counts once. The whole appears under its name at the end. For this the directory has to be on a file system
-that the driver and all workers see.
+*Tasks* write what threads write in the local export, with the same functions. What a task writes goes into a directory
+of that attempt; when the driver hears of its success it moves the files to their place. So a task that is repeated, or
+was given to two workers, counts once. The whole appears under its name at the end. For this the directory has to be on
+a file system that the driver and all workers see.
 
 *Spark's writer* can also write where only Spark can, such as `s3a://` or `hdfs://`, with its own commit protocol: there
 is no `_SUCCESS` in a directory that is not complete. Rows are sorted by directory within each task, in the order of the
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.errors import StoreUnwritableError, UsageError
+from stantools.errors import StoreUnreadableError, StoreUnwritableError, UsageError
 from stantools.pipeline.export import targets
 from stantools.pipeline.export.hive import NOTHING
 from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ATTEMPTS: Final = "_attempts"
-_DAY_NS: Final = 86_400_000_000_000
+_DAY: Final = 86_400_000_000
 _ROW: Final = "_stantools_row"
 #: Spark's default type for times has no minima and maxima.
 _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -242,7 +242,10 @@ def _rows(batches: Iterator[pa.RecordBatch], splits: list[bytes], options: Table
     with telling():
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from read_split(pickle.loads(splits[number]), options)
+                counter = ReadCounter()
+                yield from read_split(pickle.loads(splits[number]), options, counter)
+                for part in counter.unreadable:  # nobody would hear of it
+                    raise StoreUnreadableError(part.message, f"leave it out, or use --writer tasks. {part.remedy}")
 
 
 def _counts(layout: Layout) -> list[Any]:
@@ -267,7 +270,9 @@ def _divided(frame: DataFrame, layout: Layout) -> DataFrame:
 
     if not layout.by:
         return frame.select(*layout.file_columns)
-    day = sql.expr(f"date_from_unix_date(cast((timestamp_ns - pmod(timestamp_ns, {_DAY_NS})) div {_DAY_NS} as int))")
+    # By arithmetic: functions for dates would go by the time zone of the session.
+    micros = "unix_micros(timestamp)"
+    day = sql.expr(f"date_from_unix_date(cast(({micros} - pmod({micros}, {_DAY})) div {_DAY} as int))")
     for name in layout.by:
         value = day if name == DATE else sql.col(name)
         text = value.cast("string")

@@ -44,7 +44,8 @@ def telling() -> Iterator[None]:
     except StantoolsError as problem:
         if not problem.remedy or _ARROW in problem.message:
             raise
-        told = type(problem)(f"{problem.message}{_ARROW}{problem.remedy}")
+        told = _simple(type(problem))(f"{problem.message}{_ARROW}{problem.remedy}")
+        told.exit_code = problem.exit_code
         raise told from None
 
 
@@ -93,8 +94,14 @@ def _class(name: str) -> type[StantoolsError] | None:
     with contextlib.suppress(ImportError, ValueError):
         found = getattr(importlib.import_module(module), attribute, None)
         if isinstance(found, type) and issubclass(found, StantoolsError):
-            return found
+            return _simple(found)
     return None
+
+
+def _simple(kind: type[StantoolsError]) -> type[StantoolsError]:
+    """Returns the kind, or what it is derived from, that is made of a message and a remedy."""
+    own = any("__init__" in vars(each) for each in kind.__mro__[: kind.__mro__.index(StantoolsError)])
+    return StantoolsError if own else kind
 
 
 def _workers(text: str) -> StantoolsError | None:

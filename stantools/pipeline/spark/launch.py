@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ class SparkStartError(StantoolsError):
 
 
 _KEPT_LINES = 60
+_EMPTY_WORDS = ("Error: Could not create the Java", "Error: A fatal exception", "WARNING: Using incubator", "\tat ")
+_TELLING = re.compile(r"Error|Invalid|Unrecognized|Exception|Too small|Initial heap|[\w.]+(Error|Exception):")
 _STOP_SECONDS = 15
 
 
@@ -102,15 +105,15 @@ class Jvm:
 
 
 def _why(problem: Exception, said: list[str]) -> SparkStartError:
-    text = "\n".join(said)
-    if "Unrecognized option" in text or "Could not create the Java Virtual Machine" in text:
+    """Makes the error of what it said before it ended; the lines of Java that tell nothing are passed over."""
+    lines = [line.strip() for line in said if line.strip() and not line.startswith(_EMPTY_WORDS)]
+    reason = next((line for line in lines if _TELLING.match(line)), lines[-1] if lines else str(problem))
+    remedy = "run the command again with -v to see everything that Java says"
+    if "heap size" in reason or "memory" in reason:
+        remedy = "give it an amount of memory that there is: --conf spark.driver.memory=1g"
+    elif "option" in reason:
         remedy = "check the Java options among --conf, in spark-defaults.conf and in JAVA_TOOL_OPTIONS"
-    elif "insufficient memory" in text or "Could not reserve enough space" in text:
-        remedy = "give it less memory: --conf spark.driver.memory=512m"
-    else:
-        remedy = "run the command again with -v to see everything that Java says"
-    last = next((line for line in reversed(said) if line.strip()), str(problem))
-    return SparkStartError(f"Spark's Java process ended before it was ready: {last.strip()}", remedy)
+    return SparkStartError(f"Spark's Java process ended before it was ready: {reason}", remedy)
 
 
 @contextlib.contextmanager

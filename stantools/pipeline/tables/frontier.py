@@ -56,11 +56,13 @@ class Mark(NamedTuple):
         end: Offset of the first byte behind it.
         sequence: Of the message, or `UNKNOWN`.
         timestamp: Of the message, nanoseconds.
+        size: Of the message's payload in its record.
     """
 
     end: int
     sequence: int
     timestamp: int
+    size: int
 
 
 class _Entry(NamedTuple):
@@ -163,7 +165,7 @@ class WatchedSlice:
         mark = self.indexed()
         if mark is None:
             mark = self._last_good()
-        return Mark(self.size, mark.sequence, mark.timestamp) if mark else Mark(self.size, UNKNOWN, 0)
+        return mark._replace(end=self.size) if mark else Mark(self.size, UNKNOWN, 0, 0)
 
     def part(self, start: int, end: int, most_bytes: int | None, most_rows: int | None) -> tuple[Mark | None, int]:
         """Returns a place before `end` behind about so many bytes and at most so many messages, at least one.
@@ -219,10 +221,8 @@ class WatchedSlice:
         if at.offset <= FILE_HEADER_SIZE:
             first = self.first() if at.sequence > 0 else None
             return first is None or first.sequence == at.sequence + 1
-        tail = os.pread(self._data, _TIMESTAMP_SIZE, max(at.offset - _TIMESTAMP_SIZE, 0))
-        if at.timestamp and tail[: at.offset].endswith(_TIMESTAMP + _varint(at.timestamp)):
-            return True
-        return self._ends_at(at)
+        entry = _Entry(at.sequence, at.offset - RECORD_HEADER_SIZE - at.size, at.timestamp, at.size)
+        return at.sequence >= 0 and self._confirmed(entry) == Mark(*at[1:])
 
     def behind(self, at: Position) -> int | None:
         """Returns where the first message lies that is later than the last one that was read; None if none is."""
@@ -279,7 +279,7 @@ class WatchedSlice:
         tail = os.pread(self._data, _TIMESTAMP_SIZE, max(end - _TIMESTAMP_SIZE, 0))
         begins = head[RECORD_HEADER_SIZE:].startswith(_SEQUENCE + _varint(entry.sequence))
         if begins and tail.endswith(_TIMESTAMP + _varint(entry.timestamp)):
-            return Mark(end, entry.sequence, entry.timestamp)
+            return Mark(end, entry.sequence, entry.timestamp, entry.size)
         # Not as the server encodes it: then the whole record has to say so.
         with mapped(Path(self._path)) as data:
             if end > len(data):
@@ -328,23 +328,14 @@ class WatchedSlice:
                     mark = _mark(part, -1)
         return mark
 
-    def _ends_at(self, at: Position) -> bool:
-        """Looks for the message that was the last one read among all of them."""
-        with mapped(Path(self._path)) as data:
-            if at.offset > len(data):
-                return False
-            for part in self._scan(data, FILE_HEADER_SIZE, at.offset):
-                if not isinstance(part, Damage) and _mark(part, -1) == (at.offset, at.sequence, at.timestamp):
-                    return True
-        return False
-
     def _scan(self, data: memoryview, start: int, limit: int | None = None) -> Iterator[MessageColumns | Damage]:
         return scan_slice(data, self._channel, self._crc, start=start, limit=limit, columns=MessageColumns(_ROWS))
 
 
 def _mark(part: MessageColumns, row: int) -> Mark:
-    end = int(part.offset[row]) + RECORD_HEADER_SIZE + int(part.size[row])
-    return Mark(end, int(part.sequence[row]), int(part.timestamp[row]))
+    size = int(part.size[row])
+    end = int(part.offset[row]) + RECORD_HEADER_SIZE + size
+    return Mark(end, int(part.sequence[row]), int(part.timestamp[row]), size)
 
 
 def _varint(value: int) -> bytes:

@@ -2,9 +2,10 @@
 
 An offset is a JSON object, made of itself again after a restart:
 
-    {"v": 1, "stores": {"/data/stan": {"orders": "17:4398271:88123:1795219649260503021"}}}
+    {"v": 1, "stores": {"/data/stan": {"orders": "17:4398271:88123:1795219649260503021:140"}}}
 
-A channel's text is slice number, byte offset in its data file, sequence and timestamp of the last message before it.
+A channel's text is slice number and byte offset in its data file, then sequence, timestamp and record size of the last
+message before it.
 With many channels the same object is compressed, so that ten thousand of them take some 200 KB and not four times as
 much; Spark keeps a hundred offsets and more.
 """
@@ -36,12 +37,14 @@ class Position(NamedTuple):
         offset: Bytes of its data file that are read; it is the beginning of a record.
         sequence: The last message before it; 0 if the channel begins here, `UNKNOWN` if it cannot be told.
         timestamp: Of that message, nanoseconds; 0 if there is none.
+        size: Of that message's payload in its record; 0 if there is none.
     """
 
     slice: int
     offset: int = FILE_HEADER_SIZE
     sequence: int = 0
     timestamp: int = 0
+    size: int = 0
 
 
 #: Where a channel begins that came into being while its store was followed: nothing of it may be missing.
@@ -121,8 +124,8 @@ class Offsets:
 
 
 def _position(text: str) -> Position:
-    number, offset, sequence, timestamp = map(int, text.split(":"))
-    return Position(number, offset, sequence, timestamp)
+    number, offset, sequence, timestamp, size = map(int, text.split(":"))
+    return Position(number, offset, sequence, timestamp, size)
 
 
 def _unfit(reason: str) -> StoreUnreadableError:

@@ -167,8 +167,9 @@ class ChannelWatch:
                 return at, [self.removed(at, first.sequence - 1)]
             if same and (self.slices[at.slice].archived or self.top is None or at.slice <= self.top):
                 return at, []
+            if at.offset == FILE_HEADER_SIZE and self._ended_with(at):
+                return at, []
             found, lost = self._by_time(at)
-            # A gap in the sequences, and no message in a slice before that was not read.
             natural = found is not None and found[:2] == at[:2] and at.offset == FILE_HEADER_SIZE
             return found, [] if natural else lost
         following = [n for n in sorted(self.slices) if n > at.slice]
@@ -178,13 +179,13 @@ class ChannelWatch:
             first = watched.first()
         if first is not None and at.sequence >= 0:
             if first.sequence == at.sequence + 1:
-                return Position(following[0], FILE_HEADER_SIZE, at.sequence, at.timestamp), []
+                return Position(following[0], FILE_HEADER_SIZE, *at[2:]), []
             if first.sequence <= at.sequence:
                 return self._by_time(at)
         last = first.sequence - 1 if first else None
         if until is not None and until >= 0:
             last = until if last is None else min(last, until)
-        return Position(following[0], FILE_HEADER_SIZE, at.sequence, at.timestamp), [self.removed(at, last)]
+        return Position(following[0], FILE_HEADER_SIZE, *at[2:]), [self.removed(at, last)]
 
     def advance(self, at: Position, allowance: Allowance, until: Position | None = None) -> Position:
         """Returns how far it goes on from a position.
@@ -225,7 +226,7 @@ class ChannelWatch:
         if done is None:
             return before
         number, end = done
-        return Position(number + 1, FILE_HEADER_SIZE, end.sequence, end.timestamp)
+        return Position(number + 1, FILE_HEADER_SIZE, *end[1:])
 
     def backlog(self, at: Position) -> int:
         """Returns the bytes behind a position, complete or not."""
@@ -326,15 +327,22 @@ class ChannelWatch:
             if n >= at.slice and ((top is not None and n <= top) or self.slices[n].archived)
         ]
 
+    def _ended_with(self, at: Position) -> bool:
+        """Tells whether the slice before the one that comes next ends with the last message that was read."""
+        if at.slice - 1 not in self.slices or (self.top is not None and at.slice > self.top):
+            return False
+        with self.open(at.slice - 1) as watched:
+            return watched.whole()[1:] == at[2:]
+
     def _hole(self, before: int, number: int) -> list[Lost]:
         """Says what is missing between two slices with a number in between that is not there."""
         with self.open(before) as watched:
-            _, sequence, timestamp = watched.whole()
+            sequence = watched.whole().sequence
         with self.open(number) as watched:
             first = watched.first()
         if sequence < 0 or first is None or first.sequence <= sequence + 1:
             return []
-        return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence, timestamp), first.sequence - 1)]
+        return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence), first.sequence - 1)]
 
     def _next(self, number: int) -> int:
         return min((n for n in self.slices if n > number), default=number + 1)
@@ -358,11 +366,12 @@ class ChannelWatch:
                 continue
             with self.open(number) as watched:
                 mark = watched.indexed()
-                if mark is not None and (mark.timestamp, mark.sequence) <= (at.timestamp, at.sequence):
+                older = mark is not None and (mark.timestamp, mark.sequence) <= (at.timestamp, at.sequence)
+                if mark is not None and older and mark.end == watched.size:
                     continue
                 offset = watched.behind(at)
             if offset is not None:
-                return Position(number, offset, at.sequence, at.timestamp), [self._replaced(at, number, offset)]
+                return Position(number, offset, *at[2:]), [self._replaced(at, number, offset)]
         return None, []
 
     def _replaced(self, at: Position, number: int, offset: int) -> Lost:

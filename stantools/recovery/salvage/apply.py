@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
@@ -71,27 +72,64 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         StoreUnwritableError: It cannot be written.
         StoreUnreadableError: The old store has changed since it was planned.
     """
+    check_place(plan, out)
+    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.source) as content:
+        write_root(plan, content)
+        moved: list[Moved] = []
+        options = plan.options
+        with Hasher(content, options.workers) as hasher, ThreadPoolExecutor(options.workers) as pool:
+            with _stoppable(progress) as advance:
+                write = partial(
+                    write_channel, Channels(content, plan.source, plan.crc, options.fill_gaps), hasher=hasher
+                )
+                for part in pool.map(lambda channel: write(channel, progress=advance), plan.channels):
+                    moved += part
+            write_manifest(content, plan, moved, hasher.all())
+    return result_of(plan, out)
+
+
+def check_place(plan: SalvagePlan, out: Path, *, besides: int = 0) -> int:
+    """Checks that a new store can be written to a place.
+
+    Args:
+        plan: What is to be written.
+        out: Where to.
+        besides: Bytes that will be written to the same file system besides.
+
+    Returns:
+        Bytes that the new store needs, about.
+
+    Raises:
+        RefusedError: There is not enough room, or `out` lies inside the old store.
+        StoreUnwritableError: There is no directory to write to.
+    """
     check_outside(plan.source, out)
     filled = sum(channel.filled.count() for channel in plan.channels)
     indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
-    check_room(out, int((plan.bytes + indexed + _FILLER * filled) * _SPARE))
-    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.source) as content:
-        store = StoreWriter(content, plan.crc)
-        store.write_server(plan.server)
-        store.write_clients(plan.clients)
-        moved: list[Moved] = []
-        with Hasher(content, plan.options.workers) as hasher, ThreadPoolExecutor(plan.options.workers) as pool:
-            with _stoppable(progress) as advance:
-                for part in pool.map(lambda c: _write_channel(plan, c, store, hasher, advance), plan.channels):
-                    moved += part
-            write_manifest(content, plan, moved, hasher.all())
-    files = list(out.glob("*/msgs.*.dat"))
+    need = int((plan.bytes + indexed + _FILLER * filled) * _SPARE)
+    check_room(out, need + besides)
+    return need
+
+
+def write_root(plan: SalvagePlan, content: Path) -> None:
+    """Writes the files in the root of a new store.
+
+    Raises:
+        StoreUnwritableError: They cannot be written.
+    """
+    store = StoreWriter(content, plan.crc)
+    store.write_server(plan.server)
+    store.write_clients(plan.clients)
+
+
+def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
+    """Returns what was written, of a new store that is complete."""
     return SalvageResult(
         out,
         out / MANIFEST_FILE,
         plan.messages,
-        filled,
-        sum(path.stat().st_size for path in files),
+        sum(channel.filled.count() for channel in plan.channels),
+        sum(path.stat().st_size for path in out.glob("*/msgs.*.dat")),
     )
 
 
@@ -117,14 +155,47 @@ def _stoppable(progress: Progress | None) -> Iterator[Progress]:
         raise
 
 
-def _write_channel(
-    plan: SalvagePlan, channel: ChannelPlan, store: StoreWriter, hasher: Hasher, progress: Progress
-) -> list[Moved]:
+@dataclass(frozen=True)
+class Channels:
+    """Where channels are written, and from where.
+
+    Attributes:
+        directory: The root of the new store, or a directory from which the channels are moved there.
+        source: The old store.
+        crc: The CRC of both.
+        fill_gaps: Put an empty message in the place of every missing one.
+    """
+
+    directory: Path
+    source: Path
+    crc: Crc
+    fill_gaps: bool = False
+
+
+def write_channel(channels: Channels, channel: ChannelPlan, *, hasher: Hasher, progress: Progress) -> list[Moved]:
+    """Writes one channel of a new store: its subscriptions and its messages.
+
+    The same plan makes the same files, wherever and whenever.
+
+    Args:
+        channels: Where to, and from where.
+        channel: What of it.
+        hasher: Told the files as they are whole.
+        progress: Told the number of data bytes as they are written.
+
+    Returns:
+        Where the messages went.
+
+    Raises:
+        StoreUnwritableError: It cannot be written.
+        StoreUnreadableError: The old store has changed since it was planned.
+    """
+    store = StoreWriter(channels.directory, channels.crc)
     store.write_subs(channel.name, ((s.state, sorted(s.pending)) for s in channel.subscriptions))
-    writer = store.slices(channel.name, ONE_SLICE, fill_gaps=plan.options.fill_gaps)
+    writer = store.slices(channel.name, ONE_SLICE, fill_gaps=channels.fill_gaps)
     moved: list[Moved] = []
     with writer:
-        copier = _Copier(plan, channel, writer, progress)
+        copier = _Copier(channels, channel, writer, progress)
         for number, step in enumerate(channel.steps):
             moved.append(copier.write(step))
             if copier.slice_is_done(number):
@@ -139,8 +210,8 @@ def _write_channel(
 class _Copier:
     """Carries out the steps of one channel."""
 
-    def __init__(self, plan: SalvagePlan, channel: ChannelPlan, writer: SliceWriter, progress: Progress) -> None:
-        self._plan = plan
+    def __init__(self, channels: Channels, channel: ChannelPlan, writer: SliceWriter, progress: Progress) -> None:
+        self._channels = channels
         self._channel = channel
         self._writer = writer
         self._progress = progress
@@ -176,7 +247,7 @@ class _Copier:
         current = self._writer.current
         assert current is not None
         return Moved(
-            str(self._source(step).relative_to(self._plan.source)),
+            str(self._source(step).relative_to(self._channels.source)),
             os.fsdecode(self._channel.name),
             current.number,
             sequences,
@@ -189,7 +260,7 @@ class _Copier:
         with mapped(self._source(step), sequential=True) as data:
             at, limit = self._resume.get(id(run), run.start), min(run.end, len(data))
             for batch in scan_slice(
-                data, run.subject, self._plan.crc, check_crc=False, columns=self._columns, start=at, limit=limit
+                data, run.subject, self._channels.crc, check_crc=False, columns=self._columns, start=at, limit=limit
             ):
                 if isinstance(batch, Damage):
                     break
@@ -233,17 +304,3 @@ def _select(batch: MessageColumns, chosen: np.ndarray[tuple[int], np.dtype[np.bo
     for name in MessageColumns.__slots__:
         getattr(part, name)[:] = getattr(batch, name)[rows]
     return part
-
-
-def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
-    """Returns the numbers of a plan with stable names, for reports."""
-    return {
-        "channels": len(plan.channels),
-        "messages": plan.messages,
-        "filled": sum(channel.filled.count() for channel in plan.channels),
-        "subscriptions": sum(len(channel.subscriptions) for channel in plan.channels),
-        "clients": len(plan.clients),
-        "bytes": plan.bytes,
-        "lost": plan.lost,
-        "lossy": plan.lossy,
-    }

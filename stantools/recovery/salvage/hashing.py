@@ -44,15 +44,18 @@ class Hasher:
         if path.stat().st_size >= _BIG:
             self._begun[path] = self._pool.submit(_finish, path)
 
-    def all(self) -> dict[str, Digest]:
+    def all(self, *, below: bool = True) -> dict[str, Digest]:
         """Hashes what was not added and returns size and hash of every file below the root, by relative path.
+
+        Args:
+            below: Also of the files in directories.
 
         Raises:
             StoreUnwritableError: A file cannot be made durable.
             StoreUnreadableError: A file cannot be read.
         """
         digests = {}
-        for path in sorted(self._root.rglob("*")):
+        for path in sorted(self._root.rglob("*") if below else self._root.iterdir()):
             if path.is_file():
                 begun = self._begun.get(path)
                 digests[str(path.relative_to(self._root))] = begun.result() if begun else _finish(path)

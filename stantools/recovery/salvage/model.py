@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stantools.format.crc import Crc
+from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.runs import Run
 from stantools.store.ranges import Ranges
@@ -47,6 +48,11 @@ class Copy:
     run: Run
     sequences: Ranges
 
+    @property
+    def size(self) -> int:
+        """Bytes of the records, about."""
+        return (self.run.end - self.run.start) * self.sequences.count() // max(self.run.count, 1)
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -60,6 +66,11 @@ class Rewrite:
     def sequence(self) -> int:
         """The message's sequence."""
         return int(self.repair.message.sequence)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the new record."""
+        return RECORD_HEADER_SIZE + self.repair.size
 
 
 Step = Copy | Rewrite
@@ -111,6 +122,11 @@ class ChannelPlan:
     stored_name: bytes = b""
     lost: Ranges = field(default_factory=Ranges)
     last_known: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its data files without fillers, about."""
+        return sum(step.size for step in self.steps)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE
+from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.generations import Generation, History, arrange
 from stantools.inspection.runs import Run
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
@@ -299,7 +299,7 @@ def _plan_channel(
             plan.changes += [f"{text}: {change}" for change in decided.changes]
             plan.dropped += [Dropped(f"{text}/subs.dat", -1, 0, reason, loss=False) for reason in decided.dropped]
         plan.channels.append(target)
-        plan.bytes += sum(_bytes(step) for step in target.steps)
+        plan.bytes += target.size
 
 
 def _last_named(source: _Source, history: History, generation: Generation) -> int:
@@ -383,12 +383,6 @@ def _sequences(steps: Iterable[Step]) -> Ranges:
     return Ranges.union(
         Ranges.of([(step.sequence, step.sequence)]) if isinstance(step, Rewrite) else step.sequences for step in steps
     )
-
-
-def _bytes(step: Step) -> int:
-    if isinstance(step, Rewrite):
-        return RECORD_HEADER_SIZE + step.repair.size
-    return (step.run.end - step.run.start) * step.sequences.count() // max(step.run.count, 1)
 
 
 def _where(store: Datastore, run: Run) -> str:

@@ -144,8 +144,7 @@ def test_something_that_listens_and_is_no_master_is_given_up(store: Path) -> Non
 @pytest.mark.parametrize(
     ("conf", "message", "remedy"),
     [
-        ("spark.driver.extraJavaOptions=-XX:Nonsense", "Java process ended before it was ready", "Java options"),
-        ("spark.driver.memory=lots", "Spark's Java process ended", "run the command again with -v"),
+        ("spark.driver.memory=lots", "before it was ready: Invalid maximum heap size", "spark.driver.memory=1g"),
         ("spark.pyspark.python=/nowhere/python", "there is no /nowhere/python on the workers", "PYSPARK_PYTHON"),
     ],
 )

@@ -407,7 +407,11 @@ def test_many_channels_make_small_offsets(tmp_path):
         {
             "/data/stan": {
                 f"orders.{number:05}": Position(
-                    3, 1000 + number * 977 % 65536, 900 + number, 1795219649260503021 + number
+                    3,
+                    1000 + number * 977 % 65536,
+                    900 + number,
+                    1795219649260503021 + number * 7919,
+                    100 + number % 900,
                 )
                 for number in range(10_000)
             }
@@ -419,7 +423,7 @@ def test_many_channels_make_small_offsets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"v": 2}, {"v": 1}, {"v": 1, "zlib": "?"}, {"v": 1, "stores": {"a": {"b": "1"}}}]
+    "value", [{}, {"v": 2}, {"v": 1}, {"v": 1, "zlib": "?"}, {"v": 1, "stores": {"a": {"b": "1:2:3:4"}}}]
 )
 def test_offsets_of_something_else(value):
     with pytest.raises(StoreUnreadableError, match="offset in the checkpoint"):

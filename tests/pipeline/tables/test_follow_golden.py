@@ -37,29 +37,32 @@ def followed(options: TableOptions, limit: Limit) -> list[tuple[Any, ...]]:
         at = end
 
 
-@pytest.mark.parametrize("limit", [Limit(), Limit(rows=3), Limit(bytes=300), Limit(files=1)], ids=str)
-def test_rows_of_golden_stores(golden: Path, limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frontier, "SETTLED_SECONDS", -1.0)
+def compare(golden: Path, limits: list[Limit], most: int) -> None:
     waited = 0
     for case in golden_cases():
         options = TableOptions((str(golden / case / "datastore"),), columns=_COLUMNS)
         batches = [each for split in plan(options).splits for each in read_split(split, options)]
-        table = Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
-        stream = Counter(followed(options, limit))
-        more, missing = stream - table, table - stream
-        assert {row[-1] for row in more} <= ({"removed"} if case == "dmg_middle_slice_missing" else set()), case
-        assert {row[-1] for row in missing} <= _AT_THE_END, case
-        assert sum(missing.values()) <= 1, case
-        waited += sum(missing.values())
-    assert waited < 20
+        table = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        if len(table) > most:
+            continue
+        for limit in limits:
+            stream = followed(options, limit)
+            more, missing = Counter(stream) - Counter(table), Counter(table) - Counter(stream)
+            assert {row[-1] for row in more} <= ({"removed"} if case == "dmg_middle_slice_missing" else set()), case
+            assert {row[-1] for row in missing} <= _AT_THE_END, (case, limit)
+            assert sum(missing.values()) <= 1, case
+            waited += sum(missing.values())
+            for channel in {row[0] for row in table}:
+                expected = [row for row in table if row[0] == channel and row not in missing]
+                assert [row for row in stream if row[0] == channel and row not in more] == expected, (case, limit)
+    assert waited <= 20 * len(limits)
 
 
-def test_order_within_channels(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_golden_stores(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frontier, "SETTLED_SECONDS", -1.0)
-    for case in golden_cases():
-        options = TableOptions((str(golden / case / "datastore"),), columns=("channel", "slice", "offset", "status"))
-        table = [tuple(r.values()) for s in plan(options).splits for b in read_split(s, options) for r in b.to_pylist()]
-        good = [row for row in table if row[-1] == "ok"]
-        found = [row for row in followed(options, Limit(bytes=500)) if row[-1] == "ok"]
-        for channel in {row[0] for row in good}:
-            assert [r for r in found if r[0] == channel] == [r for r in good if r[0] == channel], case
+    compare(golden, [Limit()], 10_000)
+
+
+def test_rows_of_golden_stores_in_small_batches(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontier, "SETTLED_SECONDS", -1.0)
+    compare(golden, [Limit(bytes=700), Limit(rows=7), Limit(files=1)], 60)

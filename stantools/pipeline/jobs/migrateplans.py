@@ -1,0 +1,276 @@
+"""Planning the migration of many stores: each by a task, and what stands in the way of all of them together."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stantools.errors import ExitCode
+from stantools.format.crc import Crc
+from stantools.migration.apply import ApplyOptions
+from stantools.migration.destination import Destination
+from stantools.migration.merge import stream_source
+from stantools.migration.plan.checks import find_problems
+from stantools.migration.plan.model import Level, Note, Plan, StreamPlan
+from stantools.migration.plan.names import overlap, safe_name
+from stantools.migration.plan.options import PlanOptions
+from stantools.migration.plan.planner import make_plan
+from stantools.migration.prepared import PreparedStream
+from stantools.migration.source import ChannelSource, Key, open_source
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.spark.tasks import Failure, distribute
+from stantools.pipeline.tables.options import TableOptions
+from stantools.recovery.salvage.model import ChannelPlan
+from stantools.store.directory import open_datastore
+from stantools.store.era import refuse_0_1
+from stantools.store.locks import check_not_in_use
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from stantools.pipeline.tables.found import FoundStore
+
+#: Stands for the store's name in the prefixes of streams and subjects.
+STORE = "{store}"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """How stores are read.
+
+    Attributes:
+        options: Polynomial, and where the encryption key is found; also where tasks run.
+        patterns: Channels to take.
+        generation: `split`, `newest` or a number.
+        archived: Take messages from `.bak` slices as well.
+        keep_sealed: Leave payloads as they are stored where they cannot be decrypted.
+    """
+
+    options: TableOptions
+    patterns: tuple[str, ...] = ()
+    generation: str = "split"
+    archived: bool = False
+    keep_sealed: bool = False
+
+    def key(self) -> Key:
+        """Returns how payloads are decrypted here."""
+        return Key(self.options.encryption_key(), self.keep_sealed)
+
+
+@dataclass(frozen=True)
+class PlannedStore:
+    """A store with its plan.
+
+    Attributes:
+        root: The store.
+        plan: The plan.
+        channels: What of its channels is taken, by name.
+        polynomial: The store's CRC polynomial.
+        notes: What the task that made the plan has noticed besides.
+    """
+
+    root: str
+    plan: Plan
+    channels: Mapping[str, ChannelPlan]
+    polynomial: int
+    notes: tuple[Note, ...] = ()
+
+    def prepared(self, stream: StreamPlan, key: Key | None = None) -> PreparedStream:
+        """Returns a stream together with its messages, which are not read yet."""
+        return prepared_stream(stream, [self.channels[part.channel] for part in stream.parts], self.polynomial, key)
+
+    @property
+    def streams(self) -> list[PreparedStream]:
+        """All streams."""
+        return [self.prepared(stream) for stream in self.plan.streams]
+
+
+def plan_stores(
+    spark: SparkSession,
+    found: Sequence[FoundStore],
+    sources: Sources,
+    planning: PlanOptions,
+    *,
+    partitions: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> tuple[list[PlannedStore], list[Failed]]:
+    """Plans stores in tasks. Nothing is changed anywhere.
+
+    Args:
+        spark: The session.
+        found: The stores.
+        sources: How they are read.
+        planning: What is asked for; `{store}` in its prefixes stands for the name of each store's directory.
+        partitions: How many tasks.
+        progress: Told the number of bytes as they are done.
+
+    Returns:
+        The plans in the order of the stores, and what cannot be read.
+
+    Raises:
+        UsageError: Something asked for makes no sense.
+        StantoolsError: Spark cannot do it.
+    """
+    failed, items = [], []
+    for store in found:
+        if store.loose is not None or "://" in store.ref.root:
+            what = (
+                "is a single slice or a directory of slices" if store.loose is not None else "is not on a file system"
+            )
+            failed.append(Failed(store.ref.root, f"{store.ref.root}: {what}; whole stores are migrated", _WHOLE))
+            continue
+        items.append(_Item(store.ref.root, store.ref.polynomial, store_size(store, sources.patterns)))
+    work = functools.partial(_plan, sources=sources, planning=planning)
+    planned: dict[int, PlannedStore] = {}
+    for number, result in distribute(
+        spark,
+        work,
+        items,
+        cost=lambda item: item.size,
+        partitions=partitions,
+        on_result=lambda _, size: progress(size) if progress else None,
+    ):
+        if isinstance(result, Failure):
+            if result.exit_code == ExitCode.USAGE:
+                raise result.error()
+            failed.append(Failed.task(items[number].root, result))
+        else:
+            planned[number] = result
+    return [planned[number] for number in sorted(planned)], failed
+
+
+_WHOLE = "copy it to a file system that all workers see; slices become a store with: stantools salvage"
+
+
+def find_obstacles(
+    stores: Sequence[PlannedStore], target: Destination, options: ApplyOptions, begun: Mapping[str, Any]
+) -> list[Note]:
+    """Returns what stands in the way of all plans together, and what else should be known.
+
+    Args:
+        stores: The stores.
+        target: Where to.
+        options: How.
+        begun: What journals say of streams, by stream.
+
+    Raises:
+        StantoolsError: The target cannot be asked.
+    """
+    notes = [note for store in stores for note in (*store.notes, *find_problems(store.plan))]
+    notes += _meetings(stores)
+    if not any(note.level is Level.PROBLEM for note in notes):
+        notes += target.problems([stream for store in stores for stream in store.streams], options, begun)
+    return [note for note in notes if note.level is not Level.INFO]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A store to plan."""
+
+    root: str
+    polynomial: int
+    size: int
+
+
+def prepared_stream(
+    stream: StreamPlan, channels: Sequence[ChannelPlan], polynomial: int, key: Key | None
+) -> PreparedStream:
+    """Joins the plan of a stream with its channels; the files of the store are not read yet."""
+    crc = Crc(polynomial)
+    parts = [
+        (ChannelSource(channel, crc, key), part.subject.encode("utf-8", "surrogateescape"))
+        for channel, part in zip(channels, stream.parts, strict=True)
+    ]
+    return PreparedStream(stream, stream_source(parts))
+
+
+def store_size(store: FoundStore, patterns: tuple[str, ...]) -> int:
+    """Returns the bytes of the channels that match, as far as they can be listed."""
+    return sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(patterns))
+
+
+def _plan(item: _Item, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
+    """In a task: plans one store."""
+    root = Path(item.root)
+    store = open_datastore(root)
+    refuse_0_1(store)
+    notes = [
+        Note(
+            Level.WARNING,
+            item.root,
+            f"{use.detail}: what it writes from now on is not migrated",
+            "stop it for a complete migration",
+        )
+        for use in check_not_in_use(root, force=True)
+    ]
+    key = sources.key()
+    source = open_source(
+        store,
+        Crc(item.polynomial),
+        patterns=sources.patterns,
+        generation=sources.generation,
+        archived=sources.archived,
+        key=key.key,
+        keep_sealed=sources.keep_sealed,
+        workers=1,
+    )
+    if key.key is not None and not sources.keep_sealed:
+        for channel in source.channels:
+            channel.check_key()
+    name = safe_name(root.name)
+    planning = replace(
+        planning,
+        stream_prefix=planning.stream_prefix.replace(STORE, name),
+        subject_prefix=planning.subject_prefix.replace(STORE, name),
+    )
+    plan = make_plan(source, planning, planning.target.version)
+    if key.key is None and not sources.keep_sealed:
+        notes += [
+            Note(
+                Level.PROBLEM,
+                f"{item.root}/{channel.name}",
+                "its payloads look encrypted, and there is no key: nobody could read them in the stream",
+                "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted",
+            )
+            for channel in source.channels
+            if channel.encrypted
+        ]
+    return PlannedStore(
+        item.root,
+        plan,
+        {os.fsdecode(channel.name): channel for channel in source.plan.channels},
+        item.polynomial,
+        tuple(notes),
+    )
+
+
+def _meetings(stores: Sequence[PlannedStore]) -> Iterator[Note]:
+    """Looks for streams of two stores that have the same name or subjects that overlap."""
+    names: dict[str, str] = {}
+    literal: dict[str, str] = {}
+    wild: list[tuple[str, str]] = []
+    for store in stores:
+        for stream in store.plan.streams:
+            other = names.setdefault(stream.name.casefold(), store.root)
+            if other != store.root:
+                yield _meeting(store.root, f"its stream {stream.name} would also be that of {other}")
+                continue
+            for subject in stream.subjects:
+                pattern = "*" in subject or ">" in subject
+                met = literal.setdefault(subject, store.root)
+                others = [root for each, root in wild if root != store.root and overlap(each, subject)]
+                if pattern:
+                    others += [root for each, root in literal.items() if root != store.root and overlap(each, subject)]
+                    wild.append((subject, store.root))
+                if met != store.root or others:
+                    where = met if met != store.root else others[0]
+                    yield _meeting(store.root, f"its subject {subject} is also one of {where}")
+
+
+def _meeting(root: str, text: str) -> Note:
+    remedy = f"--stream-prefix '{STORE}-' --subject-prefix '{STORE}' puts the name of each store in front"
+    return Note(Level.PROBLEM, root, text, remedy)

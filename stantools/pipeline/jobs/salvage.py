@@ -1,0 +1,574 @@
+"""`pipeline salvage`: what `recovery.salvage` makes of one store, for many at once, in tasks.
+
+Stores are taken some at a time, so that what is done stays done when the job is killed. Of these, all slices are
+surveyed in tasks; the driver plans each store from its surveys, as the local verb does; tasks copy the channels (see
+`salvagecopies`); a store is in its place as soon as its last channel is there. Then tasks verify what was written and
+forecast a start. Every file is the one that the local verb writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stantools.errors import ExitCode, StantoolsError
+from stantools.format.crc import Crc
+from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.inspection.survey import ChannelSurvey
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.salvagecopies import Build, CopyItem, building, copy_channels
+from stantools.pipeline.jobs.salvageplaces import (
+    Reports,
+    Request,
+    check_folder,
+    check_same,
+    check_target,
+    is_ours,
+    seen,
+    store_names,
+)
+from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
+from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
+from stantools.pipeline.spark.tasks import Failure, distribute
+from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.tables.listing import LocalPlace, listed
+from stantools.pipeline.tables.model import StoreRef, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.recovery.salvage.apply import SalvageResult, result_of
+from stantools.recovery.salvage.model import SalvageOptions, SalvagePlan
+from stantools.recovery.salvage.plan import channels_to_survey, plan_salvage
+from stantools.recovery.salvage.report import checked, report
+from stantools.store.directory import open_datastore
+from stantools.store.locks import Use, check_not_in_use
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Stores are taken together until they are so many, or have so many bytes.
+_STORES = 64
+_BYTES = 16 << 30
+#: Threads that look whether stores are in use, which may take seconds for each.
+_LOOKING = 16
+#: The worst first.
+_WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
+
+#: Begins a phase of the work with so many bytes, and gives what is told the bytes as they are done.
+Phase = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
+
+
+@dataclass(frozen=True)
+class SalvagedStore:
+    """What became of a store.
+
+    Attributes:
+        root: The store.
+        name: Its name among the new ones.
+        report: As the local verb has it.
+        kept: The new store was finished by an earlier run.
+    """
+
+    root: str
+    name: str
+    report: dict[str, Any]
+    kept: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """As the local verb gives it."""
+        check = self.report["check"]
+        if check is not None and not (check["clean"] and check["starts"]):
+            return ExitCode.FINDINGS
+        if not self.report["summary"]["lossy"]:
+            return ExitCode.CLEAN
+        return ExitCode.LOSS if self.report["written"] else ExitCode.FINDINGS
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the json of the local verb, with the store and its name in front."""
+        return {"store": self.root, "name": self.name, "kept": self.kept, **self.report}
+
+
+@dataclass
+class SalvageJobResult:
+    """The result for all stores.
+
+    Attributes:
+        stores: Those that were dealt with, in the order in which they were given.
+        failed: What could not be read, or written.
+        codes: The exit code of each failure.
+    """
+
+    stores: list[SalvagedStore] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Everything was kept of every store."""
+        return self.exit_code == ExitCode.CLEAN
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst of all. What cannot be read is a finding, as long as anything else was done."""
+        codes = {*self.codes, *(store.exit_code for store in self.stores)}
+        return next((code for code in _WORST if code in codes), ExitCode.FINDINGS if codes else ExitCode.CLEAN)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the result as the jobs' json contract has it."""
+        return {
+            "clean": self.clean,
+            "stores": [store.as_json() for store in self.stores],
+            "failed": [each.as_json() for each in self.failed],
+        }
+
+
+@dataclass(frozen=True)
+class StoreWork:
+    """A store that is to be salvaged.
+
+    Attributes:
+        ref: The store.
+        name: Its name among the new ones.
+        channels: What is surveyed of it.
+    """
+
+    ref: StoreRef
+    name: str
+    channels: tuple[ChannelRef, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its channels."""
+        return sum(channel.size for channel in self.channels)
+
+
+@dataclass
+class SalvageJob:
+    """What is to be done: made without Spark, so that what cannot be is told at once.
+
+    Attributes:
+        options: How to salvage.
+        out: The directory of the new stores; None writes nothing.
+        force: Go on although a server seems to be using a store.
+        stores: The stores.
+        failed: What cannot be read.
+        passed: Stores that are left alone, and why.
+    """
+
+    options: SalvageOptions
+    out: Path | None = None
+    force: bool = False
+    stores: list[StoreWork] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+
+
+def plan_job(
+    found: Sequence[FoundStore],
+    unreadable: Sequence[Unreadable],
+    options: SalvageOptions,
+    out: Path | None,
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+) -> SalvageJob:
+    """Lists what has to be done.
+
+    Args:
+        found: The stores (`tables.discovery.discover`), on file systems.
+        unreadable: What cannot be read of what was given.
+        options: How to salvage, with the patterns of the channels.
+        out: The directory of the new stores.
+        dry_run: Write nothing.
+        force: Go on although a server seems to be using a store.
+
+    Raises:
+        RefusedError: `out` lies inside one of the stores.
+        StoreUnwritableError: Nothing can be written there.
+    """
+    job = SalvageJob(options, None if dry_run else out, force, failed=[Failed.unreadable(each) for each in unreadable])
+    stores = []
+    for store in found:
+        root = store.ref.root
+        if store.loose is not None:
+            job.failed.append(
+                Failed(
+                    root,
+                    f"{root}: holds slices, but is no store: nothing tells what is missing around them",
+                    "name the directory given to the server as -dir; slices alone: stantools pipeline export",
+                )
+            )
+        elif out is not None and is_ours(root, out):
+            job.passed.append(f"{root}: was made by a salvage, and is not salvaged again")
+        else:
+            stores.append(store)
+    if job.out is not None:
+        check_folder(job.out, [store.ref.root for store in stores])
+    names = store_names([store.ref.root for store in stores], Reports(out).names if out is not None else None)
+    for store, name in zip(stores, names, strict=True):
+        _add(job, store.ref, name)
+    return job
+
+
+def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
+    try:
+        channels = channels_to_survey(open_datastore(ref.root), job.options.patterns)
+    except StantoolsError as error:
+        job.failed.append(Failed(ref.root, error.message, error.remedy))
+        return
+    if job.options.patterns and not channels:
+        job.passed.append(f"{ref.root}: has no such channel")
+        return
+    archived = job.options.archived
+    paths = [f"{ref.root}/{channel}" for channel in channels]
+    refs = (
+        ChannelRef(path, ref.polynomial, archived=archived, size=size)
+        for path, size in zip(paths, listed(_size, paths), strict=True)
+    )
+    job.stores.append(StoreWork(ref, name, tuple(refs)))
+
+
+def _size(directory: str) -> int:
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.startswith("msgs."))
+    except OSError:
+        return 0  # the survey says why
+
+
+def run_salvage(
+    spark: SparkSession, job: SalvageJob, phase: Phase, *, partitions: int | None = None
+) -> SalvageJobResult:
+    """Salvages stores in tasks.
+
+    Args:
+        spark: The session.
+        job: What to do.
+        phase: Shows how far the work is.
+        partitions: How many tasks; None decides by size and cores.
+
+    Raises:
+        StantoolsError: Spark cannot do it. What was finished before stays.
+    """
+    run = _Run(spark, job, phase, partitions)
+    for group in _batches(job.stores):
+        run.batch(group)
+    order = {work.ref.root: number for number, work in enumerate(job.stores)}
+    run.result.stores.sort(key=lambda store: order[store.root])
+    if not run.result.stores:
+        # Nothing at all was done: then what could not be read is more than a finding.
+        run.result.codes = run.worst or [ExitCode.UNREACHABLE] * bool(job.failed)
+    return run.result
+
+
+def _batches(stores: Sequence[StoreWork]) -> Iterator[list[StoreWork]]:
+    batch: list[StoreWork] = []
+    size = 0
+    for store in stores:
+        if batch and (len(batch) == _STORES or size + store.size > _BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(store)
+        size += store.size
+    if batch:
+        yield batch
+
+
+@dataclass
+class _Planned:
+    """A store between planning and the end.
+
+    Attributes:
+        work: The store.
+        plan: Its plan.
+        request: What it is salvaged with.
+        there: It is in its place already.
+        build: It is being written.
+        waiting: Channels in groups that tasks still have to write.
+        failure: Why it is given up.
+        result: What was written.
+    """
+
+    work: StoreWork
+    plan: SalvagePlan
+    request: Request
+    there: bool = False
+    build: Build | None = None
+    waiting: int = 0
+    failure: StantoolsError | None = None
+    result: SalvageResult | None = None
+    _out: Path = Path()
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def begin(self, out: Path, besides: int) -> None:
+        """Begins to write the store; see `building`."""
+        self._out = out
+        self.build = self._stack.enter_context(building(self.plan, out, besides=besides))
+        self.waiting = len(self.build.items)
+
+    def finish(self) -> None:
+        """Puts the store into its place.
+
+        Raises:
+            StantoolsError: It cannot be, or one of its channels could not be written; nothing is left of it.
+        """
+        assert self.build is not None
+        try:
+            if self.failure:
+                raise self.failure
+            self.build.complete()
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        self._stack.close()
+        self.result = result_of(self.plan, self._out)
+
+    def abandon(self, error: BaseException) -> None:
+        """Removes what was begun, unless it is finished."""
+        self._stack.__exit__(type(error), error, error.__traceback__)
+
+
+class _Run:
+    """One run over all stores."""
+
+    def __init__(self, spark: SparkSession, job: SalvageJob, phase: Phase, partitions: int | None) -> None:
+        self._spark = spark
+        self._job = job
+        self._phase = phase
+        self._partitions = partitions
+        self._reports = Reports(job.out) if job.out is not None else None
+        self.result = SalvageJobResult(failed=list(job.failed), codes=[ExitCode.FINDINGS] * len(job.failed))
+        self.worst: list[int] = []
+
+    def batch(self, stores: Sequence[StoreWork]) -> None:
+        """Salvages some stores."""
+        waiting = [(work, request) for work in stores if (request := self._request(work)) is not None]
+        planned = self._plan([work for work, _ in waiting], [request for _, request in waiting])
+        if self._job.out is None:
+            for each in planned:
+                self._done(each, report(each.plan, None, None))
+            return
+        self._write([each for each in planned if not each.there])
+        written = [each for each in planned if each.result is not None]
+        for each, check in zip(written, self._check(written), strict=True):
+            self._done(each, report(each.plan, each.result, check))
+
+    def _request(self, work: StoreWork) -> Request | None:
+        """Returns what a store is to be salvaged with; nothing if that is done, or cannot be."""
+        request = Request(self._job.options, work.ref.polynomial, seen(work.ref.root))
+        if self._job.out is None or self._reports is None:
+            return request
+        kept = self._reports.find(work.ref.root, request)
+        if kept is not None:
+            self.result.stores.append(SalvagedStore(work.ref.root, work.name, kept, kept=True))
+            return None
+        try:
+            check_target(work.ref.root, self._job.out / work.name)
+        except StantoolsError as error:
+            self._fail(work, error, writing=True)
+            return None
+        return request
+
+    def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_Planned]:
+        """Surveys stores, and plans those that can be."""
+        free = self._not_in_use(stores)
+        items = [channel for number in free for channel in stores[number].channels]
+        owners = [(number, place) for number in free for place in range(len(stores[number].channels))]
+        surveys: dict[int, dict[int, ChannelSurvey]] = {number: {} for number in free}
+        failures: dict[int, Failure] = {}
+        with self._phase("plan", sum(item.size for item in items)) as advance:
+            for done in survey_channels_on(
+                self._spark, items, _as_it_is, partitions=self._partitions, progress=advance
+            ):
+                number, place = owners[done.place]
+                if isinstance(done.result, Failure):
+                    failures[number] = done.result
+                else:
+                    surveys[number][place] = done.result
+        planned = []
+        for number in free:
+            work = stores[number]
+            found = surveys.pop(number)
+            try:
+                if number in failures:
+                    raise failures[number].error()
+                ordered = (found[place] for place in range(len(found)))
+                store = open_datastore(work.ref.root)
+                plan = plan_salvage(store, Crc(work.ref.polynomial), self._job.options, surveys=ordered)
+            except (StantoolsError, OSError) as error:
+                self._fail(work, error)
+                continue
+            planned.append(self._place(_Planned(work, plan, requests[number])))
+        return [each for each in planned if each is not None]
+
+    def _place(self, each: _Planned) -> _Planned | None:
+        """Looks whether a store is in its place already, where a run was killed before it could say so."""
+        out = self._job.out
+        if out is None:
+            return each
+        target = out / each.work.name
+        try:
+            if check_target(each.work.ref.root, target):
+                check_same(each.plan, target)
+                each.there = True
+                each.result = result_of(each.plan, target)
+        except StantoolsError as error:
+            self._fail(each.work, error, writing=True)
+            return None
+        return each
+
+    def _not_in_use(self, stores: Sequence[StoreWork]) -> list[int]:
+        """Returns the places of the stores that no server is using."""
+        force = self._job.force or self._job.out is None
+
+        def look(work: StoreWork) -> list[Use] | StantoolsError:
+            try:
+                return check_not_in_use(Path(work.ref.root), force=force)
+            except StantoolsError as error:
+                return error
+
+        free = []
+        with ThreadPoolExecutor(_LOOKING) as pool:
+            for number, uses in enumerate(pool.map(look, stores)):
+                if isinstance(uses, StantoolsError):
+                    self._fail(stores[number], uses)
+                else:
+                    free.append(number)
+        return free
+
+    def _write(self, planned: Sequence[_Planned]) -> None:
+        """Writes stores, each into its place as soon as it is whole."""
+        try:
+            begun = self._begin(planned)
+            items: list[CopyItem] = []
+            owners: list[tuple[_Planned, int]] = []
+            for each in begun:
+                assert each.build is not None
+                owners += [(each, number) for number in range(len(each.build.items))]
+                items += each.build.items
+                if not each.build.items:
+                    self._finish(each)
+            with self._phase("write", sum(item.size for item in items)) as advance:
+                for place, copied in distribute(
+                    self._spark, copy_channels, items, cost=_cost, partitions=self._partitions
+                ):
+                    each, number = owners[place]
+                    assert each.build is not None
+                    each.waiting -= 1
+                    advance(items[place].size)
+                    if isinstance(copied, Failure):
+                        each.failure = each.failure or copied.error()
+                    else:
+                        each.build.take(number, copied)
+                    # Not before all its tasks have ended: they would write into what is being removed.
+                    if not each.waiting:
+                        self._finish(each)
+        except BaseException as error:
+            for each in planned:
+                each.abandon(error)
+            raise
+
+    def _begin(self, planned: Sequence[_Planned]) -> list[_Planned]:
+        assert self._job.out is not None
+        begun, besides = [], 0
+        for each in planned:
+            try:
+                each.begin(self._job.out / each.work.name, besides)
+            except (StantoolsError, OSError) as error:
+                self._fail(each.work, error, writing=True)
+                continue
+            besides += each.plan.bytes
+            begun.append(each)
+        return begun
+
+    def _finish(self, each: _Planned) -> None:
+        try:
+            each.finish()
+        except (StantoolsError, OSError) as error:
+            self._fail(each.work, error, writing=True)
+
+    def _check(self, written: Sequence[_Planned]) -> list[dict[str, Any]]:
+        """Verifies new stores and forecasts their start, in tasks."""
+        assert self._job.out is not None
+        found = [_found(self._job.out / each.work.name, each.work.ref.polynomial) for each in written]
+        options = TableOptions(tuple(store.ref.root for store in found))
+        plan = plan_verify(found, (), options)
+        with self._phase("verify", plan.bytes) as advance:
+            verified = run_verify(self._spark, plan, partitions=self._partitions, progress=advance)
+        starts = [
+            _Start(store.ref.root, store.ref.polynomial, each.plan.server.cluster_id.decode("utf-8", "surrogateescape"))
+            for store, each in zip(found, written, strict=True)
+        ]
+        forecasts: dict[int, Failure | tuple[bool, str | None]] = dict(
+            distribute(self._spark, _forecast, starts, partitions=self._partitions)
+        )
+        return [_checked(verdict, verified.failed, forecasts[number]) for number, verdict in enumerate(verified.stores)]
+
+    def _done(self, each: _Planned, said: dict[str, Any]) -> None:
+        root, name = each.work.ref.root, each.work.name
+        self.result.stores.append(SalvagedStore(root, name, said, kept=each.there))
+        if self._reports is not None:
+            try:
+                self._reports.keep(root, name, each.request, said)
+            except StantoolsError as error:
+                # The store is there; the next run looks at it again.
+                self._fail(each.work, error, writing=True)
+
+    def _fail(self, work: StoreWork, error: StantoolsError | OSError, *, writing: bool = False) -> None:
+        if isinstance(error, OSError):
+            error = StantoolsError(f"{error.filename or work.ref.root}: {error.strerror or error}")
+        self.result.failed.append(Failed(work.ref.root, error.message, error.remedy))
+        code = error.exit_code
+        self.worst.append(code)
+        unread = not writing and code != ExitCode.REFUSED
+        self.result.codes.append(ExitCode.FINDINGS if unread else code)
+
+
+def _as_it_is(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
+    return survey
+
+
+def _cost(item: CopyItem) -> int:
+    return item.cost
+
+
+def _found(out: Path, polynomial: int) -> FoundStore:
+    """Returns a new store as `tables.discovery` finds it."""
+    place = LocalPlace()
+    entries = tuple(place.entries(str(out)))
+    names = [entry.name for entry in entries if entry.directory and not entry.link]
+    return FoundStore(StoreRef(str(out), polynomial), place, entries, names)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A new store whose start is to be forecast."""
+
+    root: str
+    polynomial: int
+    cluster_id: str
+
+
+def _forecast(item: _Start) -> tuple[bool, str | None]:
+    """In a task: tells whether a server would start with all of a store, and why not."""
+    options = ServerOptions(polynomial=item.polynomial, cluster_id=item.cluster_id, workers=1)
+    start = forecast(open_datastore(item.root), options, lookups=False)
+    return start.starts and start.recovered, start.error
+
+
+def _checked(
+    verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | tuple[bool, str | None]
+) -> dict[str, Any]:
+    """Puts together what was found about a new store; that it cannot be read is as bad as can be."""
+    unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
+    if isinstance(start, Failure):
+        unread.append(start.message)
+        start = False, None
+    said = checked(
+        verdict.verdict.findings, clean=verdict.verdict.clean and not unread, starts=start[0], error=start[1]
+    )
+    return {**said, "error": unread[0]} if unread else said

@@ -1,0 +1,238 @@
+"""Where the salvaged stores of a job go, and which of them an earlier run of it has finished.
+
+A store goes to a directory of its own name. Stores whose directories have the same name get as much of their path in
+front of it as tells them apart (`node1-data`, `node2-data`), and where even that does not help, digits of a hash.
+
+What was finished is remembered in `.stantools-salvage` beside the new stores: a file for each, with what was said of
+it, and what the old store looked like. A store that has not changed since is not salvaged again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import StoreUnwritableError
+from stantools.recovery.place import check_outside
+from stantools.recovery.salvage.manifest import describe
+from stantools.recovery.salvage.model import SalvageOptions, SalvagePlan
+from stantools.store.atomic import absolute
+from stantools.store.directory import MANIFEST_FILE
+from stantools.store.durable import replace_file, unwritable, writing
+
+#: Where a job remembers what it has finished.
+REPORTS = ".stantools-salvage"
+#: A name has room for the name of its unfinished directory and of its report.
+_LONGEST = 200
+
+
+def store_names(roots: Sequence[str], known: Mapping[str, str] | None = None) -> list[str]:
+    """Returns a name of its own for each store.
+
+    Args:
+        roots: The stores, each once.
+        known: Names that stores have already.
+    """
+    known = known or {}
+    parts = {root: [part for part in Path(root).parts if part != "/"] or ["store"] for root in roots}
+    depth = dict.fromkeys((root for root in roots if root not in known), 1)
+    while True:
+        # Without regard to case: not every file system has any.
+        names = {root: _joined(parts[root][-deep:]) for root, deep in depth.items()}
+        taken = Counter(name.casefold() for name in (*names.values(), *known.values()))
+        clashing = [root for root, name in names.items() if taken[name.casefold()] > 1]
+        deeper = [root for root in clashing if depth[root] < len(parts[root])]
+        if not deeper:
+            break
+        for root in deeper:
+            depth[root] += 1
+    for root in clashing:
+        names[root] = _with_digits(names[root], root)
+    return [known.get(root) or names[root] for root in roots]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    name = "-".join(parts).lstrip(".") or "store"
+    return name if len(os.fsencode(name)) <= _LONGEST else _with_digits(name, name)
+
+
+def _with_digits(name: str, of: str) -> str:
+    digits = hashlib.sha256(os.fsencode(of)).hexdigest()[:8]
+    while len(os.fsencode(name)) > _LONGEST - len(digits) - 1:
+        name = name[:-1]
+    return f"{name}-{digits}"
+
+
+def check_folder(out: Path, roots: Sequence[str]) -> None:
+    """Checks that new stores can be put into a directory; makes it if need be.
+
+    Raises:
+        RefusedError: It lies inside one of the old stores.
+        StoreUnwritableError: It cannot be made, or nothing can be written to it.
+    """
+    for root in roots:
+        check_outside(Path(root), out)
+    if out.exists() and not out.is_dir():
+        raise StoreUnwritableError(f"{out}: exists already and is not a directory", "name another directory")
+    with writing(out):
+        out.mkdir(exist_ok=True)
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise unwritable(PermissionError(13, os.strerror(13)), out)
+
+
+def is_ours(root: str, out: Path) -> bool:
+    """Tells whether a store is one that a salvage has put into the directory."""
+    store = Path(root)
+    return absolute(store).parent == absolute(out) and (store / MANIFEST_FILE).is_file()
+
+
+def seen(root: str) -> str:
+    """Returns what is different as soon as any file of a store is: a hash of their names, sizes and times."""
+    digest = hashlib.sha256()
+    for line in sorted(_lines(Path(root), deeper=1)):
+        digest.update(line)
+    return digest.hexdigest()
+
+
+def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return
+    for entry in entries:
+        name, state = f"{prefix}{entry.name}", ""
+        with suppress(OSError):
+            if entry.is_dir():
+                if deeper:
+                    yield from _lines(Path(entry.path), deeper=deeper - 1, prefix=f"{name}/")
+            else:
+                status = entry.stat()
+                state = f"{status.st_size} {status.st_mtime_ns}"
+        yield os.fsencode(f"{name}\0{state}\n")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a store is salvaged with; the same of the same store gives the same.
+
+    Attributes:
+        options: How.
+        polynomial: Its CRC polynomial.
+        seen: What the store looks like (see `seen`).
+    """
+
+    options: SalvageOptions
+    polynomial: int
+    seen: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as it is remembered."""
+        options = self.options
+        return {
+            "cluster_id": options.cluster_id,
+            "generation": options.generation,
+            "fill_gaps": options.fill_gaps,
+            "archived": options.archived,
+            "channels": list(options.patterns),
+            "crc_polynomial": self.polynomial,
+            "seen": self.seen,
+        }
+
+
+class Reports:
+    """What earlier runs have finished in a directory.
+
+    Args:
+        out: The directory of the new stores.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._found: dict[str, dict[str, Any]] = {}
+        for path in sorted((out / REPORTS).glob("*.json")):
+            entry = _read(path)
+            name = path.name.removesuffix(".json")
+            # Who has removed a new store wants it again, wherever it then goes.
+            if entry.get("made_by") == "stantools" and (out / name / MANIFEST_FILE).is_file():
+                self._found[str(entry.get("source"))] = {**entry, "name": name}
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Returns the names of the stores that are finished."""
+        return {source: entry["name"] for source, entry in self._found.items()}
+
+    def find(self, root: str, request: Request) -> dict[str, Any] | None:
+        """Returns what was said of a store, if it was finished with the same request and has not changed since."""
+        entry = self._found.get(root)
+        if entry is None or entry.get("request") != request.as_json():
+            return None
+        report: dict[str, Any] = entry["report"]
+        out = self._out / entry["name"]
+        return {**report, "out": str(out), "manifest": str(out / MANIFEST_FILE)}
+
+    def keep(self, root: str, name: str, request: Request, report: dict[str, Any]) -> None:
+        """Remembers what was said of a store that is finished.
+
+        Raises:
+            StoreUnwritableError: It cannot be written.
+        """
+        folder = self._out / REPORTS
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        entry = {"made_by": "stantools", "source": root, "request": request.as_json(), "report": report}
+        replace_file(folder / f"{name}.json", json.dumps(entry).encode("ascii"))
+
+
+def check_target(root: str, out: Path) -> bool:
+    """Looks at the place of a new store before the old one is read.
+
+    Returns:
+        Whether a salvage of the store is there already.
+
+    Raises:
+        StoreUnwritableError: There is something else.
+    """
+    with writing(out):
+        if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+            return False
+    if _read(out / MANIFEST_FILE).get("source") == root:
+        return True
+    raise StoreUnwritableError(
+        f"{out}: exists already, and is no salvage of {root}",
+        "remove it or rename it, or name another directory with --out",
+    )
+
+
+def check_same(plan: SalvagePlan, out: Path) -> None:
+    """Checks that what is there is what a salvage would write.
+
+    Raises:
+        StoreUnwritableError: It is not: the store has changed, or something else is asked for.
+    """
+    manifest = _read(out / MANIFEST_FILE)
+    wanted = json.loads(json.dumps(describe(plan, [])))
+    differs = [
+        name for name, value in wanted.items() if name not in ("made_by", "moved") and manifest.get(name) != value
+    ]
+    if differs:
+        raise StoreUnwritableError(
+            f"{out}: exists already, and is another salvage of {plan.source} ({differs[0]} is different): the store "
+            "has changed since, or other options are given now",
+            "remove it or rename it, or name another directory with --out",
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Reads a file of ours; nothing if it is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,98 @@
+"""What Spark raises, in our words: told from its text, because nothing else of a worker's exception arrives."""
+
+from __future__ import annotations
+
+import pytest
+
+from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnreadableError, StoreUnwritableError
+from stantools.pipeline.spark.failures import (
+    TaskFailedError,
+    WorkerLostError,
+    WorkersUnfitError,
+    clear_errors,
+    is_sparks,
+    telling,
+    translated,
+)
+
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 8, in g\n    raise y\n'
+LOST = "Job aborted due to stage failure: Task 0 in stage 2.0 failed 4 times, most recent failure: "
+
+
+class PythonError(Exception):
+    """Looks like the exception that pyspark raises for one in a worker."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(f"An exception was thrown from the Python worker:\n{trace}")
+        self._trace = trace
+
+    def getMessageParameters(self) -> dict[str, str]:
+        return {"traceback": self._trace}
+
+
+PythonError.__module__ = "pyspark.errors.exceptions.captured"
+
+
+def test_an_exception_of_ours_comes_through_with_its_remedy() -> None:
+    with pytest.raises(StoreUnreadableError) as told, telling():
+        raise StoreUnreadableError("/a/msgs.1.dat: at 77: a record was expected", "see: stantools verify /a")
+    text = f"{TRACE}stantools.errors.StoreUnreadableError: {told.value}\n"
+    again = translated(PythonError(text))
+    assert type(again) is StoreUnreadableError
+    assert again.message == "/a/msgs.1.dat: at 77: a record was expected"
+    assert again.remedy == "see: stantools verify /a"
+
+    plain = translated(PythonError(f"{TRACE}stantools.errors.RefusedError: no\nand no again\n"))
+    assert (type(plain), plain.message, plain.remedy) == (RefusedError, "no\nand no again", "")
+    assert plain.exit_code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "remedy"),
+    [
+        (
+            f"{TRACE}ZeroDivisionError: by zero\n",
+            TaskFailedError,
+            "unexpected ZeroDivisionError in a task: by zero",
+            "-v",
+        ),
+        (f"{TRACE}KeyError\n", TaskFailedError, "unexpected KeyError in a task", "report it"),
+        (f"{TRACE}ModuleNotFoundError: No module named 'numpy.x'\n", WorkersUnfitError, "no package numpy", "PYSPARK_"),
+        (
+            f"{TRACE}OSError: [Errno 28] No space left on device: '/o/f'\n",
+            StoreUnwritableError,
+            "/o/f: no space",
+            "room",
+        ),
+        ('java.io.IOException: Cannot run program "py3": error=2', WorkersUnfitError, "there is no py3", "PYSPARK_"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has 3.9", WorkersUnfitError, "another version of Python", "same"),
+        (
+            f"{LOST}Lost task: Python worker exited unexpectedly (crashed)",
+            WorkerLostError,
+            "4 times in a row",
+            "memory",
+        ),
+        (f"{LOST}ExecutorLostFailure (executor 1 exited)", WorkerLostError, "a worker died", "memory"),
+        ("java.lang.OutOfMemoryError: Java heap space", WorkerLostError, "ran out of memory", "driver.memory"),
+        ("Job 3 cancelled because", TaskFailedError, "was cancelled", "again"),
+        ("SparkContext was shut down", WorkerLostError, "Spark has ended", "-v"),
+        ("[SOMETHING] is odd\nwith more", TaskFailedError, "Spark failed: [SOMETHING] is odd", "-v"),
+    ],
+)
+def test_what_spark_says_is_explained(text: str, kind: type[StantoolsError], message: str, remedy: str) -> None:
+    problem = translated(PythonError(text) if text.startswith("Traceback") else RuntimeError(text))
+    assert type(problem) is kind
+    assert message in problem.message
+    assert "\n" not in problem.message
+    assert remedy in problem.remedy
+
+
+def test_only_what_spark_raises_is_turned() -> None:
+    with pytest.raises(TaskFailedError) as turned, clear_errors():
+        raise PythonError(f"{TRACE}ValueError: x\n")
+    assert isinstance(turned.value.__cause__, PythonError), "for -v"
+    with pytest.raises(ZeroDivisionError), clear_errors():
+        raise ZeroDivisionError
+    with pytest.raises(RefusedError), clear_errors():
+        raise RefusedError("no")
+    assert not is_sparks(ValueError())
