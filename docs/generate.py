@@ -95,8 +95,8 @@ _PIPELINE_OPTIONS = """\
 # Options of the pipeline
 
 The columns of the tables, and every option of the Spark source `stan` and of the sink `jetstream`. How to use them is
-in the [pipeline guide](pipeline-guide.md). Spark compares names of options without regard to case; in Python `read.read`
-and `jetstream.write` take them as `crc_poly=…`, `stream_prefix=…`.
+in the [pipeline guide](pipeline-guide.md). Spark compares names of options without regard to case; in Python,
+`read.read` and `jetstream.write` take them as `crc_poly=…`, `stream_prefix=…`.
 """
 
 _STREAM_OPTIONS = """\

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+from tests import servers
 
 # The same examples in every run, on fast machines and on busy ones: what is found by chance belongs to whoever looks
 # for it. `STANTOOLS_EXPLORE=1 make test` does.
@@ -96,3 +98,20 @@ def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
         return target
 
     return copy
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts real servers: `start_server(version=…, config=…)`; all are stopped at the end of the test."""
+    running: list[Any] = []
+
+    def start(version: str = servers.NEWEST, config: dict[str, Any] | None = None, **more: Any) -> Any:
+        if not servers.binary(version).exists():
+            pytest.skip(f"nats-server {version} is not here (python tests/servers.py)")
+        server = servers.NatsServer(tmp_path / f"server{len(running)}", version, config, **more)
+        running.append(server)
+        return server.start()
+
+    yield start
+    for server in running:
+        server.kill()

@@ -8,8 +8,7 @@ forecast a start. Every file is the one that the local verb writes.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -18,40 +17,30 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
-from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.inspection.survey import ChannelSurvey
 from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.salvagecheck import NewStore, check_stores, plan_check
 from stantools.pipeline.jobs.salvagecopies import Build, CopyItem, building, copy_channels
+from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
 from stantools.pipeline.jobs.salvageplaces import (
     Reports,
     Request,
-    check_folder,
     check_same,
     check_target,
-    is_ours,
     seen,
-    store_names,
 )
 from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
-from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
 from stantools.pipeline.spark.tasks import Failure, distribute
-from stantools.pipeline.tables.found import FoundStore
-from stantools.pipeline.tables.listing import LocalPlace, listed
-from stantools.pipeline.tables.model import StoreRef, Unreadable
-from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.apply import SalvageResult, result_of
-from stantools.recovery.salvage.model import SalvageOptions, SalvagePlan
-from stantools.recovery.salvage.plan import channels_to_survey, plan_salvage
-from stantools.recovery.salvage.report import checked, report
+from stantools.recovery.salvage.model import SalvagePlan
+from stantools.recovery.salvage.plan import plan_salvage
+from stantools.recovery.salvage.report import report
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use, check_not_in_use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Stores are taken together until they are so many, or have so many bytes.
-_STORES = 64
-_BYTES = 16 << 30
 #: Threads that look whether stores are in use, which may take seconds for each.
 _LOOKING = 16
 #: The worst first.
@@ -78,10 +67,15 @@ class SalvagedStore:
     kept: bool = False
 
     @property
+    def is_wrong(self) -> bool:
+        """What was written is not what a server should get."""
+        check = self.report["check"]
+        return check is not None and not (check["clean"] and check["starts"])
+
+    @property
     def exit_code(self) -> ExitCode:
         """As the local verb gives it."""
-        check = self.report["check"]
-        if check is not None and not (check["clean"] and check["starts"]):
+        if self.is_wrong:
             return ExitCode.FINDINGS
         if not self.report["summary"]["lossy"]:
             return ExitCode.CLEAN
@@ -100,11 +94,13 @@ class SalvageJobResult:
         stores: Those that were dealt with, in the order in which they were given.
         failed: What could not be read, or written.
         codes: The exit code of each failure.
+        warnings: Stores that seem to be in use, although that was to be passed over.
     """
 
     stores: list[SalvagedStore] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -126,120 +122,6 @@ class SalvageJobResult:
         }
 
 
-@dataclass(frozen=True)
-class StoreWork:
-    """A store that is to be salvaged.
-
-    Attributes:
-        ref: The store.
-        name: Its name among the new ones.
-        channels: What is surveyed of it.
-    """
-
-    ref: StoreRef
-    name: str
-    channels: tuple[ChannelRef, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of its channels."""
-        return sum(channel.size for channel in self.channels)
-
-
-@dataclass
-class SalvageJob:
-    """What is to be done: made without Spark, so that what cannot be is told at once.
-
-    Attributes:
-        options: How to salvage.
-        out: The directory of the new stores; None writes nothing.
-        force: Go on although a server seems to be using a store.
-        stores: The stores.
-        failed: What cannot be read.
-        passed: Stores that are left alone, and why.
-    """
-
-    options: SalvageOptions
-    out: Path | None = None
-    force: bool = False
-    stores: list[StoreWork] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-    passed: list[str] = field(default_factory=list)
-
-
-def plan_job(
-    found: Sequence[FoundStore],
-    unreadable: Sequence[Unreadable],
-    options: SalvageOptions,
-    out: Path | None,
-    *,
-    dry_run: bool = False,
-    force: bool = False,
-) -> SalvageJob:
-    """Lists what has to be done.
-
-    Args:
-        found: The stores (`tables.discovery.discover`), on file systems.
-        unreadable: What cannot be read of what was given.
-        options: How to salvage, with the patterns of the channels.
-        out: The directory of the new stores.
-        dry_run: Write nothing.
-        force: Go on although a server seems to be using a store.
-
-    Raises:
-        RefusedError: `out` lies inside one of the stores.
-        StoreUnwritableError: Nothing can be written there.
-    """
-    job = SalvageJob(options, None if dry_run else out, force, failed=[Failed.unreadable(each) for each in unreadable])
-    stores = []
-    for store in found:
-        root = store.ref.root
-        if store.loose is not None:
-            job.failed.append(
-                Failed(
-                    root,
-                    f"{root}: holds slices, but is no store: nothing tells what is missing around them",
-                    "name the directory given to the server as -dir; slices alone: stantools pipeline export",
-                )
-            )
-        elif out is not None and is_ours(root, out):
-            job.passed.append(f"{root}: was made by a salvage, and is not salvaged again")
-        else:
-            stores.append(store)
-    if job.out is not None:
-        check_folder(job.out, [store.ref.root for store in stores])
-    names = store_names([store.ref.root for store in stores], Reports(out).names if out is not None else None)
-    for store, name in zip(stores, names, strict=True):
-        _add(job, store.ref, name)
-    return job
-
-
-def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
-    try:
-        channels = channels_to_survey(open_datastore(ref.root), job.options.patterns)
-    except StantoolsError as error:
-        job.failed.append(Failed(ref.root, error.message, error.remedy))
-        return
-    if job.options.patterns and not channels:
-        job.passed.append(f"{ref.root}: has no such channel")
-        return
-    archived = job.options.archived
-    paths = [f"{ref.root}/{channel}" for channel in channels]
-    refs = (
-        ChannelRef(path, ref.polynomial, archived=archived, size=size)
-        for path, size in zip(paths, listed(_size, paths), strict=True)
-    )
-    job.stores.append(StoreWork(ref, name, tuple(refs)))
-
-
-def _size(directory: str) -> int:
-    try:
-        with os.scandir(directory) as entries:
-            return sum(entry.stat().st_size for entry in entries if entry.name.startswith("msgs."))
-    except OSError:
-        return 0  # the survey says why
-
-
 def run_salvage(
     spark: SparkSession, job: SalvageJob, phase: Phase, *, partitions: int | None = None
 ) -> SalvageJobResult:
@@ -255,7 +137,7 @@ def run_salvage(
         StantoolsError: Spark cannot do it. What was finished before stays.
     """
     run = _Run(spark, job, phase, partitions)
-    for group in _batches(job.stores):
+    for group in batches(job.stores):
         run.batch(group)
     order = {work.ref.root: number for number, work in enumerate(job.stores)}
     run.result.stores.sort(key=lambda store: order[store.root])
@@ -263,19 +145,6 @@ def run_salvage(
         # Nothing at all was done: then what could not be read is more than a finding.
         run.result.codes = run.worst or [ExitCode.UNREACHABLE] * bool(job.failed)
     return run.result
-
-
-def _batches(stores: Sequence[StoreWork]) -> Iterator[list[StoreWork]]:
-    batch: list[StoreWork] = []
-    size = 0
-    for store in stores:
-        if batch and (len(batch) == _STORES or size + store.size > _BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(store)
-        size += store.size
-    if batch:
-        yield batch
 
 
 @dataclass
@@ -436,8 +305,9 @@ class _Run:
             for number, uses in enumerate(pool.map(look, stores)):
                 if isinstance(uses, StantoolsError):
                     self._fail(stores[number], uses)
-                else:
-                    free.append(number)
+                    continue
+                free.append(number)
+                self.result.warnings += [f"{use.detail}: what is being written may look damaged" for use in uses]
         return free
 
     def _write(self, planned: Sequence[_Planned]) -> None:
@@ -494,19 +364,17 @@ class _Run:
     def _check(self, written: Sequence[_Planned]) -> list[dict[str, Any]]:
         """Verifies new stores and forecasts their start, in tasks."""
         assert self._job.out is not None
-        found = [_found(self._job.out / each.work.name, each.work.ref.polynomial) for each in written]
-        options = TableOptions(tuple(store.ref.root for store in found))
-        plan = plan_verify(found, (), options)
-        with self._phase("verify", plan.bytes) as advance:
-            verified = run_verify(self._spark, plan, partitions=self._partitions, progress=advance)
-        starts = [
-            _Start(store.ref.root, store.ref.polynomial, each.plan.server.cluster_id.decode("utf-8", "surrogateescape"))
-            for store, each in zip(found, written, strict=True)
+        stores = [
+            NewStore(
+                str(self._job.out / each.work.name),
+                each.work.ref.polynomial,
+                each.plan.server.cluster_id.decode("utf-8", "surrogateescape"),
+            )
+            for each in written
         ]
-        forecasts: dict[int, Failure | tuple[bool, str | None]] = dict(
-            distribute(self._spark, _forecast, starts, partitions=self._partitions)
-        )
-        return [_checked(verdict, verified.failed, forecasts[number]) for number, verdict in enumerate(verified.stores)]
+        plan = plan_check(stores)
+        with self._phase("verify", plan.bytes) as advance:
+            return check_stores(self._spark, stores, plan, partitions=self._partitions, progress=advance)
 
     def _done(self, each: _Planned, said: dict[str, Any]) -> None:
         root, name = each.work.ref.root, each.work.name
@@ -534,41 +402,3 @@ def _as_it_is(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
 
 def _cost(item: CopyItem) -> int:
     return item.cost
-
-
-def _found(out: Path, polynomial: int) -> FoundStore:
-    """Returns a new store as `tables.discovery` finds it."""
-    place = LocalPlace()
-    entries = tuple(place.entries(str(out)))
-    names = [entry.name for entry in entries if entry.directory and not entry.link]
-    return FoundStore(StoreRef(str(out), polynomial), place, entries, names)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """A new store whose start is to be forecast."""
-
-    root: str
-    polynomial: int
-    cluster_id: str
-
-
-def _forecast(item: _Start) -> tuple[bool, str | None]:
-    """In a task: tells whether a server would start with all of a store, and why not."""
-    options = ServerOptions(polynomial=item.polynomial, cluster_id=item.cluster_id, workers=1)
-    start = forecast(open_datastore(item.root), options, lookups=False)
-    return start.starts and start.recovered, start.error
-
-
-def _checked(
-    verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | tuple[bool, str | None]
-) -> dict[str, Any]:
-    """Puts together what was found about a new store; that it cannot be read is as bad as can be."""
-    unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
-    if isinstance(start, Failure):
-        unread.append(start.message)
-        start = False, None
-    said = checked(
-        verdict.verdict.findings, clean=verdict.verdict.clean and not unread, starts=start[0], error=start[1]
-    )
-    return {**said, "error": unread[0]} if unread else said

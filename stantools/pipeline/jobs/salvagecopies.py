@@ -4,7 +4,7 @@ A store grows beside its place, in a directory of `store.atomic`, which makes th
 
     .<name>.stantools-partial/
         content/            becomes the new store: the driver writes server.dat, clients.dat and the manifest
-        work-<run>/         of this run; gone as soon as the run has given up, so that a task that outlives it harms nothing
+        work-<run>/         of this run; gone when the run has ended, so that a task that outlives it harms nothing
             <attempt>/      of one attempt of one task: the channels as they are being written
 
 An attempt syncs its channels and moves them into `content` one by one. A channel that is there already was moved by

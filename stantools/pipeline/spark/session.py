@@ -7,6 +7,7 @@ runs us and find this package, times are UTC, Arrow is used, filters are handed 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import logging
@@ -84,8 +85,9 @@ def open_session(
         if master:
             raise UsageError("--remote and --master exclude each other", "give one of them")
         return _connect(remote, name, conf or {})
-    if submitted():
-        return _submitted(master, name, conf or {}, quiet)
+    _clean_up()  # what is left of a session that was stopped and not closed
+    if submitted() or _has_java():
+        return _in_its_java(master, name, conf or {}, quiet)
     return _start(parse_master(master or "local[*]"), name, dict(conf or {}), quiet, start_seconds)
 
 
@@ -183,7 +185,14 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
         raise SparkStartError(f"Spark Connect at {remote} refuses: {problem}") from problem
 
 
-def _submitted(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
+def _has_java() -> bool:
+    """Tells whether a Java process is there: pyspark keeps the one of a session that was stopped."""
+    context = sys.modules.get("pyspark.core.context")
+    return context is not None and context.SparkContext._gateway is not None
+
+
+def _in_its_java(master: str | None, name: str, conf: Mapping[str, str], quiet: bool) -> SparkSession:
+    """Starts a session in a Java process that somebody else has started."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.config("spark.app.name", name)
@@ -214,6 +223,7 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
     check_reachable(master)
     directory = Path(tempfile.mkdtemp(prefix="stantools-spark-"))
     _own["directory"] = directory
+    atexit.register(_clean_up)
     try:
         settings = _settings(master, name, conf, directory, quiet)
         environment = _environment(master, conf, str(java.home))
@@ -341,6 +351,7 @@ def _python_path() -> str:
 
 
 def _clean_up() -> None:
+    atexit.unregister(_clean_up)
     before = _own.pop("signal", None)  # Spark's own handler wants a driver
     if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)

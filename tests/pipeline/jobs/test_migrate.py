@@ -16,7 +16,6 @@ from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.migration.journal import StreamState, remembered_streams
 from stantools.store.sample import SampleOptions, write_sample
-from tests.migration.conftest import start_server  # noqa: F401
 from tests.migration.reading import consumers_of, read_stream
 from tests.pipeline.spark.sinking import kill_clients
 
@@ -67,7 +66,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_many_stores(
     spark: SparkSession,
     stores: list[Path],
-    start_server: Callable[..., Any],  # noqa: F811
+    start_server: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,7 +124,7 @@ def test_many_stores(
 def test_by_publishing_and_to_backups(
     spark: SparkSession,
     stores: list[Path],
-    start_server: Callable[..., Any],  # noqa: F811
+    start_server: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -156,7 +155,7 @@ def test_by_publishing_and_to_backups(
 
 def test_a_worker_is_killed(
     spark: SparkSession,
-    start_server: Callable[..., Any],  # noqa: F811
+    start_server: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

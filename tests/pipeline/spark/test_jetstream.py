@@ -20,7 +20,6 @@ from stantools.migration.proving import prove
 from stantools.migration.source import open_source
 from stantools.pipeline.tables.schema import MESSAGES
 from stantools.store.directory import open_datastore
-from tests.migration.conftest import start_server  # noqa: F401
 from tests.migration.publish.conftest import run
 from tests.pipeline.spark.sinking import description, expected, info, kill_clients, rows, stored
 
@@ -41,7 +40,7 @@ def frame(spark: SparkSession, listed: list[dict[str, Any]]) -> Any:
     return spark.createDataFrame(table).repartition(3)
 
 
-def test_write(spark: SparkSession, start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_write(spark: SparkSession, start_server: Callable[..., Any]) -> None:
     from stantools.pipeline.spark import jetstream
 
     server = start_server()
@@ -80,7 +79,7 @@ def test_write(spark: SparkSession, start_server: Callable[..., Any]) -> None:  
     assert info(server, "za") is None
 
 
-def test_a_worker_is_killed(spark: SparkSession, start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_a_worker_is_killed(spark: SparkSession, start_server: Callable[..., Any]) -> None:
     """A cluster repeats the task; on this machine the job fails, and the same job again goes on."""
     from stantools.pipeline.spark import jetstream
     from stantools.pipeline.spark.session import is_connect
@@ -113,7 +112,7 @@ def test_a_worker_is_killed(spark: SparkSession, start_server: Callable[..., Any
     assert description(server, "a") == "NATS Streaming channel a"
 
 
-def test_a_limit_of_the_server(spark: SparkSession, start_server: Callable[..., Any], tmp_path: Path) -> None:  # noqa: F811
+def test_a_limit_of_the_server(spark: SparkSession, start_server: Callable[..., Any], tmp_path: Path) -> None:
     from stantools.pipeline.spark import jetstream
 
     server = start_server(
@@ -128,7 +127,7 @@ def test_a_limit_of_the_server(spark: SparkSession, start_server: Callable[..., 
     assert description(server, "a").startswith("stantools: not complete")
 
 
-def test_from_a_store(spark: SparkSession, start_server: Callable[..., Any], golden: Path) -> None:  # noqa: F811
+def test_from_a_store(spark: SparkSession, start_server: Callable[..., Any], golden: Path) -> None:
     from stantools.pipeline.spark import jetstream
     from stantools.pipeline.spark.read import read
 
@@ -148,7 +147,7 @@ def test_from_a_store(spark: SparkSession, start_server: Callable[..., Any], gol
     assert proven > 50
 
 
-def test_write_stream(spark: SparkSession, start_server: Callable[..., Any], tmp_path: Path) -> None:  # noqa: F811
+def test_write_stream(spark: SparkSession, start_server: Callable[..., Any], tmp_path: Path) -> None:
     from stantools.pipeline.spark import jetstream
 
     server = start_server()

@@ -27,7 +27,6 @@ from stantools.migration.source import open_source
 from stantools.pipeline.spark import jetstream_task
 from stantools.pipeline.spark.jetstream_task import Written, commit, write_rows
 from stantools.store.directory import open_datastore
-from tests.migration.conftest import start_server  # noqa: F401
 from tests.migration.publish.conftest import run
 from tests.pipeline.spark.sinking import batches, description, expected, info, options, rows, stored
 
@@ -41,7 +40,7 @@ def write(server: Any, *parts: list[dict[str, Any]], **more: str) -> list[Writte
     return [pickle.loads(pickle.dumps(write_rows(given, batches(part)))) for part in parts]
 
 
-def test_a_job(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_a_job(start_server: Callable[..., Any]) -> None:
     server = start_server()
     parts = [[*chain(*OTHERS[::2])], [*chain(ORDERS, *OTHERS[1::2])], []]
     results = write(server, *parts, maxAge="9000h", streamPrefix="old-")
@@ -71,7 +70,7 @@ def test_a_job(start_server: Callable[..., Any]) -> None:  # noqa: F811
     assert stored(server, "old-orders") == expected(ORDERS + later)
 
 
-def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:  # noqa: F811
+def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:
     """Proven as `stantools migrate verify` proves it."""
     server = start_server(config={"max_payload": 8 << 20})
     store = golden / "basic" / "datastore"
@@ -99,7 +98,7 @@ def test_a_store(start_server: Callable[..., Any], golden: Path) -> None:  # noq
             assert proof.messages == stream.source.count
 
 
-def test_what_would_only_come_again_is_told_to_the_driver(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_what_would_only_come_again_is_told_to_the_driver(start_server: Callable[..., Any]) -> None:
     server = start_server()
     good, bad, worse = write(server, OTHERS[3], ORDERS[5:7] + ORDERS[:3], rows("x", [1, 1]))
     assert bad.problem and "message 5 comes behind message 12" in bad.problem[0]
@@ -113,7 +112,7 @@ def test_what_would_only_come_again_is_told_to_the_driver(start_server: Callable
     assert stored(server, "c_3") == expected(OTHERS[3])
 
 
-def test_a_channel_in_several_tasks(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_a_channel_in_several_tasks(start_server: Callable[..., Any]) -> None:
     server = start_server()
     for first, second in ((ORDERS[:100], ORDERS[100:]), (ORDERS[100:], ORDERS[:100]), (ORDERS[::2], ORDERS[1::2])):
         results = write(server, first, second)
@@ -126,7 +125,7 @@ def test_a_channel_in_several_tasks(start_server: Callable[..., Any]) -> None:  
         commit(options(server.url), write(server, ORDERS, ORDERS))
 
 
-def test_two_attempts_of_a_task_at_once(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_two_attempts_of_a_task_at_once(start_server: Callable[..., Any]) -> None:
     server = start_server()
     rest = [*chain(ORDERS, *OTHERS)]
     results: list[Written] = []
@@ -142,7 +141,7 @@ def test_two_attempts_of_a_task_at_once(start_server: Callable[..., Any]) -> Non
         assert stored(server, f"c_{number}") == expected(listed)
 
 
-def test_a_task_that_is_killed(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_a_task_that_is_killed(start_server: Callable[..., Any]) -> None:
     server = start_server()
     script = "import sys; from tests.pipeline.spark.test_jetstream_sink import long_rows, options, write_rows; "
     script += "write_rows(options(sys.argv[1]), long_rows())"
@@ -172,7 +171,7 @@ def long_rows() -> Iterator[pa.RecordBatch]:
         )
 
 
-def test_limits_of_the_server(start_server: Callable[..., Any], tmp_path: Path) -> None:  # noqa: F811
+def test_limits_of_the_server(start_server: Callable[..., Any], tmp_path: Path) -> None:
     server = start_server(
         config={"jetstream": {"store_dir": str(tmp_path / "js"), "max_mem": 1 << 20, "max_file": 1 << 20}}
     )
@@ -197,7 +196,7 @@ def test_limits_of_the_server(start_server: Callable[..., Any], tmp_path: Path) 
     assert result.problem and "message 1 of channel huge has" in result.problem[0]
 
 
-def test_nobody_is_there(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_nobody_is_there(start_server: Callable[..., Any]) -> None:
     with pytest.raises(StantoolsError, match="cannot connect to") as raised:
         write_rows(options("nats://127.0.0.1:1"), batches(ORDERS))
     assert raised.value.remedy
@@ -208,7 +207,7 @@ def test_nobody_is_there(start_server: Callable[..., Any]) -> None:  # noqa: F81
     commit(options("nats://127.0.0.1:1"), [Written()])
 
 
-def test_a_server_that_is_killed_meanwhile(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_a_server_that_is_killed_meanwhile(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
     def killing() -> Iterator[pa.RecordBatch]:
@@ -229,7 +228,7 @@ def test_a_server_that_is_killed_meanwhile(start_server: Callable[..., Any]) -> 
     assert stored(server, "long") == expected([row for batch in long_rows() for row in batch.to_pylist()])
 
 
-def test_options_are_taken_along(start_server: Callable[..., Any]) -> None:  # noqa: F811
+def test_options_are_taken_along(start_server: Callable[..., Any]) -> None:
     users = {"authorization": {"users": [{"user": "sink", "password": "s3cret"}]}}
     server = start_server(config=users)
     more = {

@@ -1,0 +1,151 @@
+"""What a job of salvage has to do: which stores, what of them, and what they are called afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.errors import StantoolsError
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours, store_names
+from stantools.pipeline.jobs.surveys import ChannelRef
+from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.tables.listing import listed
+from stantools.pipeline.tables.model import StoreRef, Unreadable
+from stantools.recovery.salvage.model import SalvageOptions
+from stantools.recovery.salvage.plan import channels_to_survey
+from stantools.store.directory import open_datastore
+
+#: Stores are taken together until they are so many, or have so many bytes.
+_STORES = 64
+_BYTES = 16 << 30
+
+
+@dataclass(frozen=True)
+class StoreWork:
+    """A store that is to be salvaged.
+
+    Attributes:
+        ref: The store.
+        name: Its name among the new ones.
+        channels: What is surveyed of it.
+    """
+
+    ref: StoreRef
+    name: str
+    channels: tuple[ChannelRef, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its channels."""
+        return sum(channel.size for channel in self.channels)
+
+
+@dataclass
+class SalvageJob:
+    """What is to be done: made without Spark, so that what cannot be is told at once.
+
+    Attributes:
+        options: How to salvage.
+        out: The directory of the new stores; None writes nothing.
+        force: Go on although a server seems to be using a store.
+        stores: The stores.
+        failed: What cannot be read.
+        passed: Stores that are left alone, and why.
+    """
+
+    options: SalvageOptions
+    out: Path | None = None
+    force: bool = False
+    stores: list[StoreWork] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+
+
+def plan_job(
+    found: Sequence[FoundStore],
+    unreadable: Sequence[Unreadable],
+    options: SalvageOptions,
+    out: Path | None,
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+) -> SalvageJob:
+    """Lists what has to be done.
+
+    Args:
+        found: The stores (`tables.discovery.discover`), on file systems.
+        unreadable: What cannot be read of what was given.
+        options: How to salvage, with the patterns of the channels.
+        out: The directory of the new stores.
+        dry_run: Write nothing.
+        force: Go on although a server seems to be using a store.
+
+    Raises:
+        RefusedError: `out` lies inside one of the stores.
+        StoreUnwritableError: Nothing can be written there.
+    """
+    job = SalvageJob(options, None if dry_run else out, force, failed=[Failed.unreadable(each) for each in unreadable])
+    stores = []
+    for store in found:
+        root = store.ref.root
+        if store.loose is not None:
+            job.failed.append(
+                Failed(
+                    root,
+                    f"{root}: holds slices, but is no store: nothing tells what is missing around them",
+                    "name the directory given to the server as -dir; slices alone: stantools pipeline export",
+                )
+            )
+        elif out is not None and is_ours(root, out):
+            job.passed.append(f"{root}: was made by a salvage, and is not salvaged again")
+        else:
+            stores.append(store)
+    if job.out is not None:
+        check_folder(job.out, [store.ref.root for store in stores])
+    names = store_names([store.ref.root for store in stores], Reports(out).names if out is not None else None)
+    for store, name in zip(stores, names, strict=True):
+        _add(job, store.ref, name)
+    return job
+
+
+def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
+    try:
+        channels = channels_to_survey(open_datastore(ref.root), job.options.patterns)
+    except StantoolsError as error:
+        job.failed.append(Failed(ref.root, error.message, error.remedy))
+        return
+    if job.options.patterns and not channels:
+        job.passed.append(f"{ref.root}: has no such channel")
+        return
+    archived = job.options.archived
+    paths = [f"{ref.root}/{channel}" for channel in channels]
+    refs = (
+        ChannelRef(path, ref.polynomial, archived=archived, size=size)
+        for path, size in zip(paths, listed(_size, paths), strict=True)
+    )
+    job.stores.append(StoreWork(ref, name, tuple(refs)))
+
+
+def _size(directory: str) -> int:
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.startswith("msgs."))
+    except OSError:
+        return 0  # the survey says why
+
+
+def batches(stores: Sequence[StoreWork]) -> Iterator[list[StoreWork]]:
+    """Puts stores together that are salvaged together; what is done of them stays done."""
+    batch: list[StoreWork] = []
+    size = 0
+    for store in stores:
+        if batch and (len(batch) == _STORES or size + store.size > _BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(store)
+        size += store.size
+    if batch:
+        yield batch
