@@ -38,7 +38,6 @@ _NAMED = 10
 @stores_argument
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
     metavar="DIR",
     help="Where to put the new stores, each under its own name, where all workers can write.",
 )
@@ -52,7 +51,7 @@ _NAMED = 10
 @common_options
 def command(
     stores: tuple[str, ...],
-    out: Path | None,
+    out: str | None,
     channels: tuple[str, ...],
     cluster_id: str | None,
     generation: str,
@@ -114,7 +113,7 @@ def _planned(
     stores: tuple[str, ...],
     channels: tuple[str, ...],
     reading: Reading,
-    out: Path | None,
+    out: str | None,
     how: tuple[str | None, str, bool, bool],
     *,
     dry_run: bool,
@@ -129,7 +128,7 @@ def _planned(
         raise UsageError(
             "--out is missing: where are the new stores to go?", "add --out DIR, or --dry-run for the plans"
         )
-    if out is not None and "://" in str(out):
+    if out is not None and "://" in out:
         raise UsageError(f"--out {out}: new stores are written to a file system", "name a directory")
     if remote := [path for path in stores if is_remote(path)]:
         raise UsageError(
@@ -139,7 +138,7 @@ def _planned(
     cluster_id, generation, fill_gaps, archived = how
     options = SalvageOptions(cluster_id, generation, fill_gaps, archived, channels)
     table = reading.table(stores, channels=channels)
-    target = out.absolute() if out is not None else None
+    target = Path(out).absolute() if out is not None else None
     work = plan_job(*discover(table), options, target, dry_run=dry_run, force=force)
     for each in work.passed:
         console.note(console.escape(each))

@@ -44,7 +44,14 @@ if TYPE_CHECKING:
 #: Threads that look whether stores are in use, which may take seconds for each.
 _LOOKING = 16
 #: The worst first.
-_WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
+_WORST = (
+    ExitCode.UNREACHABLE,
+    ExitCode.REFUSED,
+    ExitCode.USAGE,
+    ExitCode.FINDINGS,
+    ExitCode.LOSS,
+    ExitCode.CLEAN,
+)
 
 #: Begins a phase of the work with so many bytes, and gives what is told the bytes as they are done.
 Phase = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
@@ -111,7 +118,7 @@ class SalvageJobResult:
     def exit_code(self) -> ExitCode:
         """The worst of all. What cannot be read is a finding, as long as anything else was done."""
         codes = {*self.codes, *(store.exit_code for store in self.stores)}
-        return next((code for code in _WORST if code in codes), ExitCode.FINDINGS if codes else ExitCode.CLEAN)
+        return next((code for code in _WORST if code in codes), ExitCode.CLEAN)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the result as the jobs' json contract has it."""

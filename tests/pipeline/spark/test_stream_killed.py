@@ -24,9 +24,9 @@ pytest.importorskip("pyspark.sql.streaming.datasource")
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
 
 CHANNELS = ["orders", "orders.eu", "jobs"]
-#: Times that each is killed.
-BROKERS, QUERIES = 8, 3
-SECONDS = 60.0
+#: Times that each is killed at least, and seconds in which that has to be possible.
+BROKERS, QUERIES = 5, 2
+SECONDS = 300.0
 
 
 class Query:
@@ -70,15 +70,16 @@ async def publish(broker: Broker, first: int, acked: Counter[bytes], until: floa
         try:
             while time.monotonic() < until and not client.closed:
                 for _ in range(50):
+                    # Each number is used once: whether one arrived that was on its way to a killed broker is not known.
                     payload = b"%d" % number + b" " * (number % 700)
+                    number += 1
 
                     def note(problem: StreamingError | None, payload: bytes = payload) -> None:
                         if problem is None:
                             acked[payload] += 1
 
                     await client.publish_async(CHANNELS[number % 3], payload, note)
-                    number += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
         finally:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(client.close(), 2)
@@ -92,12 +93,13 @@ def test_everything_is_killed(tmp_path: Path) -> None:
     query = Query(store, tmp_path)
     acked: Counter[bytes] = Counter()
     broker.start()
-    number, killed, batches = 1, 0, 0
+    number, brokers, killed, batches = 1, 0, 0, 0
     try:
         number = asyncio.run(publish(broker, number, acked, time.monotonic() + 1))
         query.start()
         end = time.monotonic() + SECONDS
-        for _ in range(BROKERS):
+        while brokers < BROKERS or killed < QUERIES:
+            assert time.monotonic() < end, (tmp_path / "query.log").read_text()[-5000:]
             begin = number
 
             async def until_killed(begin: int = begin) -> int:
@@ -110,12 +112,11 @@ def test_everything_is_killed(tmp_path: Path) -> None:
 
             number = asyncio.run(until_killed())
             broker.start()
+            brokers += 1
             if killed < QUERIES and query.batches() > batches:
                 query.kill()
                 killed, batches = killed + 1, query.batches()
                 query.start()
-            if time.monotonic() > end:
-                break
         number = asyncio.run(publish(broker, number, acked, time.monotonic() + 1))
         assert broker.stop() == 0
         query.kill()
@@ -128,9 +129,10 @@ def test_everything_is_killed(tmp_path: Path) -> None:
         if broker.process is not None and broker.process.poll() is None:
             broker.kill()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert killed >= 1
     assert (summary["more"], summary["missing"]) == (0, 0)
     arrived = Counter(payload.encode() for payload in summary["payloads"])
     assert len(acked) > 500
-    assert all(arrived[payload] == 1 for payload in acked), "what was acknowledged is there exactly once"
-    assert max(arrived.values()) == 1
+    wrong = [payload.strip() for payload in acked if arrived[payload] != 1]
+    assert wrong[:5] == [], "what was acknowledged is there exactly once"
+    twice = [payload.strip() for payload, count in arrived.items() if count > 1]
+    assert twice[:5] == []

@@ -1,0 +1,66 @@
+"""Salvaging many stores without Spark: the job itself, with its tasks run in this process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import StantoolsError
+from stantools.format.crc import Crc
+from stantools.pipeline.jobs import salvage, salvagecheck, surveys
+from stantools.pipeline.jobs.salvage import SalvageJobResult, run_salvage
+from stantools.pipeline.jobs.salvagejob import plan_job
+from stantools.pipeline.spark.tasks import Failure
+from stantools.pipeline.tables.discovery import discover
+from stantools.pipeline.tables.options import TableOptions
+from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvage, plan_salvage
+from stantools.store.directory import open_datastore
+
+Distribute = Callable[..., Iterator[tuple[int, Any]]]
+
+
+def here(_spark: None, function: Callable[[Any], Any], items: Iterable[Any], **_options: object) -> Iterator[Any]:
+    """Runs tasks as `distribute` does, in this process; whatever goes to or from a task is pickled."""
+    run = pickle.loads(pickle.dumps(function))
+    for number, item in enumerate(items):
+        try:
+            result = run(pickle.loads(pickle.dumps(item)))
+        except StantoolsError as error:
+            result = Failure.of(error)
+        yield number, pickle.loads(pickle.dumps(result))
+
+
+def distribute_by(distribute: Distribute) -> None:
+    """Lets the job run its tasks in another way."""
+    for module in (salvage, salvagecheck, surveys):
+        module.distribute = distribute  # type: ignore[attr-defined]
+
+
+@contextmanager
+def silent(_task: str, _total: int) -> Iterator[Callable[[int], object]]:
+    yield lambda _: None
+
+
+def run_job(
+    stores: Sequence[Path], out: Path | None, polynomial: int | None = None, **options: Any
+) -> SalvageJobResult:
+    """Does what the command does."""
+    force = options.pop("force", False)
+    found = discover(TableOptions(tuple(map(str, stores)), polynomial=polynomial))
+    job = plan_job(*found, SalvageOptions(**options), out, dry_run=out is None, force=force)
+    return run_salvage(None, job, silent)  # type: ignore[arg-type]
+
+
+def salvage_here(root: Path, out: Path, polynomial: int, **options: Any) -> SalvagePlan:
+    """Does what the local verb does."""
+    plan = plan_salvage(open_datastore(root), Crc(polynomial), SalvageOptions(**options))
+    apply_salvage(plan, out)
+    return plan
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
