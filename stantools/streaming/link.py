@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nats import errors as nats_errors
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 #: Seconds between two attempts to connect again.
 _RECONNECT_WAIT: Final = 0.25
+#: Seconds until what was cancelled is cancelled again.
+_CANCELLING: Final = 0.2
 
 
 class Link:
@@ -132,7 +134,7 @@ async def open_link(
     }
     try:
         # The library itself would try for ever.
-        await asyncio.wait_for(nats.connect(servers, **settings | nats_options), timeout)
+        await _at_most(nats.connect(servers, **settings | nats_options), timeout)
     except (TimeoutError, OSError, nats_errors.Error) as problem:
         await _close(nats, timeout)
         why = said[-1] if said else problem
@@ -144,6 +146,27 @@ async def open_link(
 def is_nobody(message: Msg) -> bool:
     """Whether the NATS server says that nobody listened to a message with this reply subject."""
     return not message.data and (message.headers or {}).get("Status") == "503"
+
+
+async def _at_most(work: Coroutine[Any, Any, None], seconds: float) -> None:
+    """Ends work that takes too long, as `asyncio.wait_for`, also if it overlooks that it was cancelled.
+
+    The library does now and then, when what it waits for fails at the same moment.
+
+    Raises:
+        TimeoutError: It took too long.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        late = not task.done()
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCELLING)
+    if late and task.cancelled():
+        raise TimeoutError
+    task.result()
 
 
 async def _close(nats: NatsClient, timeout: float) -> None:

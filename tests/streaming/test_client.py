@@ -425,3 +425,31 @@ def test_the_connection_breaks_and_comes_back(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(url: str) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         asyncio.run(connect(url, "test-cluster", "me", ClientOptions(ping_interval=0)))
+
+
+def test_connecting_ends_in_time_whatever_the_library_overlooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It misses that it was cancelled when what it waits for fails at the same moment, and then tries for ever."""
+    overlooked = 0
+
+    async def stubborn(self: Any, *_: Any, **__: Any) -> None:
+        nonlocal overlooked
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                overlooked += 1
+                if overlooked > 2:
+                    raise
+
+    async def nothing(self: Any) -> None:
+        return
+
+    monkeypatch.setattr("nats.aio.client.Client.connect", stubborn)
+    monkeypatch.setattr("nats.aio.client.Client.close", nothing)
+
+    async def go() -> None:
+        with pytest.raises(NoServerError, match="no connection to NATS"):
+            await connect("nats://127.0.0.1:1", "test-cluster", "me", ClientOptions(timeout=0.1))
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert overlooked == 3

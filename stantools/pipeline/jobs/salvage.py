@@ -35,6 +35,7 @@ from stantools.recovery.salvage.apply import SalvageResult, result_of
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
 from stantools.recovery.salvage.report import report
+from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use, check_not_in_use
 
@@ -240,6 +241,7 @@ class _Run:
             return request
         kept = self._reports.find(work.ref.root, request)
         if kept is not None:
+            clear_leftovers(self._job.out / work.name)
             self.result.stores.append(SalvagedStore(work.ref.root, work.name, kept, kept=True))
             return None
         try:
@@ -290,6 +292,7 @@ class _Run:
         try:
             if check_target(each.work.ref.root, target):
                 check_same(each.plan, target)
+                clear_leftovers(target)
                 each.there = True
                 each.result = result_of(each.plan, target)
         except StantoolsError as error:

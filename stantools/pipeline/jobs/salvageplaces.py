@@ -114,7 +114,7 @@ def _lines(directory: Path, *, deeper: int, prefix: str = "") -> Iterator[bytes]
                     yield from _lines(Path(entry.path), deeper=deeper - 1, prefix=f"{name}/")
             else:
                 status = entry.stat()
-                state = f"{status.st_size} {status.st_mtime_ns}"
+                state = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
         yield os.fsencode(f"{name}\0{state}\n")
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: Settings that our sources and jobs need in whatever session they run.
 NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
 
+#: All cores, and a task whose Python worker dies is run again, up to four times; `local[*]` itself runs it once.
+DEFAULT_MASTER = "local[*,4]"
+
 #: Seconds until a cluster has to have taken us in. A start on this machine takes 5 to 10.
 START_SECONDS = 180.0
 
@@ -60,7 +63,7 @@ def open_session(
     """Returns the session that is there, or starts one.
 
     Args:
-        master: A Spark master. None is `local[*]`, or whatever `spark-submit` was told.
+        master: A Spark master. None is `local[*,4]`, all cores here, or whatever `spark-submit` was told.
         name: Name of the application.
         conf: Spark's settings; they win over ours.
         remote: Address of a Spark Connect server, `sc://HOST:PORT`, instead of a master.
@@ -88,7 +91,7 @@ def open_session(
     _clean_up()  # what is left of a session that was stopped and not closed
     if submitted() or _has_java():
         return _in_its_java(master, name, conf or {}, quiet)
-    return _start(parse_master(master or "local[*]"), name, dict(conf or {}), quiet, start_seconds)
+    return _start(parse_master(master or DEFAULT_MASTER), name, dict(conf or {}), quiet, start_seconds)
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from stantools.errors import StantoolsError, UsageError
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.pushdown import Pushed, understands
-from stantools.pipeline.tables.model import Split
 from stantools.pipeline.tables.discovery import absolute
+from stantools.pipeline.tables.model import Split
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.parse import check_columns, table_options
 from stantools.pipeline.tables.schema import SCHEMAS

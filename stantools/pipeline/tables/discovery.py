@@ -96,7 +96,7 @@ class _Search:
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         self._reading = ReadOptions(options.polynomial, options.check_crc)
-        self._seen: set[Hashable] = set()
+        self._seen: dict[Hashable, bool] = {}  # whether something was found there; a directory above us does not count
         self._again = 0  # how often something was met that had been met before
         self._listed = 0
         self._loose: dict[str, FoundStore] = {}
@@ -167,13 +167,17 @@ class _Search:
         if identity in self._seen:
             self._again += 1
             return False
-        self._seen.add(identity)
+        self._seen[identity] = False
         return True
 
     def _directory(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
         """Takes a directory; returns whether anything was found in it, now or before."""
-        if not self._new(place.identity(path)):
-            return True
+        identity = place.identity(path)
+        if self._new(identity):
+            self._seen[identity] = self._found_in(place, path, entries, deeper)
+        return self._seen[identity]
+
+    def _found_in(self, place: Place, path: str, entries: list[Entry], deeper: int) -> bool:
         names = {entry.name for entry in entries if not entry.directory}
         if SERVER_FILE in names or CLIENTS_FILE in names:
             self._add_store(place, path, entries)

@@ -83,13 +83,11 @@ class FoundStore:
         data: list[tuple[int, bool, Entry]] = []
         indexes: dict[tuple[str, bool], Entry] = {}
         for entry in channel.entries:
-            if entry.directory:
-                continue
-            if match := SLICE_NAME.fullmatch(entry.name):
+            if match := SLICE_NAME.fullmatch(entry.name):  # even of a directory, which reading will refuse
                 number = slice_number(match[1])
                 if number is not None and (match[2] is None or archived or self.archived):
                     data.append((number, match[2] is None, entry))
-            elif match := INDEX_NAME.fullmatch(entry.name):
+            elif not entry.directory and (match := INDEX_NAME.fullmatch(entry.name)):
                 indexes[match[1], match[2] is None] = entry
         data.sort(key=lambda each: each[:2])
         join = self.place.join

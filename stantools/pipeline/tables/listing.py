@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stantools.errors import StoreUnreadableError
+from stantools.store.mapping import mapped
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -129,11 +130,8 @@ class LocalPlace:
 
     def head(self, path: str, size: int) -> bytes:
         """Returns the first bytes of a file; see `Place`."""
-        try:
-            with Path(path).open("rb") as file:
-                return file.read(size)
-        except OSError as error:
-            raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}", "check the permissions") from error
+        with mapped(Path(path)) as content:
+            return bytes(content[:size])
 
 
 def is_pattern(path: str) -> bool:

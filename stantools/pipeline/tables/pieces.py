@@ -167,6 +167,8 @@ class _Splitter:
             found = self._indexed(wanted, records) if records is not None else None
             if found is None:
                 found = self._proven(wanted, end)
+            if found is None:
+                break  # nor will there be behind; a hole of many gigabytes is searched once
             if cuts[-1] < found < end:
                 cuts.append(found)
         return [*cuts, end]
@@ -192,15 +194,18 @@ class _Splitter:
         self._counter.data(end_of(record) - int(record["offset"]))
         return agrees(self._data, record, self._channel, self._crc, check_crc=self._check_crc)
 
-    def _proven(self, wanted: int, end: int) -> int:
-        """Returns the offset of the first record from which enough good ones follow; -1 if none is found."""
+    def _proven(self, wanted: int, end: int) -> int | None:
+        """Returns the offset of the first record from which enough good ones follow.
+
+        None says that no record begins there, -1 that there are some, and none of the first ones is good enough.
+        """
         data, size = self._data, len(self._data)
         at = wanted
         for _ in range(_CANDIDATES):
             self._window.reach(at)
             found = kernels.find_record(data, at, size, self._crc, self._channel)
             if not 0 <= found < end:
-                return -1
+                return None
             at, proven = self._follow(found)
             self._counter.data(at - wanted)
             if proven:

@@ -185,12 +185,14 @@ print(killed, whole)
 def test_killed_at_any_point_and_run_again(store: Path, tmp_path: Path) -> None:
     damage(store)
     salvage_here(store, tmp_path / "local", IEEE)
-    points = ",".join(map(str, [*range(0, 150, 15), *range(150, 330, 20)]))
+    # More often where channels, and where the store, are given their names (about 420 calls in all).
+    chosen = [*range(0, 270, 30), *range(270, 280, 2), *range(342, 358, 2), *range(360, 440, 15)]
+    points = ",".join(map(str, chosen))
     words = [sys.executable, "-c", _KILLED, store, tmp_path / "new", tmp_path / "local", points]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     killed, whole = map(int, done.stdout.split())
-    assert killed > 12 and whole > 2, "before and after the store was in its place"
+    assert killed > 15 and whole > 5, "before and after the store was in its place"
 
 
 def test_what_is_finished_is_kept_and_anything_else_is_refused(

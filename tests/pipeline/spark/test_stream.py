@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stantools.errors import UsageError
+from stantools.errors import StoreUnreadableError, UsageError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark.sql.streaming.datasource")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from stantools.pipeline.spark.source import register, spark_schema
 from stantools.pipeline.spark.stream import StanStreamReader, stream_options
 from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.options import TableOptions
+from stantools.store.limits import SliceLimits
 from tests.pipeline.tables.followed import Server, cut_to_index
 
 if TYPE_CHECKING:
@@ -112,3 +116,78 @@ def test_a_directory_of_slices_is_refused(tmp_path: Path) -> None:
     server.publish(1)
     with pytest.raises(UsageError, match="only stores can be followed"):
         reader(server.directory).initialOffset()
+
+
+def batch(followed: StanStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Plans a batch; returns its end and its partitions."""
+    end = followed.latestOffset(start, followed.getDefaultReadLimit())
+    return end, list(followed.partitions(start, end))
+
+
+def read(followed: StanStreamReader, partitions: list[Any]) -> list[dict[str, Any]]:
+    # As in a task: a reader that knows nothing but the options.
+    other = pickle.loads(pickle.dumps(followed))
+    return [row for each in partitions for part in other.read(each) for row in part.to_pylist()]
+
+
+def test_a_batch_without_spark(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store", limits=SliceLimits(1000, 0))
+    server.publish(50)
+    schema = spark_schema(TableOptions((), columns=("seq", "channel"))).add("Status", "string")
+    options = {"path": str(server.root), "splitBytes": "3000", "partitionBytes": "200000", "seq": "11:"}
+    followed = StanStreamReader(options, schema)
+    start = followed.initialOffset()
+    end, partitions = batch(pickle.loads(pickle.dumps(followed)), start)
+    assert len(partitions) > 1
+    rows = read(followed, partitions)
+    assert list(rows[0]) == ["seq", "channel", "Status"]
+    assert [row["seq"] for row in rows] == list(range(11, 51))
+    assert followed.latestOffset(end, ReadAllAvailable()) == end
+    assert followed.reportLatestOffset() == {"waitingBytes": 0, "waitingChannels": 0}
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_slices_that_go_between_planning_and_reading(tmp_path: Path, archived: bool) -> None:
+    server = Server(tmp_path / "store")
+    followed = reader(server.root)
+    start = followed.initialOffset()
+    server.publish(20)
+    _, partitions = batch(followed, start)
+    server.remove_oldest(archive=archived)
+    rows = read(followed, partitions)
+    assert [row["seq"] for row in rows if row["status"] == "ok"] == list(range(1 if archived else 9, 21))
+    gone = [(row["status"], row["slice"], row["offset"], row["seq"]) for row in rows if row["status"] != "ok"]
+    assert gone == ([] if archived else [("removed", "orders/msgs.1.dat", 4, None)])
+    if not archived:
+        assert all(row["status"] == "ok" for row in read(reader(server.root, {"mode": "DROPMALFORMED"}), partitions))
+        with pytest.raises(StoreUnreadableError, match="was removed before it was read"):
+            read(reader(server.root, {"mode": "FAILFAST"}), partitions)
+
+
+def test_what_is_gone_stops_a_query_that_wants_it(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    followed = reader(server.root, {"mode": "FAILFAST"})
+    start = followed.initialOffset()
+    server.publish(20)
+    server.remove_oldest()
+    with pytest.raises(StoreUnreadableError, match="messages 1 to 8 were removed") as caught:
+        batch(followed, start)
+    assert "mode to PERMISSIVE" in caught.value.message
+    assert batch(reader(server.root, {"mode": "DROPMALFORMED"}), start)[1]
+
+
+def test_available_now(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    server.publish(20)
+    followed = reader(server.root, {"maxFilesPerTrigger": "1"})
+    followed.prepareForTriggerAvailableNow()
+    assert followed.getDefaultReadLimit() == ReadMaxFiles(1)
+    server.publish(20)
+    at, seen = followed.initialOffset(), []
+    while True:
+        end, partitions = batch(followed, at)
+        if end == at:
+            break
+        seen.append([row["seq"] for row in read(followed, partitions)])
+        at = end
+    assert seen == [[*range(1, 9)], [*range(9, 17)], [*range(17, 21)]]

@@ -22,6 +22,7 @@ from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.resync import Damage
 from stantools.store.scan import scan_slice
+from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.slicefile import remove_slice
 from stantools.store.slicewriter import SliceWriter
 
@@ -35,6 +36,7 @@ class Server:
         self.root, self.channel = root, channel
         self.directory = root / channel
         self.directory.mkdir(parents=True, exist_ok=True)
+        (root / "server.dat").write_bytes(encode_server_file(new_server_info("test-cluster"), CRC))
         self.name = channel.encode()
         self.limits = limits or SliceLimits(8, 0)
         self.rng = random.Random(seed)

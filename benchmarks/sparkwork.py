@@ -1,0 +1,147 @@
+"""What is measured on Spark: functions that run in a driver of its own process (`sparkdrivers`), each with the session.
+
+They return what was counted, so that a way that is fast because it reads too little is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from stantools.pipeline.tables.options import TableOptions
+
+#: As the jobs plan on this machine.
+_PARTITIONS = 2
+
+
+@dataclass(frozen=True)
+class Started:
+    """How long it took to be ready.
+
+    Attributes:
+        imports: Seconds for Python's part.
+        session: Seconds for Java, Spark and the application.
+    """
+
+    imports: float
+    session: float
+
+
+def serve(connection: Connection, master: str, conf: dict[str, str]) -> None:
+    """Starts Spark and runs what comes in, until nobody is there any more.
+
+    Args:
+        connection: Gives a function of this module and its arguments; takes whether it succeeded, and its result.
+        master: The master.
+        conf: Spark's settings.
+    """
+    # Compiled modules are kept, as in any installation: workers would compile each of them again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    begin = time.perf_counter()
+    from stantools.pipeline.spark import read  # noqa: F401  (imports pyspark)
+    from stantools.pipeline.spark.session import close_session, open_session
+
+    imported = time.perf_counter()
+    spark = open_session(master, name="stantools benchmarks", conf=conf)
+    connection.send(Started(imported - begin, time.perf_counter() - imported))
+    try:
+        while True:
+            function, arguments, named = connection.recv()
+            try:
+                connection.send((True, function(spark, *arguments, **named)))
+            except Exception:
+                connection.send((False, traceback.format_exc()))
+    except EOFError:
+        pass
+    finally:
+        close_session(spark)
+
+
+def nothing(spark: SparkSession) -> int:
+    """Sends two numbers to Python and back: what any job costs."""
+
+    def same(batches: Any) -> Any:
+        yield from batches
+
+    return spark.range(0, 2, 1, 2).mapInArrow(same, "id long").count()
+
+
+def count(spark: SparkSession, *stores: Path, **options: Any) -> int:
+    """Counts the messages."""
+    return _table(spark, stores, options).count()
+
+
+def payload_bytes(spark: SparkSession, *stores: Path, where: str = "", **options: Any) -> tuple[int, int]:
+    """Counts messages, and the bytes of their payloads by looking at these."""
+    from pyspark.sql import functions as f
+
+    frame = _table(spark, stores, options)
+    if where:
+        frame = frame.where(where)
+    row = frame.agg(f.count("*"), f.sum(f.length("data"))).first()
+    return int(row[0]), int(row[1] or 0)
+
+
+def group(spark: SparkSession, *stores: Path, **options: Any) -> int:
+    """Counts messages and their bytes by channel and status."""
+    from pyspark.sql import functions as f
+
+    frame = _table(spark, stores, options).groupBy("channel", "status").agg(f.count("*"), f.sum("size"))
+    return sum(int(row[2]) for row in frame.collect())
+
+
+def verify(spark: SparkSession, *stores: Path) -> int:
+    """Runs the job `verify`; returns how many messages are intact."""
+    from stantools.pipeline.jobs.verify import plan_verify, run_verify
+    from stantools.pipeline.tables.discovery import discover
+    from stantools.pipeline.tables.model import Table
+
+    options = _options(stores, table=Table.FINDINGS)
+    result = run_verify(spark, plan_verify(*discover(options), options))
+    if not result.clean:
+        raise AssertionError("a healthy store was found to be damaged")
+    return sum(channel.messages for store in result.stores for channel in store.verdict.channels)
+
+
+def stats(spark: SparkSession, *stores: Path) -> int:
+    """Runs the job `stats`; returns how many messages were counted."""
+    from stantools.pipeline.jobs.stats.job import run_stats
+    from stantools.pipeline.tables.planning import plan
+
+    options = _options(stores)
+    return sum(channel.messages for channel in run_stats(spark, plan(options), options).channels)
+
+
+def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = False) -> int:
+    """Runs the job `export`; returns how many rows were written."""
+    from stantools.pipeline.export.model import Layout
+    from stantools.pipeline.export.run import reading
+    from stantools.pipeline.jobs.export import export_by_spark, export_by_tasks
+    from stantools.pipeline.tables.planning import plan
+
+    layout = Layout()
+    options = reading(_options(stores, partitions=_PARTITIONS), layout)
+    planned = plan(options)
+    if by_spark:
+        return export_by_spark(spark, planned, options, layout, str(target)).written.rows
+    return export_by_tasks(spark, planned, options, layout, target).written.rows
+
+
+def _options(stores: tuple[Path, ...], **values: Any) -> TableOptions:
+    from stantools.pipeline.tables.options import TableOptions
+
+    return TableOptions(tuple(map(str, stores)), **values)
+
+
+def _table(spark: SparkSession, stores: tuple[Path, ...], options: dict[str, Any]) -> DataFrame:
+    from stantools.pipeline.spark.read import read
+
+    return read(spark, *stores, **options)
