@@ -139,7 +139,7 @@ def timed(work: Callable[[], object], server: Callable[[], float] | None = None)
     work()
     seconds = time.perf_counter() - begin
     own, busy = _own() - own, _busy() - busy
-    served = server() - served if server else 0.0
+    served = max(server() - served, 0.0) if server else 0.0  # less where a process has gone
     return Sample(seconds, own, max(busy - own - served, 0.0) / max(seconds, 1 / _TICK), served)
 
 

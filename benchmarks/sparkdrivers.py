@@ -31,7 +31,7 @@ class Driver:
         conf: More settings.
 
     Attributes:
-        started: How long it took to start.
+        started: Seconds that Java, Spark and the application took to start.
     """
 
     def __init__(self, master: str, conf: dict[str, str] | None = None) -> None:
@@ -40,7 +40,7 @@ class Driver:
         self._process = context.Process(target=sparkwork.serve, args=(theirs, master, {**CONF, **(conf or {})}))
         self._process.start()
         theirs.close()
-        self.started: sparkwork.Started = self._connection.recv()
+        self.started: float = self._connection.recv()
 
     def __enter__(self) -> Driver:
         return self

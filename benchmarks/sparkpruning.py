@@ -15,6 +15,7 @@ from measure import MB, Options, race, reread, table
 from sparkdrivers import Driver, Drivers, processor
 from sparkreading import MASTER
 
+from stantools.notation import format_time
 from stantools.pipeline.spark.read import _texts
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.parse import table_options
@@ -51,7 +52,7 @@ def section(options: Options, drivers: Drivers) -> str:
 def _compare(driver: Driver, store: Path, each: int, rounds: int) -> str:
     few = {"seq": f"{each // 2}:{each // 2 + each // 100}"}
     condition = f"seq between {each // 2} and {each // 2 + each // 100}"
-    late = {"since": str(stores.TIME + each * 9 // 10 * _STEP)}
+    late = {"since": format_time(stores.TIME + each * 9 // 10 * _STEP)}
     ways = {
         "everything": _Way(),
         "one channel of four, option": _Way({"channels": _CHANNEL}),
@@ -99,11 +100,13 @@ def _compare(driver: Driver, store: Path, each: int, rounds: int) -> str:
 
 
 def _looked_at(store: Path, given: dict[str, Any]) -> tuple[int, int, int]:
-    """Counts messages, and the bytes that reading them looks at, without Spark; planning looks at indexes too."""
+    """Counts messages, and the bytes that reading them looks at, without Spark, planning included."""
     values = {name: value for name, value in given.items() if name != "pushdown"}
     options = table_options(_texts((store,), values))
     counter = ReadCounter()
-    messages = sum(batch.num_rows for split in plan(options).splits for batch in read_split(split, options, counter))
+    messages = sum(
+        batch.num_rows for split in plan(options, counter).splits for batch in read_split(split, options, counter)
+    )
     return messages, counter.data_bytes, counter.index_bytes
 
 

@@ -96,17 +96,12 @@ def sizes(options: Options, drivers: Drivers) -> str:
         whole = stores.make_store(place / "whole", messages * _PARTS, 1024, channels=_PARTS)
         rows: list[tuple[object, ...]] = []
         for share in _SHARES:
-            store = stores.linked(whole, place / f"part{share}", lambda path, n=share: _belongs(path, whole, n))
+            store = stores.first_channels(whole, place / f"part{share}", share)
             rows.append(_size(driver, store, messages * share, 1 if share >= _MANY_PARTS else options.rounds))
     headers = ("GB", "local verify", "count(), columns=seq", "count(), every column", "pipeline verify")
     headers += ("pipeline stats", "pipeline export", "most MiB of a worker", "others")
     title = f"MB/s of input, 1 KiB a message, up to {_PARTS} channels, {MASTER}"
     return f"**{title}**\n\n{table(headers, rows)}"
-
-
-def _belongs(path: Path, whole: Path, channels: int) -> bool:
-    parent = path.parent.name
-    return path.parent == whole or int(parent.rpartition(".")[2]) < channels
 
 
 def _size(driver: Driver, store: Path, messages: int, rounds: int) -> tuple[object, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,36 +21,22 @@ if TYPE_CHECKING:
 _PARTITIONS = 2
 
 
-@dataclass(frozen=True)
-class Started:
-    """How long it took to be ready.
-
-    Attributes:
-        imports: Seconds for Python's part.
-        session: Seconds for Java, Spark and the application.
-    """
-
-    imports: float
-    session: float
-
-
 def serve(connection: Connection, master: str, conf: dict[str, str]) -> None:
     """Starts Spark and runs what comes in, until nobody is there any more.
 
     Args:
-        connection: Gives a function of this module and its arguments; takes whether it succeeded, and its result.
+        connection: Takes how long the start took; gives functions of this module and their arguments, and takes whether
+            they succeeded, and their results.
         master: The master.
         conf: Spark's settings.
     """
     # Compiled modules are kept, as in any installation: workers would compile each of them again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    begin = time.perf_counter()
-    from stantools.pipeline.spark import read  # noqa: F401  (imports pyspark)
     from stantools.pipeline.spark.session import close_session, open_session
 
-    imported = time.perf_counter()
+    begin = time.perf_counter()
     spark = open_session(master, name="stantools benchmarks", conf=conf)
-    connection.send(Started(imported - begin, time.perf_counter() - imported))
+    connection.send(time.perf_counter() - begin)
     try:
         while True:
             function, arguments, named = connection.recv()

@@ -113,6 +113,15 @@ def first_slices(store: Path, directory: Path, count: int) -> Path:
     )
 
 
+def first_channels(store: Path, directory: Path, count: int) -> Path:
+    """Makes a store of the first channels of one that `make_store` has written."""
+    linked(store, directory, lambda path: path.parent == store or int(path.parent.name.rpartition(".")[2]) < count)
+    for channel in directory.iterdir():
+        if channel.is_dir() and not any(channel.iterdir()):
+            channel.rmdir()
+    return directory
+
+
 def with_torn_end(store: Path, directory: Path) -> Path:
     """Makes a store in which the last data file ends inside a record and has no index."""
     last = max(data_files(store))

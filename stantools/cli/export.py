@@ -20,6 +20,7 @@ from stantools.cli.options import common_options, dry_run_option, output_option,
 from stantools.cli.pipelineoptions import Reading, stores_argument, table_reading_options
 from stantools.cli.verbs import verb
 from stantools.errors import UsageError
+from stantools.store.durable import unwritable
 
 if TYPE_CHECKING:
     from stantools.pipeline.export.model import Layout, Result
@@ -94,18 +95,23 @@ def command(
     return show_result(result, options, output)
 
 
+def _print(data: bytes | memoryview) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        raise unwritable(problem, "standard output") from problem
+
+
 def _export(
     plan: Plan, options: TableOptions, layout: Layout, exporting: Exporting, workers: int, progress: Advance
 ) -> Result:
     from stantools.pipeline.export import run
 
     if exporting.to == STDOUT:
-        sys.stdout.flush()
-        result = run.export_to_stream(
-            plan, options, layout, sys.stdout.buffer.write, workers=workers, progress=progress
-        )
-        sys.stdout.buffer.flush()
-        return result
+        return run.export_to_stream(plan, options, layout, _print, workers=workers, progress=progress)
     export = run.export_to_file if exporting.single else run.export_to_directory
     return export(
         plan,

@@ -98,6 +98,8 @@ class Exporting:
             UsageError: It makes no sense, or pyarrow is missing.
         """
         require_arrow()
+        if not self.to.strip("/"):
+            raise UsageError(f"--to {self.to!r}: names no directory of its own", "name a new directory or file, or -")
         from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout
         from stantools.pipeline.tables.parse import check_columns
 

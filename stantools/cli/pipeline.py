@@ -54,7 +54,28 @@ def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool)
         ctx.exit()
 
 
-@click.group("pipeline", cls=Jobs, short_help=summaries()["pipeline"], context_settings=CONTEXT)
+_HELP = """\
+Run the heavy verbs over many stores at once, on Spark: on all cores here, or on a cluster.
+
+STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
+patterns, or URLs that fsspec can open; every machine that works must be able to read them under the same name. What
+comes out is what the verb of the same name says of each store, and the exit codes are the same; what cannot be read
+is named, and the rest is done.
+
+Spark is pyspark 4.1 or later (pip install 'stantools[spark]') with Java 17 or 21, found by JAVA_HOME or PATH. On a
+cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought along.
+With spark-submit, it has to be installed there as well:
+
+\b
+  stantools pipeline verify /archive/stores
+  stantools pipeline stats /archive/stores --report page.html --master spark://HOST:7077
+  spark-submit --master yarn $(stantools pipeline --submit-file) verify /archive/stores
+
+Guide: docs/pipeline-guide.md
+"""
+
+
+@click.group("pipeline", cls=Jobs, help=_HELP, short_help=summaries()["pipeline"], context_settings=CONTEXT)
 @click.option(
     "--submit-file",
     is_flag=True,
@@ -64,17 +85,4 @@ def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool)
     help="Print the file that spark-submit runs.",
 )
 def command() -> None:
-    r"""Run the heavy verbs over many stores at once, on Spark: on all cores here, or on a cluster.
-
-    STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
-    patterns, or URLs that fsspec can open; every machine that works must be able to read them under the same name. What
-    comes out is what the verb of the same name says of each store, and the exit codes are the same; what cannot be read
-    is named, and the rest is done.
-
-    Spark is pyspark 4.1 or later (pip install 'stantools[spark]') with Java 17 or 21, found by JAVA_HOME or PATH.
-    On a cluster, the workers' Python (PYSPARK_PYTHON) needs what stantools depends on; the package itself is brought
-    along. With spark-submit, it has to be installed there as well:
-
-    \b
-      spark-submit --master yarn $(stantools pipeline --submit-file) verify /archive/stores
-    """
+    """The group of jobs."""

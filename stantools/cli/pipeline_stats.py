@@ -73,7 +73,7 @@ _SHOWN = 50
     metavar="FILE",
     help="Also write a page of HTML with plots, which needs nothing beside it.",
 )
-@click.option("--force", is_flag=True, help="Write over the page if it is there.")
+@click.option("--overwrite", is_flag=True, help="Write over the page if it is there.")
 @table_reading_options()
 @cluster_options
 @output_option("table", "json", "ndjson", "csv")
@@ -87,7 +87,7 @@ def command(
     archived: bool,
     directory: Path | None,
     report: Path | None,
-    force: bool,
+    overwrite: bool,
     reading: Reading,
     cluster: Cluster,
     output: str,
@@ -97,7 +97,7 @@ def command(
 
     Only intact messages are counted; damaged places are counted by themselves. Missing are sequences between the first
     and the last message of a channel. Percentiles of sizes and of the times between messages are exact to a sixteenth.
-    Rates are messages a second from a channel's first to its last message.
+    Rates are messages a second, a minute, an hour or a day, from a channel's first to its last message.
 
     Exit code 0: done. 1: done, and something is damaged or cannot be read.
     """
@@ -106,7 +106,7 @@ def command(
     from stantools.pipeline.tables.options import Bounds
     from stantools.pipeline.tables.planning import plan
 
-    _check_outputs(directory, report, force=force)
+    _check_outputs(directory, report, overwrite=overwrite)
     options = reading.table(
         stores,
         channels=channels,
@@ -132,7 +132,7 @@ def command(
     return ExitCode.CLEAN if stats.clean else ExitCode.FINDINGS
 
 
-def _check_outputs(directory: Path | None, report: Path | None, *, force: bool) -> None:
+def _check_outputs(directory: Path | None, report: Path | None, *, overwrite: bool) -> None:
     """Finds out before the work what would only fail after it."""
     import importlib.util
 
@@ -148,8 +148,8 @@ def _check_outputs(directory: Path | None, report: Path | None, *, force: bool) 
         raise StantoolsError(f"the page needs {' and '.join(missing)}", "pip install 'stantools[report]'")
     if report.is_dir():
         raise UsageError(f"{report}: is a directory, expected the name of a file", "name a file in it")
-    if report.exists() and not force:
-        raise StoreUnwritableError(f"{report}: is there already", "--force writes over it")
+    if report.exists() and not overwrite:
+        raise StoreUnwritableError(f"{report}: is there already", "--overwrite replaces it")
     if not report.absolute().parent.is_dir():
         raise StoreUnwritableError(f"{report.absolute().parent}: there is no such directory", "make it first")
 
@@ -184,7 +184,7 @@ def _print(stats: Stats) -> None:
         "payloads",
         "first",
         "last",
-        "msgs/s",
+        "rate",
         "p50",
         "p99",
         "missing",
@@ -201,16 +201,23 @@ def _print(stats: Stats) -> None:
     click.echo(f"{messages:,} messages, {format_size(size)}, in {len(ranked)} channels of {stores} stores")
 
 
+def _second(timestamp: int) -> str:
+    """Writes a time without what is smaller than a second."""
+    return f"{format_time(timestamp).partition('.')[0].rstrip('Z')}Z"
+
+
 def _line(channel: ChannelStats) -> tuple[Any, ...]:
+    from stantools.pipeline.jobs.stats.summary import format_rate
+
     size = channel.as_json()["size"]
     return (
         channel.store,
         channel.channel,
         channel.messages,
         format_size(channel.bytes),
-        None if channel.first_ns is None else format_time(channel.first_ns),
-        None if channel.last_ns is None else format_time(channel.last_ns),
-        None if channel.rate is None else f"{channel.rate:,.3g}",
+        None if channel.first_ns is None else _second(channel.first_ns),
+        None if channel.last_ns is None else _second(channel.last_ns),
+        None if channel.rate is None else format_rate(channel.rate),
         format_size(size["p50"]),
         format_size(size["p99"]),
         channel.missing or None,

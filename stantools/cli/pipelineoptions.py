@@ -57,7 +57,7 @@ class Cluster:
     """Where a job runs.
 
     Attributes:
-        master: A Spark master; None is `local[*]`, or what spark-submit was told.
+        master: A Spark master; None is all cores here, or what spark-submit was told.
         remote: A Spark Connect server instead.
         conf: Spark's settings.
         partitions: Into how many tasks the work is cut; None leaves that to us.
@@ -74,6 +74,9 @@ def cluster_options(function: _F) -> _F:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **values: Any) -> Any:
+        from stantools.pipeline.spark.session import check_packages
+
+        check_packages()
         values["cluster"] = Cluster(
             values.pop("master"), values.pop("remote"), _settings(values.pop("conf")), values.pop("partitions")
         )
@@ -83,7 +86,8 @@ def cluster_options(function: _F) -> _F:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs: local[2], local[*] (all cores here, the default), spark://HOST:PORT, yarn, k8s://…",
+            help="Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4], which is all cores "
+            "here and 4 attempts of a task whose worker dies.",
         ),
         click.option("--remote", metavar="URL", help="A Spark Connect server instead of a master: sc://HOST:PORT."),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. May be repeated."),
@@ -212,10 +216,12 @@ class Reading:
             values: Further fields of `TableOptions`.
 
         Raises:
-            UsageError: An option for fsspec is not KEY=VALUE, or two keys are given.
+            UsageError: A path is empty, an option for fsspec is not KEY=VALUE, or two keys are given.
         """
         from stantools.pipeline.tables.options import TableOptions
 
+        if "" in stores:
+            raise UsageError("the path of a store is empty", "name a directory; the current one is .")
         if self.key_env and self.key_file:
             raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
         storage = []
@@ -252,7 +258,7 @@ def on_spark(cluster: Cluster, name: str, progress: Progress | None = None) -> I
 
     where = cluster.remote or cluster.master
     if console.is_verbose():
-        console.note(f"starting Spark on {where or 'the master it was submitted to, or local[*]'}")
+        console.note(f"starting Spark on {where or 'the master it was submitted to, or on all cores here'}")
     idle = _Idle()
 
     def show(tasks: Tasks) -> None:

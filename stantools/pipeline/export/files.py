@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -38,6 +38,9 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Writes what comes at the end."""
+
+    def abandon(self) -> None:
+        """Lets it end without one."""
 
 
 class File:
@@ -117,7 +120,9 @@ class File:
     def abandon(self) -> None:
         """Closes a file that nobody will look at."""
         self._gathered = []
-        self._output.close()
+        self._sink.abandon()
+        with suppress(OSError):  # what made us give up may be why it cannot be closed
+            self._output.close()
 
 
 def sink_of(output: pa.NativeFile, layout: Layout) -> Sink:
@@ -159,6 +164,10 @@ class ParquetSink:
         """
         self._writer.close()
 
+    def abandon(self) -> None:
+        """Lets it end without a footer, which it would write, and complain on stderr, when it is collected."""
+        self._writer.is_open = False
+
 
 def parquet_settings(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
     """Returns the settings of pyarrow's writer for a schema."""
@@ -197,6 +206,9 @@ class TextSink:
 
     def close(self) -> None:
         """Does nothing: text has no end."""
+
+    def abandon(self) -> None:
+        """Does nothing either."""
 
 
 def compressed(data: bytes | memoryview, compression: Compression) -> Any:

@@ -172,8 +172,7 @@ def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
 
 def as_json(unreadable: Unreadable) -> dict[str, str]:
     """Returns what cannot be read as the jobs over many stores have it under `failed`."""
-    path = f"{unreadable.root}/{unreadable.file}" if unreadable.file else unreadable.root
-    return {"path": path, "message": unreadable.message, "remedy": unreadable.remedy}
+    return {"path": unreadable.path, "message": unreadable.message, "remedy": unreadable.remedy}
 
 
 def empty_file(directory: Path, layout: Layout) -> WrittenFile:

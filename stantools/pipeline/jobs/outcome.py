@@ -25,7 +25,7 @@ class Failed:
     @classmethod
     def unreadable(cls, part: Unreadable) -> Failed:
         """Takes over what was found unreadable before the job began."""
-        return cls(part.root if not part.file else f"{part.root}/{part.file}", part.message, part.remedy)
+        return cls(part.path, part.message, part.remedy)
 
     @classmethod
     def task(cls, path: str, failure: Failure) -> Failed:

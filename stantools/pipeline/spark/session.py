@@ -139,10 +139,19 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _check_pyspark() -> None:
+def check_packages() -> None:
+    """Checks that the Python packages are installed, without loading them.
+
+    Raises:
+        PysparkMissingError: One is not.
+    """
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if not importlib.util.find_spec(name)]
     if missing:
         raise PysparkMissingError(f"the Python package {' and '.join(missing)} is not installed", _INSTALL)
+
+
+def _check_pyspark() -> None:
+    check_packages()
     from pyspark import __version__
 
     if tuple(int(part) for part in __version__.split(".")[:2]) < (4, 1):

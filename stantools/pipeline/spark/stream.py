@@ -3,14 +3,14 @@
 Options on top of those of the batch source:
 
     startingOffsets      earliest (what is there comes first) or latest (only what is added); for a new query only
-    maxBytesPerTrigger   bytes of data files that one batch takes, about; a channel gives at least one message
+    maxBytesPerTrigger   bytes of data files that one batch takes, about; at least one message
     maxRowsPerTrigger    messages that one batch takes at most
     maxFilesPerTrigger   slices that one batch touches at most
 
-The channels share a limit, and none waits for ever. The rows are those of the batch source, and two more kinds that
-have no message: status `removed` (slices were gone before they were read, or a channel was removed; `seq` is the first
-message that is missing) and `replaced` (the files are not those that were read; it goes on with later messages). What
-this is told by, and what is waited for, stands in `stantools.pipeline.tables.watch` and `frontier`.
+The channels share a limit, in turns, and none waits for ever. The rows are those of the batch source, and two more
+kinds that have no message: status `removed` (slices were gone before they were read, or a channel was removed; `seq` is
+the first message that is missing) and `replaced` (the files are not those that were read; it goes on with later
+messages). How this is told, and what is waited for, stands in `stantools.pipeline.tables.watch` and `frontier`.
 
 Spark calls the reader in a process beside the driver, which lives as long as the query does, and, made anew, in the
 tasks. Offsets are made by `stantools.pipeline.tables.positions`; they and the files are all that a batch depends on.

@@ -5,28 +5,31 @@ As `stantools clients` shows them.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 
-from stantools.errors import StoreUnreadableError
-from stantools.inspection.subscribers import load_subs
-from stantools.pipeline.tables.model import Mode
+from stantools.inspection.subscribers import Subs, load_subs
+from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.parts import LocalPart, Row, text
-from stantools.store.directory import SUBS_FILE
-
-_REMEDY = "use mode PERMISSIVE to get what is intact in it; `stantools verify` says what is not"
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 
 
-def rows(here: LocalPart) -> Iterator[Row]:
-    """Gives the rows of one store.
+def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
+    """Gives the rows of one store. Where a file is damaged, they come from what is intact in it, and that is said.
 
     Raises:
-        StoreUnreadableError: The store cannot be listed; or with mode FAILFAST, clients.dat is damaged.
+        StoreUnreadableError: The store cannot be listed.
     """
     clients = here.clients.recovered(here.root, here.crc, here.options.check_crc)
-    if clients.problems and here.options.mode is Mode.FAILFAST:
-        raise StoreUnreadableError(f"{here.part.store.root}/clients.dat: {clients.problems[0]}", _REMEDY)
-    owned, pending = _subscriptions(here)
+    yield from here.damaged(CLIENTS_FILE, clients.problems)
+    owned: Counter[bytes] = Counter()
+    pending: Counter[bytes] = Counter()
+    for name, subs in _subscriptions(here):
+        yield from here.damaged(f"{name}/{SUBS_FILE}", subs.problems, name)
+        for each in subs.state.subscriptions.values():
+            owned[each.state.client_id] += 1
+            pending[each.state.client_id] += len(each.pending)
     for name, info in clients.state.clients.items():
         yield {
             "store": here.store,
@@ -56,16 +59,8 @@ def rows(here: LocalPart) -> Iterator[Row]:
             }
 
 
-def _subscriptions(here: LocalPart) -> tuple[Counter[bytes], Counter[bytes]]:
-    """Counts the subscriptions and the unacknowledged messages of each client."""
-    owned: Counter[bytes] = Counter()
-    pending: Counter[bytes] = Counter()
+def _subscriptions(here: LocalPart) -> Iterator[tuple[str, Subs]]:
     for directory in here.directories():
         path = directory / SUBS_FILE
-        if not path.is_file():
-            continue
-        subs = load_subs(path, here.crc, check_crc=here.options.check_crc)
-        for each in subs.state.subscriptions.values():
-            owned[each.state.client_id] += 1
-            pending[each.state.client_id] += len(each.pending)
-    return owned, pending
+        if os.path.lexists(path) or not os.access(directory, os.X_OK):
+            yield directory.name, load_subs(path, here.crc, check_crc=here.options.check_crc)

@@ -31,6 +31,8 @@ _LOOKS = 3
 #: Part of its time that a stream may spend on looking when nothing is new, and seconds between two looks at least.
 _IDLE_SHARE = 0.1
 _IDLE_SECONDS = 0.1
+#: What cannot be read is logged one by one, up to so many for each batch.
+_MOST_TOLD = 20
 #: Seconds between two searches for new stores.
 _SEARCH_SECONDS = 60.0
 
@@ -46,18 +48,14 @@ class Limit:
     """What one batch may take; None is no limit.
 
     Attributes:
-        bytes: Of data files, about; shared out over the channels. A channel gives at least one message.
-        rows: Messages; a channel gives at least one.
-        files: Slices.
+        bytes: Of data files, about: one message at least is taken. The channels share it, in turns.
+        rows: Messages.
+        files: Slices that are touched.
     """
 
     bytes: int | None = None
     rows: int | None = None
     files: int | None = None
-
-    def __bool__(self) -> bool:
-        """Tells whether anything is limited."""
-        return (self.bytes, self.rows, self.files) != (None, None, None)
 
 
 @dataclass
@@ -65,12 +63,10 @@ class Lag:
     """What was left at the last look.
 
     Attributes:
-        channels: Channels that are followed.
         waiting_bytes: Bytes of data files that are not read yet, complete or not.
         waiting_channels: Channels that have some.
     """
 
-    channels: int = 0
     waiting_bytes: int = 0
     waiting_channels: int = 0
 
@@ -236,9 +232,7 @@ class Follower:
             for name, reason in sorted(reasons.items()):
                 if known.get(name) != reason:
                     found.append(Unreadable(root, name or None, "", reason))
-        for each in found:
-            if isinstance(each, Lost | Unreadable):
-                LOG.warning("%s", each.message)
+        _tell([each.message for each in found if isinstance(each, Lost | Unreadable)])
         return found
 
     # Inside.
@@ -374,6 +368,14 @@ def _sign(path: str) -> _Sign:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _tell(messages: list[str]) -> None:
+    """Logs what cannot be read, whatever becomes of the rows that say so."""
+    for message in messages[:_MOST_TOLD]:
+        LOG.warning("%s", message)
+    if len(messages) > _MOST_TOLD:
+        LOG.warning("and %d more that cannot be read", len(messages) - _MOST_TOLD)
 
 
 def _gone(root: str, name: str) -> Lost:

@@ -123,6 +123,11 @@ class Unreadable:
     remedy: str = ""
     cost: int = 0
 
+    @property
+    def path(self) -> str:
+        """Where it is, for reports."""
+        return "/".join((self.root, self.file or self.channel or "")).removesuffix("/")
+
 
 #: One thing to read.
 Work = Piece | StorePart | Unreadable

@@ -18,7 +18,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.subscribers import Clients, load_clients
 from stantools.inspection.verify import intact_clients
 from stantools.pipeline.tables.listing import LocalPlace
-from stantools.pipeline.tables.model import StorePart
+from stantools.pipeline.tables.model import StorePart, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import SCHEMAS
 from stantools.pipeline.tables.text import plain_text
@@ -26,6 +26,7 @@ from stantools.store.directory import CLIENTS_FILE, ChannelFiles, list_channel
 
 Row = dict[str, Any]
 
+_REMEDY = "the rows are of what is intact in it; `stantools verify` says what is not"
 _INT64_MAX = 2**63 - 1
 
 
@@ -69,6 +70,13 @@ class LocalPart:
         """
         assert self.part.channel is not None
         return list_channel(self.root / self.part.channel)
+
+    def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[Unreadable]:
+        """Says what is wrong with a file of which only what is intact makes rows."""
+        root = self.part.store.root
+        for problem in problems:
+            message = problem if problem.startswith(root) else f"{root}/{file}: {problem}"
+            yield Unreadable(root, channel, file, message, _REMEDY)
 
     def directories(self) -> list[Path]:
         """Returns the channel directories of the store.

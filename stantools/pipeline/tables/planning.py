@@ -13,6 +13,7 @@ from typing import TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.records import FileKind, kind_of
+from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.listing import Entry, listed
@@ -65,11 +66,12 @@ class Plan:
     stores: list[StoreRef]
 
 
-def plan(options: TableOptions) -> Plan:
+def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     """Plans how a table is read.
 
     Args:
         options: Which table of which stores, which part of it, and how big tasks are to be.
+        counter: Counts what is read of slices for this.
 
     Raises:
         StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
@@ -87,7 +89,7 @@ def plan(options: TableOptions) -> Plan:
     if options.mode is Mode.DROPMALFORMED:
         work = [part for part in work if not isinstance(part, Unreadable)]
     if options.table is Table.MESSAGES:
-        work = _cut(work, options)
+        work = _cut(work, options, counter)
     splits = pack(work, [_weight(part, options.table) for part in work], options)
     return Plan(splits, unreadable, [store.ref for store in stores])
 
@@ -168,7 +170,7 @@ def _channel_parts(store: FoundStore, channel: FoundChannel, options: TableOptio
     table, name = options.table, channel.name
     directory = "" if store.loose is not None else f"{name}/"
     if table is Table.SUBSCRIPTIONS:
-        subs = next((e for e in channel.entries if e.name == SUBS_FILE and not e.directory), None)
+        subs = next((e for e in channel.entries if e.name == SUBS_FILE), None)
         if subs:
             yield StorePart(store.ref, name, None, subs.size)
     elif table is Table.RECORDS:
@@ -200,7 +202,7 @@ def _record_files(store: FoundStore, channel: FoundChannel, options: TableOption
     return sorted(files, key=lambda entry: kind_of(entry.name) is not FileKind.SUBS)
 
 
-def _cut(work: list[Work], options: TableOptions) -> list[Work]:
+def _cut(work: list[Work], options: TableOptions, counter: ReadCounter | None) -> list[Work]:
     """Cuts large slices, and leaves out what the bounds leave out."""
     pieces = [part for part in work if isinstance(part, Piece)]
     total = sum(_weight(piece, Table.MESSAGES) for piece in pieces)
@@ -216,7 +218,7 @@ def _cut(work: list[Work], options: TableOptions) -> list[Work]:
         if part.cost <= (min(_SMALL_SLICE, size) if bounded else size):
             return (part,)
         try:
-            return split_slice(part.slice, how)
+            return split_slice(part.slice, how, counter)
         except StoreUnreadableError:
             return (part,)  # said where it is read
 

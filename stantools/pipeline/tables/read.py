@@ -78,7 +78,11 @@ def _rows(split: Split, options: TableOptions, counter: ReadCounter | None) -> I
         elif isinstance(part, StorePart):
             try:
                 with copied_part(part, options) as root:
-                    yield from _READERS[options.table](LocalPart(part, root, options, known))
+                    for row in _READERS[options.table](LocalPart(part, root, options, known)):
+                        if isinstance(row, Unreadable):
+                            yield from _unreadable(row, options, counter)
+                        else:
+                            yield row
             except StoreUnreadableError as error:
                 if options.mode is Mode.FAILFAST:
                     raise

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.slicesummary import summarise
 from stantools.inspection.subscribers import Subscriber, load_subs, subscribers
-from stantools.pipeline.tables.model import Mode
+from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.parts import LocalPart, Row, int64, text
-from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, SliceFiles
 from stantools.store.sublog import SubStatus
 
-_REMEDY = "use mode PERMISSIVE to get what is intact in it; `stantools verify` says what is not"
 
-
-def rows(here: LocalPart) -> Iterator[Row]:
-    """Gives the rows of one channel. Where subs.dat is damaged, they come from what is intact in it.
+def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
+    """Gives the rows of one channel. Where subs.dat is damaged, they come from what is intact in it, and that is said.
 
     Raises:
-        StoreUnreadableError: The channel cannot be listed; or with mode FAILFAST, subs.dat or clients.dat is damaged.
+        StoreUnreadableError: The channel cannot be listed.
     """
-    options, crc, check_crc = here.options, here.crc, here.options.check_crc
+    crc, check_crc = here.crc, here.options.check_crc
     files = here.channel()
-    subs = load_subs(files.subs, crc, check_crc=check_crc)
+    subs = load_subs(files.subs or files.path / SUBS_FILE, crc, check_crc=check_crc)
     clients = here.clients.recovered(here.root, crc, check_crc)
-    if options.mode is Mode.FAILFAST:
-        for name, problems in ((f"{here.part.channel}/subs.dat", subs.problems), ("clients.dat", clients.problems)):
-            if problems:
-                raise StoreUnreadableError(f"{here.part.store.root}/{name}: {problems[0]}", _REMEDY)
+    yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
+    yield from here.damaged(CLIENTS_FILE, clients.problems)
     if not subs.state.subscriptions:
         return
     first, last = _ends(files, crc, check_crc)

@@ -62,7 +62,7 @@ class Allowance:
     """What may be taken; None is no limit.
 
     Attributes:
-        bytes: Of data files, about: a message more is taken rather than none.
+        bytes: Of data files, about: one message at least is taken.
         rows: Messages.
         files: Slices.
     """
@@ -172,7 +172,7 @@ class ChannelWatch:
             found, lost = self._by_time(at)
             natural = found is not None and found[:2] == at[:2] and at.offset == FILE_HEADER_SIZE
             return found, [] if natural else lost
-        following = [n for n in sorted(self.slices) if n > at.slice]
+        following = [n for n in sorted(self.slices) if n > at.slice and self._has_messages(n)]
         if not following:
             return self._by_time(at)
         with self.open(following[0]) as watched:

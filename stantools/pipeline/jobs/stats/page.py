@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from stantools import __version__
 from stantools.pipeline.jobs.stats import plots
-from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
+from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats, digits, format_rate
 
 #: Channels that get plots of their own; the tables have all of them.
 PLOTTED = 12
 #: Rows of the table of channels; more make a page that browsers are slow with.
 LISTED = 5000
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+#: Rows with a small plot in them.
+_SPARKED = 500
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -33,28 +36,55 @@ def page(stats: Stats) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(size=_size, moment=_moment, span=_span, count=_count, rate=_rate)
-    largest = sorted((each for each in stats.channels if each.messages), key=lambda each: -each.messages)
+    stores = sorted({each.store for each in stats.channels})
+    root = _root(stores)
+    environment.filters.update(
+        size=_size,
+        moment=_moment,
+        hour=lambda value: _moment(value)[:16],
+        span=_span,
+        count=_count,
+        rate=lambda value: "" if value is None else format_rate(value),
+        short=lambda store: store.removeprefix(root).lstrip("/") if len(stores) > 1 else store.rpartition("/")[2],
+    )
+    listed = sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))[:LISTED]
+    plotted = [each for each in listed[:PLOTTED] if each.messages]
+    whole = plots.added(each.hours for each in stats.channels)
+    hurt = [each for each in stats.channels if each.damaged or each.missing]
     return environment.get_template("stats.html").render(
         version=__version__,
         stats=stats,
-        stores=len({each.store for each in stats.channels}),
+        stores=stores,
+        root=root,
+        first=min((each.first_ns for each in stats.channels if each.first_ns is not None), default=None),
+        last=max((each.last_ns for each in stats.channels if each.last_ns is not None), default=None),
         messages=sum(each.messages for each in stats.channels),
         bytes=sum(each.bytes for each in stats.channels),
         damaged=sum(each.damaged for each in stats.channels),
         missing=sum(each.missing for each in stats.channels),
-        listed=sorted(stats.channels, key=lambda each: (-each.messages, each.store, each.channel))[:LISTED],
-        whole=Markup(plots.messages_over_time(plots.added(each.hours for each in stats.channels))),
-        plotted=[(each, _plots(each)) for each in largest[:PLOTTED]],
+        hurt=sorted(hurt, key=lambda each: (-each.damaged, -each.missing, each.store, each.channel)),
+        listed=listed,
+        sparks=[Markup(plots.spark(each.hours, whole)) for each in listed[:_SPARKED]],
+        whole=Markup(plots.messages_over_time(whole)),
+        plotted=[(each, _plots(each)) for each in plotted],
     )
 
 
 def _plots(channel: ChannelStats) -> dict[str, Markup]:
     return {
-        "time": Markup(plots.messages_over_time(channel.hours, (9.0, 2.6))),
-        "sizes": Markup(plots.distribution(channel.sizes, "B")),
-        "intervals": Markup(plots.distribution(channel.intervals, "s")) if channel.intervals else Markup(""),
+        "time": Markup(plots.messages_over_time(channel.hours, height=2.5)),
+        "sizes": Markup(plots.distribution(channel.sizes, plots.BYTES)),
+        "intervals": Markup(plots.distribution(channel.intervals, plots.TIMES)) if channel.intervals else Markup(""),
     }
+
+
+def _root(stores: Sequence[str]) -> str:
+    """Returns the directory in which all stores lie; of one store, the store."""
+    if len(stores) < 2:
+        return "".join(stores)
+    parts = [store.split("/")[:-1] for store in stores]
+    common = [names[0] for names in itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))]
+    return "/".join(common)
 
 
 def _count(value: int) -> str:
@@ -63,8 +93,8 @@ def _count(value: int) -> str:
 
 def _size(value: float) -> str:
     power = 0
-    while value >= 1000 and power < len(_UNITS) - 1:
-        value, power = value / 1000, power + 1
+    while value >= 1024 and power < len(_UNITS) - 1:
+        value, power = value / 1024, power + 1
     return f"{value:.1f} {_UNITS[power]}" if power else f"{value:.0f} B"
 
 
@@ -81,9 +111,5 @@ def _span(nanoseconds: int) -> str:
     seconds = nanoseconds / 1e9
     for length, unit in _SPANS:
         if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return "0 s"
-
-
-def _rate(value: Any) -> str:
-    return "" if value is None else f"{value:,.3g}"
+            return f"{digits(seconds / length)} {unit}"
+    return f"{nanoseconds} ns" if nanoseconds else "0 s"

@@ -10,6 +10,8 @@ from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.stats.buckets import bucket_of, percentile
 from stantools.pipeline.jobs.stats.sums import HOUR, Kind
 
+#: Seconds in the unit in which a rate is said: the first that gives at least one message.
+_RATES = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "day"))
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -194,3 +196,20 @@ def _meet(channel: ChannelStats, between: int, interval: int) -> None:
     channel.silence = max(channel.silence, interval)
     bucket = int(bucket_of(np.array([interval]))[0])
     channel.intervals[bucket] = channel.intervals.get(bucket, 0) + 1
+
+
+def format_rate(rate: float) -> str:
+    """Writes a rate in the unit that makes it a readable number, such as `12.5 / min`.
+
+    Args:
+        rate: Messages a second.
+    """
+    for length, unit in _RATES:
+        if rate * length >= 1:
+            return f"{digits(rate * length)} / {unit}"
+    return f"{rate * 86400:.2g} / day"
+
+
+def digits(value: float) -> str:
+    """Writes a number with three digits, or as many as it has before the point."""
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
