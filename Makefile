@@ -15,11 +15,12 @@ NUMBER_OF_TEST_PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo proto docs samples bench bench-offline bench-migration bench-broker clean
+.PHONY: help setup check format test test-slow demo proto docs samples bench bench-offline bench-migration bench-pipeline bench-broker clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, samples, bench, bench-offline, bench-migration, bench-broker, clean"
+	@echo "also: setup, format, test-slow, proto, docs, samples, bench, bench-offline, bench-migration, bench-pipeline,"
+	@echo "      bench-broker, clean"
 
 setup: $(INSTALLED)
 
@@ -73,13 +74,16 @@ docs: $(INSTALLED)
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
-bench: bench-offline bench-migration bench-broker
+bench: bench-offline bench-migration bench-pipeline bench-broker
 
 bench-offline: $(INSTALLED)
 	@$(BIN)/python benchmarks/offline.py $(ARGS)
 
 bench-migration: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python benchmarks/migration.py $(ARGS)
+
+bench-pipeline: $(INSTALLED)
+	@$(BIN)/python benchmarks/pipeline.py $(ARGS)
 
 bench-broker: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python benchmarks/brokerspeed.py $(ARGS)

@@ -20,6 +20,7 @@ from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
 from stantools.pipeline.spark import jetstream_options
 from stantools.pipeline.tables import parse
+from stantools.pipeline.tables.columns import MEANINGS
 from stantools.pipeline.tables.schema import SCHEMAS
 
 DOCS = Path(__file__).parent
@@ -166,8 +167,11 @@ def pipeline_options() -> str:
     """Returns docs/pipeline-options.md."""
     lines = [_GENERATED.format(source="stantools/pipeline/tables or spark") + _PIPELINE_OPTIONS, "\n## Tables\n"]
     for table, schema in SCHEMAS.items():
-        lines.append(f"\n### {table}\n\n| column | type |\n|---|---|\n")
-        lines += [f"| `{field.name}` | {_kind(str(field.type))} |\n" for field in schema]
+        lines.append(f"\n### {table}\n\n| column | type | |\n|---|---|---|\n")
+        lines += [
+            f"| `{field.name}` | {_kind(str(field.type))} | {_cell(MEANINGS[table][field.name])} |\n"
+            for field in schema
+        ]
     lines.append('\n## Options of the source\n\nOf `spark.read.format("stan")`:\n\n| option | |\n|---|---|\n')
     lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in parse.NAMES.items()]
     lines.append(f"| `{parse.STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")

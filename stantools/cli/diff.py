@@ -233,6 +233,8 @@ def _serious(findings: list[Finding]) -> bool:
 
 
 def _conclusion(findings: list[Finding], text: str) -> str:
+    from stantools.migration.plan.units import counted
+
     if not _serious(findings):
         return f"{console.paint('no difference', 'green', err=False)}: {text}"
-    return f"{console.paint('different', 'red', err=False)}: {len(findings)} findings; {text}"
+    return f"{console.paint('different', 'red', err=False)}: {counted(len(findings), 'finding')}; {text}"

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -112,7 +113,13 @@ def main() -> None:
     """The entry point of the installed command."""
     # Linear algebra is not used: the threads that numpy would start for it only cost time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    be_interruptible()
     cli.main()
+
+
+def be_interruptible() -> None:
+    """Lets SIGTERM end the program as Ctrl-C does: what was begun is taken back, and what was started is stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _let_output_take_anything() -> None:

@@ -117,9 +117,11 @@ def _print(result: DiffResult) -> None:
     if result.clean:
         click.echo(f"{console.paint('no difference', 'green', err=False)}: {text}")
         return
+    from stantools.migration.plan.units import counted
+
     count = sum(len(pair.found.findings) for pair in result.pairs)
     failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
-    click.echo(f"{console.paint('different', 'red', err=False)}: {count} findings{failed}; {text}")
+    click.echo(f"{console.paint('different', 'red', err=False)}: {counted(count, 'finding')}{failed}; {text}")
 
 
 def _line(pair: PairDifference) -> tuple[object, ...]:

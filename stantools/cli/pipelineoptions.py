@@ -86,8 +86,8 @@ def cluster_options(function: _F) -> _F:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4], which is all cores "
-            "here and 4 attempts of a task whose worker dies.",
+            help="Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
+            "and up to 4 attempts of a task whose worker dies.",
         ),
         click.option("--remote", metavar="URL", help="A Spark Connect server instead of a master: sc://HOST:PORT."),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. May be repeated."),

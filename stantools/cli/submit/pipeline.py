@@ -30,6 +30,7 @@ def main() -> None:
     except ModuleNotFoundError:  # a checkout that is not installed
         sys.path.insert(0, str(_HERE.parents[2]))
         import stantools.cli.main as program
+    program.be_interruptible()
     program.cli.main(["pipeline", *sys.argv[1:]])
 
 

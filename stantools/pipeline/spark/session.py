@@ -369,7 +369,18 @@ def _clean_up() -> None:
         signal.signal(signal.SIGINT, before)
     jvm: Jvm | None = _own.pop("jvm", None)
     if jvm:
+        _stop_context(jvm)
         jvm.close()
     directory: Path | None = _own.pop("directory", None)
     if directory:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _stop_context(jvm: Jvm) -> None:
+    """Stops what still runs in it: a program that just ends would otherwise be shown Spark's threads losing it."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is not None and context._gateway is jvm.gateway:
+        with contextlib.suppress(Exception):
+            context.stop()

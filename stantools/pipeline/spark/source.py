@@ -240,7 +240,7 @@ def _wanted(options: TableOptions) -> TableOptions:
 def _may_push(text: str) -> bool:
     wanted = text.strip().lower()
     if wanted not in ("auto", "true", "false"):
-        raise UsageError(f"option pushdown: {text!r} is none", "it takes one of: auto, true, false")
+        raise UsageError(f"option pushdown: {text!r} is not known", "it takes one of: auto, true, false")
     # What came with LIMIT push-down: the plan of a query belongs to that query alone.
     return wanted == "true" or (wanted == "auto" and hasattr(DataSourceReader, "pushLimit"))
 

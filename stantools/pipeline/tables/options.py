@@ -41,7 +41,7 @@ class TableOptions:
         bounds: Which messages.
         archived: Take `.bak` slices as well.
         polynomial: CRC polynomial; None finds it out for each store.
-        check_crc: False takes messages with a wrong CRC for good; without `data` the index alone is then enough.
+        check_crc: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
         key_env: Variable with the encryption key, looked up where the files are read.
         key_file: File with the encryption key, read where the files are read.
         split_bytes: A slice with more bytes is read in parts of about this size.

@@ -34,7 +34,7 @@ NAMES = {
     "until": "older than this: RFC 3339, or an age such as 1d3h",
     "archived": "true takes .bak slices as well",
     "crcPoly": "auto, a number, ieee, castagnoli or koopman",
-    "checkCrc": "false takes messages with a wrong CRC for good",
+    "checkCrc": "false counts messages with a wrong CRC as intact",
     "encryptionKey": "the server's encryption key",
     "encryptionKeyEnv": "the variable that holds the key where the files are read",
     "encryptionKeyFile": "the file that holds the key where the files are read",
@@ -150,7 +150,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _choice(name: str, text: str, have: list[str], kind: Callable[[str], _Value]) -> _Value:
     if text not in have:
-        raise UsageError(f"option {name}: {text!r} is none", _instead(text, have, "it takes one of"))
+        raise UsageError(f"option {name}: {text!r} is not known", _instead(text, have, "it takes one of"))
     return kind(text)
 
 

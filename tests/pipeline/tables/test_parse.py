@@ -67,8 +67,8 @@ def test_every_option_whatever_its_case() -> None:
     [
         ({"chanels": "a"}, "there is no option 'chanels'", "did you mean channels"),
         ({"wholly": "a"}, "there is no option 'wholly'", "the options are: path, paths, table"),
-        ({"table": "message"}, "option table: 'message' is none", "did you mean messages"),
-        ({"mode": "strict"}, "option mode: 'STRICT' is none", "PERMISSIVE, DROPMALFORMED, FAILFAST"),
+        ({"table": "message"}, "option table: 'message' is not known", "did you mean messages"),
+        ({"mode": "strict"}, "option mode: 'STRICT' is not known", "PERMISSIVE, DROPMALFORMED, FAILFAST"),
         ({"columns": "seq,payload"}, "the table messages has no column 'payload'", "its columns are: store, channel"),
         ({"columns": "seq,Seq"}, "'seq' is asked for twice", "once"),
         ({"table": "clients", "columns": "seq"}, "the table clients has no column 'seq'", "conn_id"),
