@@ -20,7 +20,6 @@ from stantools.cli.options import common_options, dry_run_option, output_option,
 from stantools.cli.pipelineoptions import Reading, stores_argument, table_reading_options
 from stantools.cli.verbs import verb
 from stantools.errors import UsageError
-from stantools.store.durable import unwritable
 
 if TYPE_CHECKING:
     from stantools.pipeline.export.model import Layout, Result
@@ -102,6 +101,8 @@ def _print(data: bytes | memoryview) -> None:
     except BrokenPipeError:
         raise
     except OSError as problem:
+        from stantools.store.durable import unwritable
+
         raise unwritable(problem, "standard output") from problem
 
 

@@ -32,6 +32,8 @@ SUFFIX = ".stantools-partial"
 MARKER = "state.json"
 CONTENT = "content"
 
+#: Attempts to begin where others begin as well, or where what is left of one cannot be removed.
+_TRIES = 10
 _NAME_MAX = 255
 
 
@@ -208,22 +210,64 @@ def _check_target(target: Path) -> None:
 def _building(target: Path, untouched: str) -> Iterator[Path]:
     partial = _partial_of(target)
     with writing(target, untouched):
-        if partial.exists():
-            with _locked(partial, target):
-                _conclude(partial, target)
-        partial.mkdir()
-        try:
-            _mark(partial, {})
-        except BaseException:
-            _discard(partial)
-            raise
-    with _locked(partial, target):
+        lock = _begin(partial, target)
+    try:
         try:
             with writing("", untouched):
                 (partial / CONTENT).mkdir()
                 yield partial
         finally:
             _conclude(partial, target)
+    finally:
+        os.close(lock)
+
+
+def _begin(partial: Path, target: Path) -> int:
+    """Makes the directory to build in, with its marker; returns the descriptor that holds its lock.
+
+    To a run that begins at the same moment, a directory that is not locked yet looks like what a killed run has left.
+    So it is ours only if it still has its name when it is locked.
+    """
+    for _ in range(_TRIES):
+        made = _made(partial)
+        try:
+            lock = _lock(partial, target)
+        except FileNotFoundError:
+            if not partial.parent.is_dir():
+                raise
+            continue
+        try:
+            if _has_name(lock, partial):
+                if not made:
+                    _conclude(partial, target)
+                    continue
+                try:
+                    _mark(partial, {})
+                except BaseException:
+                    _discard(partial)
+                    raise
+                ours, lock = lock, -1
+                return ours
+        finally:
+            if lock >= 0:
+                os.close(lock)
+    raise StoreUnwritableError(f"{partial}: is in the way", "wait until other runs have ended, or remove it")
+
+
+def _made(partial: Path) -> bool:
+    """Makes a directory; returns False if there is something already."""
+    try:
+        partial.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _has_name(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _partial_of(target: Path) -> Path:
@@ -248,19 +292,25 @@ def _read_marker(partial: Path) -> dict[str, Any]:
 
 @contextmanager
 def _locked(partial: Path, target: Path) -> Iterator[None]:
-    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = _lock(partial, target)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            # Any other error: a file system without locks. Nothing can be learned there, so go on.
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise RefusedError(
-                    f"{target}: another run is writing there (in {partial})", "wait until it has ended"
-                ) from error
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(partial: Path, target: Path) -> int:
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Any other error: a file system without locks. Nothing can be learned there, so go on.
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(descriptor)
+            raise RefusedError(
+                f"{target}: another run is writing there (in {partial})", "wait until it has ended"
+            ) from error
+    return descriptor
 
 
 def _conclude(partial: Path, target: Path) -> Path | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,7 +37,13 @@ def skip_without_spark() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session was started: Java and its Python processes take relative paths from there."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_directory: Path) -> Iterator[SparkSession]:
     """A session on two threads of this machine. Tests that use it say `pytest.mark.xdist_group("spark")`.
 
     Tests of clusters run the same tests elsewhere: on STANTOOLS_TEST_MASTER, or at STANTOOLS_TEST_REMOTE by Connect.
@@ -44,9 +52,10 @@ def spark() -> Iterator[SparkSession]:
     from stantools.pipeline.spark.session import close_session, open_session
 
     master, remote = os.environ.get("STANTOOLS_TEST_MASTER"), os.environ.get("STANTOOLS_TEST_REMOTE")
-    if remote:
-        opened = open_session(remote=remote, name="stantools tests")
-    else:
-        opened = open_session(master or "local[2]", name="stantools tests", conf=TEST_CONF)
+    with contextlib.chdir(spark_directory):
+        if remote:
+            opened = open_session(remote=remote, name="stantools tests")
+        else:
+            opened = open_session(master or "local[2]", name="stantools tests", conf=TEST_CONF)
     yield opened
     close_session(opened)

@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[2] / "docs" / "notebook.py"
 
 
 def test_the_notebook(
-    spark: Any, start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, spark_directory: Path, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = importlib.util.spec_from_file_location("docs_notebook", PROGRAM)
     assert spec and spec.loader
@@ -23,5 +23,5 @@ def test_the_notebook(
     spec.loader.exec_module(notebook)
     text = notebook.GUIDE.read_text(encoding="utf-8")
     assert text.count("```text\n") >= 8
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(spark_directory)
     assert notebook.run(text, {"server_url": start_server().url}) == text

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import stat
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -134,6 +137,46 @@ def test_two_runs_at_the_same_target(tmp_path):
             pass
         assert caught.value.exit_code == ExitCode.REFUSED
     assert tree(tmp_path) == {"new": None, "new/a": b"1"}
+
+
+def test_two_runs_that_begin_at_the_same_moment(tmp_path, monkeypatch):
+    """A run that has not locked its directory yet loses it to another one, and begins again or is refused."""
+    lock, others = atomic._lock, []
+
+    def begun_by_another(partial, target):
+        if not others:
+            others.append(True)
+            shutil.rmtree(partial)  # as the other run does, which takes it for what a killed one has left
+        return lock(partial, target)
+
+    monkeypatch.setattr(atomic, "_lock", begun_by_another)
+    with new_directory(tmp_path / "new") as content:
+        (content / "a").write_text("a")
+    assert others and [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_many_runs_at_the_same_target(tmp_path):
+    outcomes = []
+    barrier = threading.Barrier(4)
+
+    def run(number):
+        barrier.wait()
+        try:
+            with new_directory(tmp_path / "new") as content:
+                (content / "a").write_text(str(number))
+                time.sleep(0.05)
+            outcomes.append("done")
+        except (RefusedError, StoreUnwritableError) as error:
+            outcomes.append(error.message)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("done") == 1, outcomes
+    assert all("done" in each or "another run" in each or "exists already" in each for each in outcomes), outcomes
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):

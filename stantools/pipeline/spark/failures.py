@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import traceback
 from collections.abc import Iterator
 
 from stantools.errors import StantoolsError, StoreUnwritableError
@@ -23,6 +24,8 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _PROGRAM = re.compile(r"""Cannot run program "([^"]+)\"""")
 _NO_SPACE = re.compile(r"No space left on device(?:: '([^']+)')?")
 _TIMES = re.compile(r"failed (\d+) times")
+#: What py4j says, without an exception of Java's, when the answer did not come.
+_UNANSWERED = re.compile(r"An error occurred while calling \S+\Z")
 _VERSIONS = re.compile(r"different version[^:]*: ?([\d.]+)|PYTHON_VERSION_MISMATCH", re.I)
 
 
@@ -67,7 +70,15 @@ def clear_errors() -> Iterator[None]:
 def is_sparks(problem: BaseException) -> bool:
     """Tells whether an exception was raised by Spark, or by what connects us with it."""
     modules = {type(each).__module__.split(".")[0] for each in (problem, problem.__cause__) if each is not None}
-    return bool(modules & {"pyspark", "py4j", "grpc"})
+    return bool(modules & {"pyspark", "py4j", "grpc"}) or _is_lost_connection(problem)
+
+
+def _is_lost_connection(problem: BaseException) -> bool:
+    """Tells whether it is py4j that found nobody at the other end, and says so with an exception of the system's."""
+    frames = (frame for frame, _ in traceback.walk_tb(problem.__traceback__))
+    return isinstance(problem, ConnectionError) and any(
+        frame.f_globals.get("__name__", "").split(".")[0] == "py4j" for frame in frames
+    )
 
 
 def translated(problem: BaseException) -> StantoolsError:
@@ -153,7 +164,7 @@ def _lost(problem: BaseException, text: str) -> StantoolsError | None:
         return TaskFailedError("the job was cancelled", "run the command again")
     gone = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
     stopped = "SparkContext was shut down" in text or "stopped SparkContext" in text or "Answer from Java side" in text
-    if type(problem).__name__ in gone or stopped:
+    if type(problem).__name__ in gone or stopped or _UNANSWERED.match(text):
         return WorkerLostError("Spark has ended in the middle of the work", "see its log; run again with -v")
     return None
 

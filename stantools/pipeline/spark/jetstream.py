@@ -21,7 +21,6 @@ listed in `jetstream_options`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +36,7 @@ from stantools.pipeline.spark.failures import clear_errors, telling
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
 from stantools.pipeline.spark.jetstream_rows import OPTIONAL, REQUIRED, check_columns
 from stantools.pipeline.spark.jetstream_task import Written, check_server, commit, write_rows
+from stantools.pipeline.spark.read import Value, spark_name, spark_text
 from stantools.pipeline.spark.source import plain_errors
 
 if TYPE_CHECKING:
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "jetstream"
-
-#: What an option of `write` can be: numbers and truth values are written out, several values are joined with commas.
-Value = str | int | float | bool | os.PathLike[str] | list[str] | tuple[str, ...]
 
 
 def register(spark: SparkSession) -> None:
@@ -223,7 +220,7 @@ def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _checked(frame: DataFrame, options: Mapping[str, Value | None]) -> dict[str, str]:
     """Returns options as texts, once everything that can be known before is seen to be right."""
-    values = {_spark_name(name): _text(value) for name, value in options.items() if value is not None}
+    values = {spark_name(name): spark_text(value) for name, value in options.items() if value is not None}
     checked = sink_options(values)
     check_columns(dict.fromkeys(frame.columns), origin=checked.origin)
     check_server(checked)
@@ -236,16 +233,3 @@ def _chosen(frame: DataFrame) -> DataFrame:
     if "timestamp_ns" in wanted and "timestamp" in wanted:
         wanted.remove("timestamp")
     return frame.select(*wanted)
-
-
-def _spark_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ",".join(value)
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from stantools.errors import StoreUnreadableError, UsageError
 from stantools.migration.plan.limits import DUPLICATE_WINDOW
@@ -17,8 +17,7 @@ from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.target.context import context_folder, over, read_context
 from stantools.migration.target.options import ConnectOptions, read_secret, split_servers
 from stantools.notation import parse_duration, parse_size
-
-_Value = TypeVar("_Value")
+from stantools.pipeline.tables.optionvalues import count, read_value, truth
 
 #: Every option, as it is written in the documentation, and what its value is.
 NAMES: Final = {
@@ -215,13 +214,13 @@ def sink_options(values: Mapping[str, str]) -> SinkOptions:
         tls_ca=_path(given, "tlsCa"),
         tls_cert=_path(given, "tlsCert"),
         tls_key=_path(given, "tlsKey"),
-        tls_insecure=_read(given, "tlsInsecure", _truth, False),
+        tls_insecure=read_value(given, "tlsInsecure", truth, False, NAMES),
         tls_hostname=given.get("tlsHostname"),
-        tls_first=_read(given, "tlsFirst", _truth, False),
+        tls_first=read_value(given, "tlsFirst", truth, False, NAMES),
         domain=given.get("jsDomain"),
         api_prefix=given.get("jsApiPrefix"),
         inbox_prefix=given.get("inboxPrefix"),
-        timeout=_read(given, "timeout", _seconds, 5.0),
+        timeout=read_value(given, "timeout", _seconds, 5.0, NAMES),
     )
     password, token = _secret(given, "password"), _secret(given, "token")
     if "context" in given:
@@ -236,21 +235,21 @@ def sink_options(values: Mapping[str, str]) -> SinkOptions:
         connect=connect,
         password=password,
         token=token,
-        patience=_read(given, "patience", _seconds, 60.0),
+        patience=read_value(given, "patience", _seconds, 60.0, NAMES),
         stream=given.get("stream"),
         stream_prefix=given.get("streamPrefix", ""),
         subject_prefix=_dotted(given.get("subjectPrefix", "")),
-        origin=_read(given, "originHeaders", _truth, True),
-        damaged=_read(given, "damaged", _damaged, Damaged.REFUSE),
-        filler_limit=_read(given, "fillerLimit", _count, 1_000_000),
-        parallel=_read(given, "parallel", _several, 4),
+        origin=read_value(given, "originHeaders", truth, True, NAMES),
+        damaged=read_value(given, "damaged", _damaged, Damaged.REFUSE, NAMES),
+        filler_limit=read_value(given, "fillerLimit", count, 1_000_000, NAMES),
+        parallel=read_value(given, "parallel", _several, 4, NAMES),
         spool_dir=given.get("spoolDir"),
         settings={
-            "storage": _read(given, "storage", _one_of("file", "memory"), "file"),
-            "num_replicas": _read(given, "replicas", _copies, 1),
-            "max_age": _read(given, "maxAge", parse_duration, 0),
-            "max_msgs": _read(given, "maxMsgs", _several, -1),
-            "max_bytes": _read(given, "maxBytes", parse_size, -1),
+            "storage": read_value(given, "storage", _one_of("file", "memory"), "file", NAMES),
+            "num_replicas": read_value(given, "replicas", _copies, 1, NAMES),
+            "max_age": read_value(given, "maxAge", parse_duration, 0, NAMES),
+            "max_msgs": read_value(given, "maxMsgs", _several, -1, NAMES),
+            "max_bytes": read_value(given, "maxBytes", parse_size, -1, NAMES),
             "max_msgs_per_subject": -1,
             "max_msg_size": -1,
             **_compression(given),
@@ -312,39 +311,14 @@ def _dotted(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
 
 
-def _read(given: Mapping[str, str], name: str, read: Callable[[str], _Value], default: _Value) -> _Value:
-    if name not in given:
-        return default
-    try:
-        return read(given[name].strip())
-    except ValueError as problem:
-        raise UsageError(f"option {name}: {problem}", f"{name} is {NAMES[name]}") from problem
-
-
-def _truth(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("true", "yes", "on", "1"):
-        return True
-    if lowered in ("false", "no", "off", "0"):
-        return False
-    raise ValueError(f"{text!r} is neither true nor false")
-
-
-def _count(text: str) -> int:
-    # Only digits: int() would take signs, blanks and underscores as well.
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is not a number of 0 or more")
-    return int(text)
-
-
 def _several(text: str) -> int:
-    if (number := _count(text)) < 1:
+    if (number := count(text)) < 1:
         raise ValueError(f"{text!r} is not 1 or more")
     return number
 
 
 def _copies(text: str) -> int:
-    if not 1 <= (number := _count(text)) <= 5:
+    if not 1 <= (number := count(text)) <= 5:
         raise ValueError(f"{text!r} is not a number from 1 to 5")
     return number
 
@@ -374,5 +348,5 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 def _compression(given: Mapping[str, str]) -> dict[str, str]:
     """Older servers do not know it, so it is only there if it was asked for."""
-    kind = _read(given, "compression", _one_of("none", "s2"), "none")
+    kind = read_value(given, "compression", _one_of("none", "s2"), "none", NAMES)
     return {"compression": kind} if "compression" in given else {}

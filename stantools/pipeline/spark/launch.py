@@ -6,6 +6,7 @@ What it writes to stderr is read all the time and only the end of it is kept, to
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -51,8 +52,9 @@ class Jvm:
         read, write = os.pipe()
         self._reader = threading.Thread(target=self._read, args=(open(read, errors="replace"),), daemon=True)  # noqa: PTH123, SIM115
         self._reader.start()
+        started: list[subprocess.Popen[bytes]] = []
         try:
-            with _variables(environment):
+            with _variables(environment), _noticed(started):
                 self.gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
                     conf, {"stdout": write, "stderr": write}
                 )
@@ -61,7 +63,11 @@ class Jvm:
             self._reader.join(1)
             raise _why(problem, self.last_words) from problem
         except BaseException:
-            os.close(write)  # it ends by itself: nobody holds the other end of its stdin any more
+            # Before it is ready it does not end with its stdin, and the place where it tells its port is gone.
+            for process in started:
+                process.kill()
+                process.wait()
+            os.close(write)
             raise
         os.close(write)
 
@@ -114,6 +120,23 @@ def _why(problem: Exception, said: list[str]) -> SparkStartError:
     elif "option" in reason:
         remedy = "check the Java options among --conf, in spark-defaults.conf and in JAVA_TOOL_OPTIONS"
     return SparkStartError(f"Spark's Java process ended before it was ready: {reason}", remedy)
+
+
+@contextlib.contextmanager
+def _noticed(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Notes the process that pyspark starts: it gives it away only when that is ready."""
+    java_gateway: Any = importlib.import_module("pyspark.java_gateway")
+    launch = java_gateway.Popen
+
+    def noticing(*args: Any, **values: Any) -> subprocess.Popen[bytes]:
+        started.append(launch(*args, **values))
+        return started[-1]
+
+    java_gateway.Popen = noticing
+    try:
+        yield
+    finally:
+        java_gateway.Popen = launch
 
 
 @contextlib.contextmanager

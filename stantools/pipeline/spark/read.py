@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: A value of an option: numbers and truth values are written out, several values are joined with commas.
-Value = str | int | bool | os.PathLike[str] | list[str] | tuple[str, ...]
+Value = str | int | float | bool | os.PathLike[str] | list[str] | tuple[str, ...]
 
 
 def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value | Mapping[str, str]) -> DataFrame:
@@ -79,19 +79,21 @@ def _texts(
         if isinstance(value, Mapping):
             values |= {f"{name}.{each}": str(text) for each, text in value.items()}
         elif value is not None:
-            values[_spark_name(name)] = _text(value)
+            values[spark_name(name)] = spark_text(value)
     if paths:
         absolute = [str(path) if "://" in str(path) else os.path.abspath(path) for path in paths]  # noqa: PTH100
         values["paths"] = json.dumps(absolute)
     return values
 
 
-def _spark_name(name: str) -> str:
+def spark_name(name: str) -> str:
+    """Returns the name of an option as Spark users write it: crc_poly is crcPoly."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _text(value: Value) -> str:
+def spark_text(value: Value) -> str:
+    """Returns the value of an option as Spark takes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):

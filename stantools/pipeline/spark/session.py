@@ -243,10 +243,16 @@ def _start(master: Master, name: str, conf: dict[str, str], quiet: bool, seconds
         _own["jvm"] = jvm
         if quiet:
             logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+            logging.getLogger().addFilter(_not_of_py4j)
         return _first_session(master, jvm, settings, environment["PYSPARK_PYTHON"], seconds)
     except BaseException:
         _clean_up()
         raise
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leaves out what py4j logs in nobody's name: tracebacks of connections that have gone, which we say ourselves."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _first_session(master: Master, jvm: Jvm, settings: Mapping[str, str], python: str, seconds: float) -> SparkSession:

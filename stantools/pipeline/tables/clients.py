@@ -25,8 +25,8 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
     yield from here.damaged(CLIENTS_FILE, clients.problems)
     owned: Counter[bytes] = Counter()
     pending: Counter[bytes] = Counter()
-    for name, subs in _subscriptions(here):
-        yield from here.damaged(f"{name}/{SUBS_FILE}", subs.problems, name)
+    for channel, subs in _subscriptions(here):
+        yield from here.damaged(f"{channel}/{SUBS_FILE}", subs.problems, channel)
         for each in subs.state.subscriptions.values():
             owned[each.state.client_id] += 1
             pending[each.state.client_id] += len(each.pending)

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.inspection.messages import Selection, chosen
+from stantools.inspection.messages import Selection
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.listing import Entry
 from stantools.pipeline.tables.messages import INDEXED_COLUMNS
@@ -23,7 +21,7 @@ from stantools.pipeline.tables.model import Piece, SliceRef, StorePart, StoreRef
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import selection_of, split_slice
 from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory
-from stantools.pipeline.tables.sliceindex import end_of, trusted_chain
+from stantools.pipeline.tables.sliceindex import chosen_rows, end_of, trusted_chain
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,
@@ -32,7 +30,7 @@ from stantools.store.directory import (
     SUBS_FILE,
     slice_number,
 )
-from stantools.store.indexes import IndexView, index_parts
+from stantools.store.indexes import IndexView
 from stantools.store.mapping import mapped
 
 #: No slice is cut where it is read.
@@ -133,14 +131,7 @@ def _wanted_copied(remote: Remote, ref: SliceRef, local: SliceRef, options: Tabl
 
 def _range_of(records: IndexView, selection: Selection) -> tuple[int, int]:
     """Returns the bytes from the message before the first wanted one to the end of the one behind the last."""
-    first = last = -1
-    row = 0
-    for part in index_parts(records):
-        rows = np.flatnonzero(chosen(part["sequence"], part["timestamp"], selection))
-        if len(rows):
-            first = row + int(rows[0]) if first < 0 else first
-            last = row + int(rows[-1])
-        row += len(part)
+    first, last = chosen_rows(records, selection)
     if first < 0:
         return 0, 0
     return int(records["offset"][max(first - 1, 0)]), end_of(records[min(last + 1, len(records) - 1)])

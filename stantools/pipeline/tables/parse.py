@@ -17,6 +17,7 @@ from stantools.errors import UsageError
 from stantools.notation import parse_polynomial, parse_range, parse_size, parse_time
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.pipeline.tables.optionvalues import count, read_value, truth
 from stantools.pipeline.tables.schema import SCHEMAS
 
 _Value = TypeVar("_Value")
@@ -77,17 +78,17 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         columns=check_columns(options.table, _listed(given.get("columns", ""))),
         channels=_listed(given.get("channels", "")),
         bounds=_bounds(given),
-        archived=_read(given, "archived", _truth, options.archived),
-        polynomial=_read(given, "crcPoly", parse_polynomial, None),
-        check_crc=_read(given, "checkCrc", _truth, options.check_crc),
+        archived=read_value(given, "archived", truth, options.archived, NAMES),
+        polynomial=read_value(given, "crcPoly", parse_polynomial, None, NAMES),
+        check_crc=read_value(given, "checkCrc", truth, options.check_crc, NAMES),
         key=None if key is None else key.encode("utf-8", "surrogateescape"),
         key_env=given.get("encryptionKeyEnv"),
         key_file=given.get("encryptionKeyFile"),
-        split_bytes=_read(given, "splitBytes", _size, options.split_bytes),
-        partition_bytes=_read(given, "partitionBytes", _size, options.partition_bytes),
-        partitions=_read(given, "partitions", _count, options.partitions),
-        batch_rows=_read(given, "batchRows", _size, options.batch_rows),
-        batch_bytes=_read(given, "batchBytes", _size, options.batch_bytes),
+        split_bytes=read_value(given, "splitBytes", _size, options.split_bytes, NAMES),
+        partition_bytes=read_value(given, "partitionBytes", _size, options.partition_bytes, NAMES),
+        partitions=read_value(given, "partitions", count, options.partitions, NAMES),
+        batch_rows=read_value(given, "batchRows", _size, options.batch_rows, NAMES),
+        batch_bytes=read_value(given, "batchBytes", _size, options.batch_bytes, NAMES),
     )
 
 
@@ -158,31 +159,6 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part for each in text.split(",") if (part := each.strip()))
 
 
-def _read(given: Mapping[str, str], name: str, read: Callable[[str], _Value], default: _Value) -> _Value:
-    if name not in given:
-        return default
-    try:
-        return read(given[name].strip())
-    except ValueError as problem:
-        raise UsageError(f"option {name}: {problem}", f"{name} is {NAMES[name]}") from problem
-
-
-def _truth(text: str) -> bool:
-    lowered = text.lower()
-    if lowered in ("true", "yes", "on", "1"):
-        return True
-    if lowered in ("false", "no", "off", "0"):
-        return False
-    raise ValueError(f"{text!r} is neither true nor false")
-
-
-def _count(text: str) -> int:
-    # Only digits: int() would take signs, blanks and underscores as well.
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is not a number of 0 or more")
-    return int(text)
-
-
 def _size(text: str) -> int:
     size = parse_size(text)
     if size < 1:
@@ -192,15 +168,15 @@ def _size(text: str) -> int:
 
 def _bounds(given: Mapping[str, str]) -> Bounds:
     everything: tuple[int | None, int | None] = (None, None)
-    first, last = _read(given, "seq", parse_range, everything)
+    first, last = read_value(given, "seq", parse_range, everything, NAMES)
     if (first or 0) < 0 or (last or 0) < 0:
         raise UsageError(
             f"option seq: {given['seq']!r} counts from the end, and every channel of a table has another end",
             "give sequences that count from the start, such as 10:20, 10: or :20",
         )
     now = time.time_ns()
-    since = _read(given, "since", lambda text: parse_time(text, now), None)
-    until = _read(given, "until", lambda text: parse_time(text, now), None)
+    since = read_value(given, "since", lambda text: parse_time(text, now), None, NAMES)
+    until = read_value(given, "until", lambda text: parse_time(text, now), None, NAMES)
     if since is not None and until is not None and until <= since:
         raise UsageError("the options since and until leave no time in between", "until has to be later than since")
     return Bounds(first, last, since, until)

@@ -20,13 +20,21 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
-from stantools.inspection.messages import Selection, chosen
+from stantools.inspection.messages import Selection
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Piece, SliceRef
 from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.sliceindex import agrees, checked, crc_of, end_of, trusted_chain, unchecked_records
+from stantools.pipeline.tables.sliceindex import (
+    agrees,
+    checked,
+    chosen_rows,
+    crc_of,
+    end_of,
+    trusted_chain,
+    unchecked_records,
+)
 from stantools.pipeline.tables.text import raw_name
-from stantools.store.indexes import IndexView, index_parts
+from stantools.store.indexes import IndexView
 from stantools.store.mapping import Buffer, Window, mapped
 
 #: Good bytes that have to follow a place that was found by searching. Servers advise against longer messages.
@@ -119,14 +127,7 @@ class _Splitter:
     def _narrowed(self, records: IndexView, selection: Selection) -> list[Range]:
         """The ranges of the file in which there can be something that is wanted, by an index that names all of it."""
         size = self._ref.data_size
-        first = last = -1
-        row = 0
-        for part in index_parts(records):
-            rows = np.flatnonzero(chosen(part["sequence"], part["timestamp"], selection))
-            if len(rows):
-                first = row + int(rows[0]) if first < 0 else first
-                last = row + int(rows[-1])
-            row += len(part)
+        first, last = chosen_rows(records, selection)
         ranges = []
         if first >= 0:
             around = {max(first - 1, 0), first, last, min(last + 1, len(records) - 1)}

@@ -21,6 +21,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.inspection.messages import Selection, chosen
 from stantools.inspection.slicesummary import trusted_index
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Piece, SliceRef
@@ -67,6 +68,19 @@ def follows(records: IndexView) -> bool:
             return False
         end = int(ends[-1])
     return True
+
+
+def chosen_rows(records: IndexView, selection: Selection) -> tuple[int, int]:
+    """Returns the first and the last record of a message that is wanted; -1 and -1 if there is none."""
+    first = last = -1
+    row = 0
+    for part in index_parts(records):
+        rows = np.flatnonzero(chosen(part["sequence"], part["timestamp"], selection))
+        if len(rows):
+            first = row + int(rows[0]) if first < 0 else first
+            last = row + int(rows[-1])
+        row += len(part)
+    return first, last
 
 
 def end_of(record: np.void) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import resource
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -116,6 +118,21 @@ def test_no_space(tmp_path: Path, messages, format: Format) -> None:
     with pytest.raises(StoreUnwritableError, match="No space left on device") as caught:
         write(tmp_path / "x", layout, messages(3, 1000, 500))
     assert "free some space" in caught.value.remedy
+
+
+def test_a_file_that_is_given_up_is_not_finished_later(
+    tmp_path: Path, messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is collected, a writer of Arrow's would write its end to what is closed, and complain on stderr."""
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    file = File(tmp_path / "x", Layout())
+    file.write(messages(1, 10, 10)[0])
+    file.flush()
+    file.abandon()
+    del file
+    gc.collect()
+    assert not complaints
 
 
 @pytest.mark.parametrize(

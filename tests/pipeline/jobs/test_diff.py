@@ -6,12 +6,10 @@ import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.migration.proof.stores import Side, compare_stores
 from stantools.pipeline.jobs import diff, surveys
@@ -21,6 +19,7 @@ from stantools.pipeline.tables.options import TableOptions
 from stantools.store.directory import open_datastore
 from stantools.store.options import ReadOptions, resolve_crc
 from tests.conftest import golden_cases
+from tests.pipeline.jobs.jobcommand import run, sample
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,18 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("spark")
 
 LOCAL = "local[2]"
-
-
-def run(*words: object, code: ExitCode) -> Any:
-    result = CliRunner().invoke(cli, [str(word) for word in words])
-    assert result.exit_code == code, result.output
-    return result
-
-
-def sample(path: Path, *words: object) -> Path:
-    path.parent.mkdir(exist_ok=True, parents=True)
-    run("sample", path, "--slice-msgs", 40, "--size", 64, *words, code=ExitCode.CLEAN)
-    return path
 
 
 def side(store: Path) -> Side:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnreadableError, StoreUnwritableError
@@ -96,3 +98,14 @@ def test_only_what_spark_raises_is_turned() -> None:
     with pytest.raises(RefusedError), clear_errors():
         raise RefusedError("no")
     assert not is_sparks(ValueError())
+
+
+def test_a_connection_that_has_gone_is_a_worker_that_died() -> None:
+    """py4j raises the system's exceptions; those of a file or of another connection pass."""
+    refused: dict[str, Any] = {"__name__": "py4j.clientserver"}
+    exec("def connect(): raise ConnectionRefusedError(111, 'Connection refused')", refused)
+    with pytest.raises(WorkerLostError, match="Spark has ended"), clear_errors():
+        refused["connect"]()
+    with pytest.raises(ConnectionRefusedError), clear_errors():
+        raise ConnectionRefusedError(111, "Connection refused")
+    assert isinstance(translated(PythonError("An error occurred while calling o12.getResult")), WorkerLostError)

@@ -35,6 +35,8 @@ TIMES = {
     **{hour * 3600 * 10**9: f"{hour} h" for hour in (1, 6)},
     **{day * 86400 * 10**9: f"{day} d" for day in (1, 7, 30, 365)},
 }
+#: Room for this many bars is there at least.
+_FEWEST_BARS = 24
 #: Marks of an axis, about.
 _MARKS = 7
 #: The same statistics give the same bytes; text stays text, so that pages stay small and can be searched.
@@ -75,6 +77,11 @@ def messages_over_time(hours: Mapping[int, tuple[int, int]], height: float = 3.2
             axes.set_ylabel(f"{label} / {unit}")
             axes.yaxis.set_major_formatter(EngFormatter())
         lower.margins(x=0.01)
+        lacking = _FEWEST_BARS - (bars[-1][0] - bars[0][0]) // step - 1 if bars else 0
+        if lacking > 0:
+            # A single bar as wide as the plot looks like a mistake.
+            around = timedelta(hours=step * lacking / 2)
+            lower.set_xlim(moments[0] - around, moments[-1] + around + width)
         locator = AutoDateLocator(tz=UTC)
         lower.xaxis.set_major_locator(locator)
         lower.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))
@@ -107,7 +114,6 @@ def distribution(histogram: Mapping[int, int], marks: Mapping[int, str]) -> str:
             if lowest < 0:
                 places = [(-0.54, "0"), *((place, name) for place, name in places if place >= 1)]
             axes.set_xticks([place for place, _ in places], [name for _, name in places])
-            # A single bar as wide as the plot looks like a mistake.
             middle, half = (lowest + highest) / 2, max(highest - lowest, 6) / 2
             axes.set_xlim(middle - half, middle + half)
         axes.set_ylabel("% of messages")

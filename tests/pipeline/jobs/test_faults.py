@@ -1,0 +1,68 @@
+"""What jobs say before Spark is started: packages that are missing, paths that are none. And how they are ended."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stantools.cli.main import be_interruptible, cli
+from stantools.errors import ExitCode
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.tables.model import Unreadable
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(cli, list(words))
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas"])
+@pytest.mark.parametrize("job", ["verify", "stats", "diff", "export"])
+def test_a_package_that_is_missing(job: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    more = ["--to", "x"] if job == "export" else []
+    result = run("pipeline", job, "nowhere", "nowhere", *more)
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert f"the Python package {package} is not installed" in result.output
+    assert "pip install 'stantools[spark]'" in result.output
+
+
+def test_an_empty_path_is_not_the_current_directory() -> None:
+    result = run("pipeline", "verify", "")
+    assert (result.exit_code, "the path of a store is empty" in result.output) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize("to", ["", "/"])
+def test_an_export_to_nowhere(to: str, tmp_path: Path) -> None:
+    result = run("export", str(tmp_path), "--to", to)
+    assert (result.exit_code, "names no directory of its own" in result.output) == (ExitCode.USAGE, True)
+
+
+def test_what_cannot_be_read_is_named_as_closely_as_it_is_known() -> None:
+    parts = [
+        Unreadable("/s", None, "", "m"),
+        Unreadable("/s", "c", "", "m"),
+        Unreadable("/s", "c", "c/msgs.1.dat", "m"),
+    ]
+    assert [Failed.unreadable(part).path for part in parts] == ["/s", "/s/c", "/s/c/msgs.1.dat"]
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("handled")
+def test_sigterm_ends_it_as_ctrl_c_does() -> None:
+    be_interruptible()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
