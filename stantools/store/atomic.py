@@ -301,6 +301,21 @@ def _locked(partial: Path, target: Path) -> Iterator[None]:
 
 def _lock(partial: Path, target: Path) -> int:
     descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    lock_or_refuse(descriptor, target, partial)
+    return descriptor
+
+
+def lock_or_refuse(descriptor: int, target: Path, partial: Path) -> None:
+    """Locks what is built, until the descriptor is closed.
+
+    Args:
+        descriptor: What is built, open; closed if it is refused.
+        target: What it becomes.
+        partial: What it is called meanwhile.
+
+    Raises:
+        RefusedError: Another run has locked it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -310,7 +325,6 @@ def _lock(partial: Path, target: Path) -> int:
             raise RefusedError(
                 f"{target}: another run is writing there (in {partial})", "wait until it has ended"
             ) from error
-    return descriptor
 
 
 def _conclude(partial: Path, target: Path) -> Path | None:

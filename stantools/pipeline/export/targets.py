@@ -8,8 +8,6 @@ complete exports: those with our manifest.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import shutil
@@ -241,15 +239,7 @@ def _create(content: Path, target: Path) -> int:
     while True:
         with writing(target):
             descriptor = os.open(content, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            # Any other error: a file system without locks. Nothing can be learned there, so go on.
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                os.close(descriptor)
-                raise RefusedError(
-                    f"{target}: another run is writing there (in {content})", "wait until it has ended"
-                ) from error
+        atomic.lock_or_refuse(descriptor, target, content)
         if content.exists() and os.path.samestat(os.fstat(descriptor), content.stat()):
             os.ftruncate(descriptor, 0)
             return descriptor
