@@ -153,6 +153,7 @@ def test_by_publishing_and_to_backups(
         assert text in result.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed(
     spark: SparkSession,
     start_server: Callable[..., Any],

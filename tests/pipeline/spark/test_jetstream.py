@@ -79,6 +79,7 @@ def test_write(spark: SparkSession, start_server: Callable[..., Any]) -> None:
     assert info(server, "za") is None
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed(spark: SparkSession, start_server: Callable[..., Any]) -> None:
     """A cluster repeats the task; on this machine the job fails, and the same job again goes on."""
     from stantools.pipeline.spark import jetstream
@@ -112,6 +113,7 @@ def test_a_worker_is_killed(spark: SparkSession, start_server: Callable[..., Any
     assert description(server, "a") == "NATS Streaming channel a"
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_server(spark: SparkSession, start_server: Callable[..., Any], tmp_path: Path) -> None:
     from stantools.pipeline.spark import jetstream
 
