@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 _SECOND = 1_000_000_000
@@ -155,3 +156,12 @@ def parse_polynomial(text: str) -> int | None:
     if not 0 < number < 1 << 32:
         raise ValueError(f"{text!r} is not a polynomial: auto, {', '.join(_POLYNOMIALS)}, or 1 to {(1 << 32) - 1}")
     return number
+
+
+def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
+    """Writes ranges of sequences for people: `1-5, 7, 9-12 and 3 more`."""
+    listed = [tuple(each) for each in ranges]
+    parts = [str(a) if a == b else f"{a}-{b}" for a, b in listed[:most]]
+    if len(listed) > most:
+        parts.append(f"… and {len(listed) - most} more")
+    return ", ".join(parts) or "none"

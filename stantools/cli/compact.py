@@ -20,10 +20,11 @@ from stantools.cli.options import (
     workers_option,
     yes_option,
 )
-from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.output import print_json, table_text
 from stantools.cli.values import Duration, Size, format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.recovery.compact import CompactionPlan, CompactionResult, CompactOptions
@@ -77,7 +78,7 @@ def command(
     The result goes to a new directory, or with --in-place to the place of STORE, which is then kept under another
     name. A damaged store is refused: salvage it first.
     """
-    from stantools.cli.opening import data_size, open_store
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.compact import (
         CompactOptions,
@@ -108,7 +109,7 @@ def command(
     )
     with Progress(progress, "plan") as shown:
         if shown.active:
-            shown.total = data_size(opened, opened.channel_names)
+            shown.total = opened.data_size(opened.channel_names)
         plan = plan_compaction(opened, crc, options, progress=shown.advance)
     result: CompactionResult | None = None
     if output == "table":

@@ -86,7 +86,7 @@ _Result = tuple[list["Finding"], dict[str, Any], str]
 def _with_store(
     store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions, progress: str
 ) -> _Result:
-    from stantools.cli.opening import data_size, open_store
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.migration.proof.stores import Side, compare_stores
 
@@ -101,7 +101,7 @@ def _with_store(
     with Progress(progress, "diff") as shown:
         if shown.active:
             # Everything is read twice: once to know what is intact, once to compare.
-            shown.total = 2 * sum(data_size(each, each.matching(channels)) for each, _ in opened)
+            shown.total = 2 * sum(each.data_size(each.matching(channels)) for each, _ in opened)
         found = compare_stores(*sides, patterns=channels, workers=workers, progress=shown.advance)
         shown.found(len(found.findings))
     for path, damaged in zip((store, other), found.damaged, strict=True):
@@ -158,7 +158,7 @@ async def _prove(
 ) -> tuple[Proof, list[str]]:
     import asyncio
 
-    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.proof.match import match_stream, pattern_of
@@ -175,7 +175,7 @@ async def _prove(
         patterns = [pattern_of(name) for name in names]
         with Progress(progress, "read the store") as shown:
             if shown.active:
-                shown.total = data_size(opened, patterns)
+                shown.total = opened.data_size(patterns)
             # In a thread, so that the connection is kept alive meanwhile.
             source = await asyncio.to_thread(
                 open_source,

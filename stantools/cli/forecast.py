@@ -19,11 +19,12 @@ from stantools.cli.options import (
     store_argument,
     workers_option,
 )
-from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.output import print_json, table_text
 from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
 from stantools.cli.values import Size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.forecast import Forecast
@@ -68,9 +69,10 @@ def command(
     Exit code 0: a normal start works, nothing is cut off, no durable queue member is deleted, every message can be
     delivered. Otherwise 1.
     """
-    from stantools.cli.opening import data_size, open_store
+    from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.forecast import forecast_both
+    from stantools.inspection.forecast.judgement import harmless
 
     opened, crc = open_store(store, reading)
     options = server_options(
@@ -86,7 +88,7 @@ def command(
     )
     with Progress(progress, "forecast") as shown:
         if shown.active:
-            shown.total = data_size(opened, opened.channel_names)
+            shown.total = opened.data_size(opened.channel_names)
         normal, truncating = forecast_both(opened, options, progress=shown.advance)
     if output == "json":
         both = {"normal": normal.as_json(), "truncate": truncating.as_json()}
@@ -95,28 +97,7 @@ def command(
         _print(normal, f"server {server_version}, normal start")
         click.echo()
         _print(truncating, f"server {server_version}, start with -file_truncate_bad_eof", beside=normal)
-    return ExitCode.CLEAN if _harmless(normal) else ExitCode.FINDINGS
-
-
-def losses(forecast: Forecast) -> list[str]:
-    """Says which files a start would shorten or remove, indexes that are rebuilt aside."""
-    lost = []
-    for path, (before, after) in forecast.files_changed().items():
-        if path.endswith(".dat") and before is not None and (after is None or after < before):
-            lost.append(path)
-    return lost
-
-
-def _harmless(forecast: Forecast) -> bool:
-    from stantools.store.sublog import SubStatus
-
-    subscriptions = (each for channel in forecast.channels.values() for each in channel.subscriptions)
-    kept = all(each.status != SubStatus.GHOST for each in subscriptions)
-    delivered = all(
-        channel.stalls_at is None and not channel.lookups.failing and not channel.lookups.wrong
-        for channel in forecast.channels.values()
-    )
-    return forecast.starts and forecast.recovered and delivered and kept and not losses(forecast)
+    return ExitCode.CLEAN if harmless(normal) else ExitCode.FINDINGS
 
 
 def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> None:

@@ -334,7 +334,7 @@ def _read_source(
     workers: int,
     progress: str,
 ) -> StoreSource:
-    from stantools.cli.opening import channel_names, data_size
+    from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
     from stantools.migration.source import open_source
     from stantools.store.locks import check_not_in_use
@@ -343,7 +343,7 @@ def _read_source(
     for use in check_not_in_use(opened_store.path, force=True):
         console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
     names = channel_names(opened_store, patterns)
-    with Progress(progress, "read", data_size(opened_store, names)) as shown:
+    with Progress(progress, "read", opened_store.data_size(names)) as shown:
         source = open_source(
             opened_store,
             crc,

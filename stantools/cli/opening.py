@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from pathlib import Path
 
 from stantools.cli import console
@@ -61,18 +60,6 @@ def open_channel(store: Datastore, name: str) -> ChannelFiles:
         f"{console.escape(str(store.path))}: there is no channel {console.escape(name)}",
         f"{'did you mean' if close else 'its channels are'}: {listed}" if have else "the store has no channels",
     )
-
-
-def data_size(store: Datastore, names: list[str]) -> int:
-    """Returns how many bytes the slices of some channels have, for progress; what cannot be listed counts nothing."""
-    total = 0
-    for name in names:
-        try:
-            with os.scandir(store.path / name) as entries:
-                total += sum(entry.stat().st_size for entry in entries if entry.name.endswith(".dat"))
-        except OSError:
-            continue  # the verb itself reports it
-    return total
 
 
 def channel_names(store: Datastore, patterns: tuple[str, ...]) -> list[str]:

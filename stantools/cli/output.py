@@ -110,15 +110,6 @@ def rows_as(output: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) 
         print_ndjson(dict(zip(headers, row, strict=True)) for row in rows)
 
 
-def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
-    """Writes ranges of sequences for people: `1-5, 7, 9-12 and 3 more`."""
-    listed = [tuple(each) for each in ranges]
-    parts = [str(a) if a == b else f"{a}-{b}" for a, b in listed[:most]]
-    if len(listed) > most:
-        parts.append(f"… and {len(listed) - most} more")
-    return ", ".join(parts) or "none"
-
-
 def hex_dump(data: bytes, width: int = 16) -> str:
     """Returns bytes as lines of offset, hexadecimal and text."""
     out = io.StringIO()

@@ -11,7 +11,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import channel_option, common_options, dry_run_option, output_option, progress_option
-from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.output import print_json, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
     Reading,
@@ -25,6 +25,7 @@ from stantools.cli.pipelineoptions import (
 from stantools.cli.salvage import salvage_options
 from stantools.cli.values import format_size
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult

@@ -251,7 +251,7 @@ def _source(
     progress: str,
 ) -> StoreSource:
     """Reads the store, and says what of it cannot be replayed."""
-    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.migration.source import open_source
 
@@ -259,7 +259,7 @@ def _source(
     names = channel_names(opened, channels)
     with Progress(progress, "plan") as shown:
         if shown.active:
-            shown.total = data_size(opened, names)
+            shown.total = opened.data_size(names)
         source = open_source(
             opened,
             crc,

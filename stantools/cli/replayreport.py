@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.output import print_json, table_text
 from stantools.cli.values import format_size, format_time
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Outcome

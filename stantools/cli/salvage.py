@@ -19,10 +19,11 @@ from stantools.cli.options import (
     store_argument,
     workers_option,
 )
-from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.output import print_json, table_text
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -91,7 +92,7 @@ def command(
     Exit code 0: everything was kept. 5: done, and something was lost before (the plan names it). With --dry-run the
     latter is 1.
     """
-    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
     from stantools.recovery.salvage.report import report
@@ -106,7 +107,7 @@ def command(
     options = SalvageOptions(cluster_id, generation, fill_gaps, archived, channels, workers)
     with Progress(progress, "plan") as shown:
         if shown.active:
-            shown.total = data_size(opened, names)
+            shown.total = opened.data_size(names)
         plan = plan_salvage(opened, crc, options, progress=shown.advance)
     result: SalvageResult | None = None
     check: dict[str, Any] | None = None

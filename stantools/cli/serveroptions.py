@@ -8,7 +8,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import GivenLimits
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import UsageError
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -50,6 +50,7 @@ def server_options(
     from stantools.inspection.forecast import CurrentUser, ServerOptions
     from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, DEFAULT_READ_BUFFER
     from stantools.store.limits import ChannelLimits, StoreLimits
+    from stantools.store.serverinfo import stored_cluster_id
 
     return ServerOptions(
         version=version,
@@ -58,24 +59,10 @@ def server_options(
         limits=limits.over(ChannelLimits()) if limits else StoreLimits(),
         read_buffer_size=DEFAULT_READ_BUFFER if read_buffer is None else read_buffer,
         encryption_key=reading.encryption_key,
-        cluster_id=cluster_id or _stored_cluster_id(store, crc) or DEFAULT_CLUSTER_ID,
+        cluster_id=cluster_id or stored_cluster_id(store.server, crc) or DEFAULT_CLUSTER_ID,
         access=_user(user) if user else CurrentUser(),
         workers=workers,
     )
-
-
-def _stored_cluster_id(store: Datastore, crc: Crc) -> str | None:
-    from stantools.store.mapping import mapped
-    from stantools.store.serverinfo import read_server_info
-
-    if store.server is None:
-        return None
-    try:
-        with mapped(store.server) as buffer:
-            info = read_server_info(buffer, crc).info
-            return info.cluster_id.decode("utf-8", "surrogateescape") if info else None
-    except StoreUnreadableError:
-        return None  # the forecast itself says what the server makes of this file
 
 
 def _user(name: str) -> OtherUser:

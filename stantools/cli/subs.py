@@ -10,9 +10,10 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import channel_option, common_options, output_option, reading_options, store_argument
-from stantools.cli.output import describe_ranges, print_json, print_table, rows_as
+from stantools.cli.output import print_json, print_table, rows_as
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc

@@ -10,11 +10,12 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import common_options, dry_run_option, output_option, reading_options, store_argument
-from stantools.cli.output import describe_ranges, print_json, table_text
+from stantools.cli.output import print_json, table_text
 from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, RefusedError
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.recovery.truncate import RemovedRecord, TruncationPlan, TruncationResult

@@ -15,6 +15,7 @@ import click
 #: Question -> verb -> what it does, in one line.
 QUESTIONS: dict[str, dict[str, str]] = {
     "What is in my store?": {
+        "tui": "Look around in the terminal: channels, messages, damage, plans; or watch a running server.",
         "info": "Overview: server, clients, channels, slices, subscriptions and their lag.",
         "messages": "Print messages of a channel.",
         "subs": "Subscriptions: pending messages, lag, durables that would be lost.",

@@ -17,10 +17,11 @@ from stantools.cli.options import (
     store_argument,
     workers_option,
 )
-from stantools.cli.output import describe_ranges, print_json, rows_as, table_text
+from stantools.cli.output import print_json, rows_as, table_text
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
+from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
@@ -51,7 +52,7 @@ def command(
 
     Exit code 0: nothing is wrong. 1: there are findings other than informational ones.
     """
-    from stantools.cli.opening import channel_names, data_size, open_store
+    from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.verify import verify
 
@@ -59,7 +60,7 @@ def command(
     names = channel_names(opened, channels)
     with Progress(progress, "verify") as shown:
         if shown.active:
-            shown.total = data_size(opened, names)
+            shown.total = opened.data_size(names)
         verdict = verify(
             opened,
             crc,

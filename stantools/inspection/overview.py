@@ -188,6 +188,27 @@ def overview(
         workers: Channels that are looked at at the same time.
         progress: Told the number of bytes of data files as they are done.
     """
+    result = root_overview(store, crc, check_crc=check_crc)
+    known = {client.id: client for client in result.clients}
+    channels = channel_overviews(
+        store, crc, known, check_crc=check_crc, patterns=patterns, limits=limits, now_ns=now_ns, workers=workers
+    )
+    for channel in channels:
+        result.channels.append(channel)
+        if progress:
+            progress(sum(each.files.data_size for each in channel.slices))
+    result.era = era(result)
+    return result
+
+
+def root_overview(store: Datastore, crc: Crc, *, check_crc: bool = True) -> Overview:
+    """Looks at a store's root: server.dat, clients.dat and the names in it. Of the channels nothing is read.
+
+    Args:
+        store: The store.
+        crc: Its CRC.
+        check_crc: False passes over CRCs.
+    """
     server = _server(store, crc, check_crc)
     clients = load_clients(store.clients, crc, check_crc=check_crc)
     result = Overview(str(store.path), server.info, list(clients.state.clients.values()), polynomial=crc.polynomial)
@@ -195,21 +216,47 @@ def overview(
         result.problems.append(f"{SERVER_FILE}: {server.error or 'is missing or holds no record'}")
     result.problems += [f"clients.dat: {problem}" for problem in clients.problems]
     _add_names(result, store)
+    return result
+
+
+def channel_overviews(
+    store: Datastore,
+    crc: Crc,
+    known_clients: dict[bytes, pb.ClientInfo],
+    *,
+    check_crc: bool = True,
+    patterns: Sequence[str] = (),
+    limits: StoreLimits | None = None,
+    now_ns: int | None = None,
+    workers: int = 2,
+) -> Iterator[ChannelOverview]:
+    """Looks at channels one after the other, as `overview` does; each is given as soon as it is known.
+
+    Args:
+        store: The store.
+        crc: Its CRC.
+        known_clients: The clients, as `root_overview` gives them, by id.
+        check_crc: False passes over CRCs.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        limits: Show each channel as a server with these limits does.
+        now_ns: The present, for limits of age; the clock's if not given.
+        workers: Channels that are looked at at the same time.
+    """
     now_ns = time.time_ns() if now_ns is None else now_ns
 
     def look(name: str) -> ChannelOverview:
-        return _channel(store, name, crc, check_crc, clients.state.clients, limits, now_ns)
+        return _channel(store, name, crc, check_crc, known_clients, limits, now_ns)
 
     names = store.matching(patterns)
     with ThreadPoolExecutor(workers) as pool:
         for begin in range(0, len(names), _AHEAD):
-            for channel in pool.map(look, names[begin : begin + _AHEAD]):
-                result.channels.append(channel)
-                if progress:
-                    progress(sum(each.files.data_size for each in channel.slices))
+            yield from pool.map(look, names[begin : begin + _AHEAD])
+
+
+def era(result: Overview) -> str:
+    """Tells which releases of the server an overview looks like, once its channels are known."""
     slices = [each.files for channel in result.channels for each in channel.slices if each.count]
-    result.era = era_of(server.info, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
-    return result
+    return era_of(result.server, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
 
 
 def _server(store: Datastore, crc: Crc, check_crc: bool) -> ServerFile:

@@ -149,6 +149,20 @@ class Datastore:
             return list(self.channel_names)
         return [name for name in self.channel_names if any(subject_matches(p, name) for p in patterns)]
 
+    def data_size(self, names: Sequence[str]) -> int:
+        """Returns how many bytes the slices of some channels have, to tell progress by.
+
+        What cannot be listed counts nothing: who reads it says so.
+        """
+        total = 0
+        for name in names:
+            try:
+                with os.scandir(self.path / name) as entries:
+                    total += sum(entry.stat().st_size for entry in entries if entry.name.endswith(".dat"))
+            except OSError:
+                continue
+        return total
+
 
 def subject_matches(pattern: str, subject: str) -> bool:
     """Tells whether a subject matches a pattern with NATS wildcards."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
 
+from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
 from stantools.format.crc import Crc
 from stantools.format.envelope import (
@@ -23,7 +25,7 @@ from stantools.format.envelope import (
 )
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, mapped
 
 #: What the texts of a server call the file when it could not even be opened; later it is named with its full path.
 SERVER_FILE_WHEN_OPENED = "server.dat"
@@ -157,3 +159,15 @@ def written_by_0_1(buffer: Buffer) -> bool:
     except gogo.DecodeError:
         return False
     return bool(info.cluster_id and info.discovery)
+
+
+def stored_cluster_id(path: Path | None, crc: Crc) -> str | None:
+    """Returns the cluster id in a server.dat, None where the file is missing or does not tell it."""
+    if path is None:
+        return None
+    try:
+        with mapped(path) as buffer:
+            info = read_server_info(buffer, crc).info
+    except StoreUnreadableError:
+        return None
+    return info.cluster_id.decode("utf-8", "surrogateescape") if info else None

@@ -1,0 +1,77 @@
+"""`stantools tui`: the browser for the terminal; also installed as `stan-tui`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli.connecting import connection_options
+from stantools.cli.options import common_options, reading_options, workers_option
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from stantools.migration.target.options import ConnectOptions
+    from stantools.store.options import ReadOptions
+
+
+@verb("tui")
+@click.argument("store", type=click.Path(readable=False, path_type=Path), metavar="[STORE]", required=False)
+@click.option("--monitor", metavar="URL", help="Watch a running server: its monitoring, such as http://host:8222.")
+@connection_options
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Keys and theme; see the TUI guide.")
+@workers_option
+@reading_options(key=True)
+@common_options
+def command(
+    store: Path | None,
+    monitor: str | None,
+    connecting: ConnectOptions,
+    config: Path | None,
+    workers: int,
+    reading: ReadOptions,
+) -> int:
+    r"""Look at STORE in the terminal: what is in it, what is wrong, what to do. Nothing is changed unless unlocked.
+
+    \b
+      stantools tui STORE
+      stantools tui --monitor http://host:8222
+      stantools tui STORE --server nats://host:4222    and compare its streams with the store
+
+    Press ? for the keys. Colors are left out where NO_COLOR is set.
+    """
+    if store is None and monitor is None and not connecting.servers and not connecting.context:
+        raise UsageError("there is nothing to look at", "name a STORE, or a server with --monitor or --server")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the browser needs a terminal", "for programs: stantools info, verify, messages with -o json")
+    try:
+        from tui.app import Browser
+    except ImportError as error:
+        remedy = "install the extra: pip install 'stantools[tui]'"
+        raise UsageError(f"the browser cannot run: {error}", remedy) from error
+    from tui.keys import read_settings
+    from tui.session import StoreSession
+
+    session = StoreSession(store, reading, workers=workers) if store is not None else None
+    server = connecting if connecting.servers or connecting.context else None
+    settings = read_settings(config or _usual_config(), must_exist=config is not None)
+    Browser(session, settings=settings, connecting=server, monitor=monitor).run()
+    return ExitCode.CLEAN
+
+
+def _usual_config() -> Path:
+    """Returns where the settings are by the rules of the desktop."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "stantools" / "tui.toml"
+
+
+def console() -> None:
+    """The entry point of `stan-tui`."""
+    from stantools.cli.main import cli
+
+    sys.argv[1:1] = ["tui"]
+    cli.main(prog_name="stan-tui")

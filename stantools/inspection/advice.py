@@ -1,0 +1,55 @@
+"""The one safe step to take next, as far as verify and forecast know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.forecast.judgement import harmless, losses
+from stantools.inspection.forecast.model import Forecast
+from stantools.store.locks import Use
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A step that makes nothing worse.
+
+    Attributes:
+        text: What to do and why, in one sentence.
+        command: The command that does it, as separate words; empty where no command of ours does.
+    """
+
+    text: str
+    command: tuple[str, ...] = ()
+
+
+def advise(path: Path, findings: Sequence[Finding], forecast: Forecast, uses: Sequence[Use] = ()) -> Advice:
+    """Chooses the next step.
+
+    Args:
+        path: The store's directory, as the user wrote it.
+        findings: What verify found.
+        forecast: What a normal start would do.
+        uses: Signs that somebody is using the store.
+    """
+    if uses:
+        return Advice(f"{uses[0].detail}: stop the server before anything is changed, and look again")
+    damaged = [finding for finding in findings if finding.severity is Severity.ERROR]
+    new = path.parent / f"{path.name}.salvaged"
+    salvage = ("stantools", "salvage", str(path), "--out", str(new))
+    if damaged and (not forecast.starts or losses(forecast)):
+        why = "the server does not start with it" if not forecast.starts else "a start would destroy data"
+        return Advice(f"Do not start the server on this store ({why}): write what is intact to a new store", salvage)
+    if damaged or not harmless(forecast):
+        why = f"{len(damaged)} places are damaged" if len(damaged) != 1 else "one place is damaged"
+        return Advice(
+            f"Write what is intact to a new store: {why if damaged else 'a start would not be harmless'}", salvage
+        )
+    if any(finding.severity is Severity.WARNING for finding in findings):
+        return Advice("Nothing is lost; a new store has none of what was found", salvage)
+    return Advice(
+        "Nothing to repair; see what a move to JetStream would make of it",
+        ("stantools", "migrate", str(path), "--out", f"{path.name}.backups", "--dry-run"),
+    )

@@ -1,0 +1,298 @@
+"""The browser itself: which view is open, what is unlocked, and what the user could have typed instead."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.screen import Screen
+from textual.theme import Theme
+
+from stantools.errors import StantoolsError
+from stantools.migration.target.options import ConnectOptions
+from tui.keys import DARK, LIGHT, Settings
+from tui.screens.base import ViewScreen
+from tui.session import StoreSession
+from tui.views import OF_A_CHANNEL, Place, View, screen_class
+
+_THEMES = (
+    Theme(
+        name=DARK,
+        primary="#4c8dff",
+        secondary="#7aa2c7",
+        accent="#e0af68",
+        success="#73c991",
+        warning="#e2c08d",
+        error="#f14c4c",
+        foreground="#d4d4d4",
+        background="#14171c",
+        surface="#1b1f26",
+        panel="#262c36",
+        dark=True,
+    ),
+    Theme(
+        name=LIGHT,
+        primary="#0b5fd1",
+        secondary="#45678a",
+        accent="#8a5a00",
+        success="#1a7f37",
+        warning="#8a6100",
+        error="#c02020",
+        foreground="#1c1f23",
+        background="#ffffff",
+        surface="#f5f7fa",
+        panel="#e3e8ef",
+        dark=False,
+    ),
+)
+
+
+class Browser(App[None]):
+    """The application.
+
+    Args:
+        session: The store to look at, if any.
+        settings: Keys and theme.
+        connecting: How to reach a NATS server.
+        monitor: URL of a server's monitoring endpoints, if there is one to watch.
+
+    Attributes:
+        commands: The command lines that would have shown or done the same, oldest first.
+        unlocked: The user has allowed changes.
+    """
+
+    CSS_PATH = "style.tcss"
+    TITLE = "stantools"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave", "Quit", id="app.quit"),
+        Binding("question_mark", "help", "Help", key_display="?", id="app.help"),
+        Binding("colon", "go_to", "Go to", key_display=":", show=False, id="app.go_to"),
+        Binding("at", "commands", "Commands", key_display="@", show=False, id="app.commands"),
+        Binding("W", "unlock", "Unlock", show=False, id="app.unlock"),
+        Binding("R", "rescan", "Scan again", show=False, id="app.rescan"),
+        Binding("ctrl+t", "toggle_theme", "Dark or light", show=False, id="app.theme"),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False, id="app.suspend"),
+        Binding("1", "view('overview')", "Overview", show=False, id="view.overview"),
+        Binding("2", "view('messages')", "Messages", show=False, id="view.messages"),
+        Binding("3", "view('timeline')", "Timeline", show=False, id="view.timeline"),
+        Binding("4", "view('slices')", "Slices", show=False, id="view.slices"),
+        Binding("5", "view('subscriptions')", "Subscriptions and clients", show=False, id="view.subscriptions"),
+        Binding("6", "view('findings')", "Findings", show=False, id="view.findings"),
+        Binding("7", "view('plans')", "Plans", show=False, id="view.plans"),
+        Binding("8", "view('live')", "Live", show=False, id="view.live"),
+    ]
+
+    def __init__(
+        self,
+        session: StoreSession | None,
+        *,
+        settings: Settings | None = None,
+        connecting: ConnectOptions | None = None,
+        monitor: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.session = session
+        self.settings = settings or Settings()
+        self.connecting = connecting
+        self.monitor = monitor
+        self.commands: list[str] = []
+        self.unlocked = False
+        for theme in _THEMES:
+            self.register_theme(theme)
+        self.theme = DARK
+        if self.settings.theme in self.available_themes:
+            self.theme = self.settings.theme
+        self.set_keymap(dict(self.settings.keymap))
+
+    def get_default_screen(self) -> Screen[Any]:
+        """The overview of the store, or what is running where there is none."""
+        return self._screen(View.OVERVIEW if self.session else View.LIVE, Place())
+
+    def on_mount(self) -> None:
+        """Begins to find out everything once there is something to see."""
+        for problem in self._setting_problems():
+            self.notify(Content(problem).plain, title="settings", severity="warning", timeout=15, markup=False)
+        if self.session is not None and self.session.job is None:
+            self.call_after_refresh(self.session.start)
+
+    def on_unmount(self) -> None:
+        """Stops what is running in the background."""
+        if self.session is not None and self.session.job is not None:
+            self.session.job.cancel()
+
+    def _setting_problems(self) -> Iterable[str]:
+        yield from self.settings.problems
+        if self.settings.theme and self.settings.theme not in self.available_themes:
+            yield f"there is no theme {self.settings.theme}; there are: {', '.join(sorted(self.available_themes))}"
+        if not self.settings.keymap:
+            return
+        known = {binding.id for binding in all_bindings()}
+        for name in self.settings.keymap:
+            if name not in known:
+                yield f"there is no binding {name}; the ids are on the help page (?)"
+
+    def _screen(self, view: View, place: Place) -> ViewScreen:
+        screen: ViewScreen = screen_class(view)(self.session, place)
+        return screen
+
+    def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None:
+        """Opens a view.
+
+        Args:
+            view: Which.
+            place: Where in the store it is to look; the channel is the present one if it names none.
+            above: Keep the present view below it, so that Escape comes back here; else it comes back to the overview.
+        """
+        place = place or Place()
+        if self.session is None and view is not View.LIVE:
+            self.notify("no store is open", severity="warning")
+            return
+        if view is View.LIVE and not (self.monitor or self.connecting):
+            self.notify("name a server to watch it: --monitor URL or --server URL", severity="warning")
+            return
+        channel = place.channel or self._channel()
+        if view in OF_A_CHANNEL and channel is None:
+            self.notify("choose a channel first", severity="warning")
+            return
+        if channel is not None and place.channel is None:
+            place = Place(**{**place.__dict__, "channel": channel})
+        if not above:
+            self.close_views()
+            if view is View.OVERVIEW:
+                return
+        self.push_screen(self._screen(view, place))
+
+    def close_views(self) -> None:
+        """Goes back to the first view."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def _channel(self) -> str | None:
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, ViewScreen) and screen.channel is not None:
+                return screen.channel
+        return None
+
+    def note_command(self, words: Sequence[str]) -> None:
+        """Remembers a command line that shows or does the same."""
+        line = shlex.join(words)
+        if not self.commands or self.commands[-1] != line:
+            self.commands.append(line)
+
+    def fail(self, problem: StantoolsError) -> None:
+        """Tells why something could not be done, and what can be."""
+        text = problem.message + (f"\n{problem.remedy}" if problem.remedy else "")
+        self.notify(text, severity="error", timeout=15, markup=False)
+
+    def action_view(self, name: str) -> None:
+        """Opens a view."""
+        self.open_view(View(name))
+
+    def action_leave(self) -> None:
+        """Ends the program, unless something is being written."""
+        for screen in self.screen_stack:
+            if isinstance(screen, ViewScreen) and (reason := screen.busy()):
+                self.notify(f"{reason}: cancel it first (or press Ctrl+Q)", severity="warning", markup=False)
+                return
+        self.exit()
+
+    def action_help(self) -> None:
+        """Shows the keys that work here."""
+        from tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.screen))
+
+    def action_commands(self) -> None:
+        """Shows the command lines that do the same."""
+        from tui.screens.commands import CommandsScreen
+
+        self.push_screen(CommandsScreen(self.commands))
+
+    def action_go_to(self) -> None:
+        """Asks where to go."""
+        from tui.screens.goto import GoToScreen
+
+        screen = self.screen
+        if isinstance(screen, ViewScreen):
+            self.push_screen(GoToScreen(screen, self.session), self._go)
+
+    def _go(self, text: str | None) -> None:
+        if not text or not isinstance(self.screen, ViewScreen):
+            return
+        if problem := self.go_to(text):
+            self.notify(problem, severity="warning", markup=False)
+
+    def go_to(self, text: str) -> str:
+        """Goes where the user wants: a place that the present view knows, a view, or a channel.
+
+        Returns:
+            Why not, if it cannot be done; "" if it was.
+        """
+        screen = self.screen
+        if isinstance(screen, ViewScreen):
+            answer = screen.go_to(text)
+            if answer is not None:
+                return answer
+        views = [view for view in View if view.value.startswith(text.lower())]
+        if views and not (self.session and text in self.session.channels):
+            self.open_view(views[0])
+            return ""
+        names = list(self.session.channels) if self.session else []
+        found = [name for name in names if name == text] or [name for name in names if name.startswith(text)]
+        found = found or [name for name in names if text.lower() in name.lower()]
+        if not found:
+            return f"{text}: no place in this view, no view, and no channel"
+        self.open_view(View.MESSAGES, Place(channel=found[0]))
+        return ""
+
+    def action_unlock(self) -> None:
+        """Allows changes, or forbids them again."""
+        self.unlocked = not self.unlocked
+        for screen in self.screen_stack:
+            if isinstance(screen, ViewScreen):
+                screen.status_changed()
+        text = "unlocked: plans can be carried out" if self.unlocked else "read only again"
+        self.notify(text, severity="warning" if self.unlocked else "information")
+
+    def action_rescan(self) -> None:
+        """Opens the store anew and scans it again."""
+        if self.session is None:
+            return
+        try:
+            self.session.rescan()
+        except StantoolsError as problem:
+            self.fail(problem)
+
+    def action_toggle_theme(self) -> None:
+        """Changes between dark and light."""
+        self.theme = LIGHT if self.current_theme.dark else DARK
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """What the palette offers: the views and what works everywhere."""
+        for view in View:
+            if self.session is not None or view is View.LIVE:
+                yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
+        yield SystemCommand("Unlock or lock", "Allow plans to be carried out, or forbid it", self.action_unlock)
+        yield SystemCommand("Scan again", "Read the whole store anew", self.action_rescan)
+        yield SystemCommand("Commands", "The command lines that show the same", self.action_commands)
+        yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
+        yield SystemCommand("Keys", "The keys that work here", self.action_help)
+        yield SystemCommand("Quit", "Leave", self.action_leave)
+
+    def _opener(self, view: View) -> Any:
+        return lambda: self.open_view(view)
+
+
+def all_bindings() -> Iterable[Binding]:
+    """Gives every binding of the browser, its screens and its widgets, as far as they have ids."""
+    from tui.widgets.rowtable import RowTable
+
+    classes: list[type] = [Browser, RowTable, ViewScreen, *(screen_class(view) for view in View)]
+    for owner in classes:
+        for each in Binding.make_bindings(owner.__dict__.get("BINDINGS", [])):
+            if each.id:
+                yield each

@@ -1,0 +1,74 @@
+"""The user's settings: which keys do what, and the theme.
+
+A TOML file: `[keys]` gives ids of bindings other keys (`"app.quit" = "ctrl+x,q"`; the ids are on the help page), and
+`[display]` a `theme`. What is wrong in it is told and passed over: a browser for broken stores starts in any case.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: Names of our own themes; any other theme of the library can be named as well.
+DARK, LIGHT = "stantools-dark", "stantools-light"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a settings file holds.
+
+    Attributes:
+        keymap: Binding id -> keys, with commas between them.
+        theme: Name of a theme; "" leaves the usual one.
+        problems: What could not be used, in words.
+    """
+
+    keymap: Mapping[str, str] = field(default_factory=dict)
+    theme: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def read_settings(path: Path, *, must_exist: bool = False) -> Settings:
+    """Reads a settings file.
+
+    Args:
+        path: The file.
+        must_exist: The user named it: that it is missing is a problem.
+    """
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return Settings(problems=(f"{path}: there is no such file",) if must_exist else ())
+    except OSError as error:
+        return Settings(problems=(f"{path}: cannot be read: {error.strerror}",))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return Settings(problems=(f"{path}: is not TOML: {error}",))
+    return _settings(values, path)
+
+
+def _settings(values: dict[str, Any], path: Path) -> Settings:
+    problems = [f"{path}: there is no section [{name}]" for name in values if name not in ("keys", "display")]
+    keymap: dict[str, str] = {}
+    keys = values.get("keys", {})
+    # An id without quotes makes a table of its own in TOML: app.quit is {"app": {"quit": …}}.
+    for name, given in _flat(keys) if isinstance(keys, dict) else ():
+        if isinstance(given, str) and given.strip():
+            keymap[name] = given
+        else:
+            problems.append(f"{path}: keys of {name} must be a text such as {'ctrl+x,q'!r}")
+    display = values.get("display", {})
+    theme = display.get("theme", "") if isinstance(display, dict) else ""
+    if not isinstance(theme, str):
+        problems.append(f"{path}: the theme must be a text such as {LIGHT!r}")
+        theme = ""
+    return Settings(keymap, {"dark": DARK, "light": LIGHT}.get(theme, theme), tuple(problems))
+
+
+def _flat(table: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for name, value in table.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
+    return found

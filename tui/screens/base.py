@@ -1,0 +1,200 @@
+"""What all views share: the line at the top, the keys at the bottom, and being told when something is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from stantools.notation import format_size
+from tui.cells import Cell, counted, name_text
+from tui.jobs import Job, State
+from tui.session import StoreSession
+from tui.views import Place
+from tui.widgets.line import Line
+
+if TYPE_CHECKING:
+    from tui.app import Browser
+
+#: How often a view looks whether something is new, in seconds.
+LOOK = 0.1
+
+
+class ViewScreen(Screen[None]):
+    """A view of a store.
+
+    A view fills `compose_body`, and is told by `facts_changed` when the session knows more. It is given the place to
+    look at when it is made. The equivalent command line goes to `note`.
+
+    Args:
+        session: The store; None for a view of something that is running.
+        place: Where to look.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", show=False, id="view.back"),
+    ]
+    #: Name of the view for its line at the top.
+    NAME: ClassVar[str] = ""
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self._session = session
+        self._seen = -1
+        self._jobs: list[tuple[Job[Any], Timer]] = []
+
+    @property
+    def session(self) -> StoreSession:
+        """The store."""
+        assert self._session is not None
+        return self._session
+
+    @property
+    def browser(self) -> Browser:
+        """The application."""
+        return cast("Browser", self.app)
+
+    @property
+    def channel(self) -> str | None:
+        """The channel that this view shows, for views that are opened from here."""
+        return self.place.channel
+
+    def compose(self) -> ComposeResult:
+        """The line at the top, the view, the keys."""
+        yield Line(id="status")
+        yield from self.compose_body()
+        yield Footer(show_command_palette=False)
+
+    def compose_body(self) -> Iterable[Widget]:
+        """Gives the widgets of the view."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        """Begins to look for news."""
+        self._look()
+        self.set_interval(LOOK, self._look)
+
+    def on_screen_resume(self) -> None:
+        """Shows at once what has become known while another view was open."""
+        self.status_changed()
+        self._seen = -1
+        self._look()
+
+    def _look(self) -> None:
+        if self._session is None or not self.is_current:
+            return
+        if self._seen != self._session.revision:
+            self._seen = self._session.revision
+            self.facts_changed()
+            self.status_changed()
+        elif self._session.job is not None and (self._session.job.running or self._session.job.problem):
+            self.status_changed()
+
+    def facts_changed(self) -> None:
+        """The session knows more; also called once when the view is opened and when it is seen again."""
+
+    def status_changed(self) -> None:
+        """Writes the line at the top anew."""
+        if self.is_mounted:
+            self.query_one("#status", Line).show(*self.status_cells())
+
+    def status_cells(self) -> Sequence[Cell]:
+        """Returns the line at the top: lock, where we are, findings, progress."""
+        lock: Cell = ("UNLOCKED", "bad") if self.browser.unlocked else ("READ ONLY", "good")
+        cells: list[Cell] = [lock]
+        if self._session is not None:
+            cells += [" ", (name_text(str(self._session.path)), "strong")]
+        if self.NAME:
+            cells += [" › ", self.NAME]
+        if self.place.channel is not None:
+            cells += [" › ", (name_text(self.place.channel), "strong")]
+        if self._session is not None:
+            cells += ["  ", *_scan_cells(self._session)]
+        return cells
+
+    def go_to(self, text: str) -> str | None:
+        """Goes to a place within this view that the user has typed after `:`.
+
+        Returns:
+            "" if it is done, a text that says why not, or None if this is no place of this view.
+        """
+        return None
+
+    def go_to_hint(self) -> str:
+        """Says what can be typed after `:` here, besides views and channels."""
+        return ""
+
+    def busy(self) -> str:
+        """Says what must not be left alone, if something is being written; else ""."""
+        return ""
+
+    def note(self, *words: str) -> None:
+        """Remembers the command line that shows the same."""
+        self.browser.note_command(words)
+
+    def watch_job(
+        self, job: Job[Any], done: Callable[[], None], progress: Callable[[], None] | None = None
+    ) -> Job[Any]:
+        """Starts a job, and tells how far it is until it has ended. It is cancelled when the view is closed.
+
+        Args:
+            job: A job that was not started yet.
+            done: Called once in the user interface when it has ended, whatever way; look at its state.
+            progress: Called ten times a second while it runs.
+        """
+
+        def look() -> None:
+            if job.running:
+                if progress:
+                    progress()
+                return
+            timer.stop()
+            self._jobs[:] = [each for each in self._jobs if each[0] is not job]
+            done()
+
+        timer = self.set_interval(LOOK / 2, look)
+        self._jobs.append((job, timer))
+        return job.start()
+
+    def on_unmount(self) -> None:
+        """Cancels what was running for this view."""
+        for job, timer in self._jobs:
+            timer.stop()
+            job.cancel()
+
+    def action_back(self) -> None:
+        """Goes back to the view that this one was opened from."""
+        if len(self.app.screen_stack) > 1:
+            self.app.pop_screen()
+
+
+def _scan_cells(session: StoreSession) -> Sequence[Cell]:
+    job = session.job
+    if job is None:
+        return []
+    if job.state is State.FAILED and job.problem is not None:
+        return [(f"the scan ended: {job.problem.message}", "bad")]
+    if job.running:
+        share = f" {job.share:.0%}" if job.share is not None else ""
+        rate = ""
+        if job.phase == "checking every byte" and job.seconds > 1:
+            rate = f" {format_size(int(job.done / job.seconds))}/s"
+        return [(f"{job.phase}{share}{rate}", "accent")]
+    found = list(session.findings())
+    errors = sum(finding.severity == "error" for finding in found)
+    warnings = sum(finding.severity == "warning" for finding in found)
+    if errors:
+        cells: list[Cell] = [(f"✗ {counted(errors, 'error')}", "bad")]
+        if warnings:
+            cells.append((f"  ! {counted(warnings, 'warning')}", "warn"))
+        return cells
+    if warnings:
+        return [(f"! {counted(warnings, 'warning')}", "warn")]
+    return [("✓ clean", "good")]

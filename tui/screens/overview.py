@@ -1,0 +1,307 @@
+"""Where we stand: the verdict, what the server would do, what is wrong, what to do next, and the channels."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Input
+
+from stantools.inspection.findings import Finding
+from stantools.inspection.forecast.judgement import harmless, sentence
+from stantools.notation import format_size
+from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number, time_text
+from tui.screens.base import ViewScreen
+from tui.session import ChannelFacts, StoreSession
+from tui.views import Place, View
+from tui.widgets.line import Line
+from tui.widgets.rowtable import Column, RowTable
+
+_RANK = {"error": 0, "warning": 1, "unknown": 2, "info": 3, "clean": 4}
+
+
+def _first_time(facts: ChannelFacts) -> int:
+    slices = [each for each in facts.overview.slices if each.count] if facts.overview else []
+    return slices[0].first_timestamp if slices else 0
+
+
+def _last_time(facts: ChannelFacts) -> int:
+    slices = [each for each in facts.overview.slices if each.count] if facts.overview else []
+    return slices[-1].last_timestamp if slices else 0
+
+
+def _lag(facts: ChannelFacts) -> int:
+    return max((each.lag for each in facts.overview.subscriptions), default=0) if facts.overview else 0
+
+
+def _overview(facts: ChannelFacts, name: str) -> int:
+    return int(getattr(facts.overview, name)) if facts.overview else 0
+
+
+#: Column -> what its rows are sorted by.
+_ORDERS: dict[str, Callable[[ChannelFacts], Any]] = {
+    "state": lambda facts: (_RANK[facts.state], facts.name),
+    "name": lambda facts: facts.name,
+    "messages": lambda facts: -_overview(facts, "count"),
+    "first": lambda facts: _overview(facts, "first_seq"),
+    "last": lambda facts: -_overview(facts, "last_seq"),
+    "newest": lambda facts: -_last_time(facts),
+    "bytes": lambda facts: -_overview(facts, "bytes"),
+    "slices": lambda facts: -len(facts.overview.slices) if facts.overview else 0,
+    "subs": lambda facts: -len(facts.overview.subscriptions) if facts.overview else 0,
+    "lag": lambda facts: -_lag(facts),
+}
+
+
+class ChannelRows:
+    """The channels as rows: filtered, sorted, and as far as they are known.
+
+    Args:
+        session: The store.
+        wide: There is room for every column.
+    """
+
+    def __init__(self, session: StoreSession, *, wide: bool) -> None:
+        self._session = session
+        self.wide = wide
+        self.filter = ""
+        self.order = "name"
+        self.reverse = False
+        self.names: list[str] = []
+        self.columns: Sequence[Column] = ()
+        self.update()
+
+    def update(self) -> None:
+        """Filters and sorts anew."""
+        self.columns = self._columns()
+        wanted = self.filter.casefold()
+        chosen = [each for each in self._session.channels.values() if wanted in each.name.casefold()]
+        chosen.sort(key=_ORDERS[self.order], reverse=self.reverse)
+        self.names = [each.name for each in chosen]
+
+    def _columns(self) -> Sequence[Column]:
+        columns = [
+            Column("state", " ", 1),
+            Column("name", "channel", 15, grows=True),
+            Column("messages", "messages", 10, right=True),
+            Column("first", "first", 9, right=True),
+            Column("last", "last", 9, right=True),
+        ]
+        if self.wide:
+            columns += [Column("oldest", "oldest", 19), Column("newest", "newest", 19)]
+        columns += [
+            Column("bytes", "size", 10, right=True),
+            Column("slices", "slices" if self.wide else "sl", 6 if self.wide else 4, right=True),
+            Column("subs", "subs", 4, right=True),
+            Column("lag", "worst lag" if self.wide else "lag", 9 if self.wide else 6, right=True),
+        ]
+        if self.order in {column.key for column in columns}:
+            mark = "▾" if not self.reverse else "▴"
+            columns = [
+                Column(c.key, c.title.strip() + mark, max(c.width, len(c.title.strip()) + 1), c.right, c.grows)
+                if c.key == self.order
+                else c
+                for c in columns
+            ]
+        return columns
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the channels."""
+        return [self._row(self._session.channels[name]) for name in self.names[start:stop]]
+
+    def _row(self, facts: ChannelFacts) -> Sequence[Cell]:
+        symbol = SYMBOLS[facts.state]
+        name: Cell = name_text(facts.name)
+        known = facts.overview
+        if known is None:
+            unknown: Sequence[Cell] = [("…", "dim")] * (len(self.columns) - 2)
+            return [symbol, name, *unknown]
+        cells: list[Cell] = [symbol, name, number(known.count), str(known.first_seq), str(known.last_seq)]
+        if self.wide:
+            cells += [time_text(t)[:19] if t else "" for t in (_first_time(facts), _last_time(facts))]
+        lag = _lag(facts)
+        cells += [format_size(known.bytes), str(len(known.slices)), str(len(known.subscriptions) or "")]
+        cells.append((str(lag), "warn") if lag else "")
+        return cells
+
+
+class OverviewScreen(ViewScreen):
+    """The view that a store opens with."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Messages", id="overview.open"),
+        Binding("f", "findings", "Findings", id="overview.findings"),
+        Binding("p", "plan", "Plan", id="overview.plan"),
+        Binding("slash", "filter", "Filter", key_display="/", id="overview.filter"),
+        Binding("s", "sort(1)", "Sort", id="overview.sort"),
+        Binding("S", "reverse", "Reverse", show=False, id="overview.reverse"),
+        Binding("escape", "clear", "Clear the filter", show=False, id="overview.clear"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, place)
+        self._rows = ChannelRows(self.session, wide=False)
+
+    @property
+    def channel(self) -> str | None:
+        """The channel at the cursor."""
+        if not self.is_mounted:
+            return None
+        row = self.query_one(RowTable).cursor
+        return self._rows.names[row] if row < len(self._rows.names) else None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """Verdict, forecast, findings, advice; below them the channels."""
+        yield Line(id="verdict")
+        yield Line(id="findings")
+        yield Input(placeholder="part of a channel's name", id="filter", compact=True)
+        yield RowTable(self._rows)
+
+    def on_mount(self) -> None:
+        """Begins with the channels."""
+        self.query_one("#filter").display = False
+        self.query_one(RowTable).focus()
+        self.note("stantools", "info", str(self.session.path))
+
+    def on_resize(self) -> None:
+        """Shows more columns where there is room."""
+        self._rows.wide = self.size.width >= 120
+        self._update_rows()
+        self._write()
+
+    def facts_changed(self) -> None:
+        """More is known."""
+        self._update_rows()
+        self._write()
+
+    def _update_rows(self) -> None:
+        table = self.query_one(RowTable)
+        before = self.channel
+        self._rows.update()
+        table.reload()
+        if before in self._rows.names and table.cursor:
+            table.cursor = self._rows.names.index(before)
+
+    def _write(self) -> None:
+        self.query_one("#verdict", Line).show_lines(list(_verdict(self.session)))
+        findings = list(_top_findings(self.session, 3 if self.size.height < 35 else 8, self.size.width - 2))
+        shown = self.query_one("#findings", Line)
+        shown.display = bool(findings)
+        shown.show_lines(findings)
+
+    def action_open(self) -> None:
+        """Opens the messages of the channel at the cursor."""
+        if self.channel is not None:
+            self.browser.open_view(View.MESSAGES, Place(channel=self.channel), above=True)
+
+    @on(RowTable.Selected)
+    def _selected(self) -> None:
+        self.action_open()
+
+    def action_findings(self) -> None:
+        """Opens the findings."""
+        self.browser.open_view(View.FINDINGS, Place(), above=True)
+
+    def action_plan(self) -> None:
+        """Opens the plan that is advised."""
+        advice = self.session.advice()
+        plan = advice.command[1] if advice and len(advice.command) > 1 else None
+        self.browser.open_view(View.PLANS, Place(plan=plan), above=True)
+
+    def action_filter(self) -> None:
+        """Asks for a part of a channel's name."""
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def action_clear(self) -> None:
+        """Shows all channels again."""
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        field.display = False
+        self.query_one(RowTable).focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter(self, event: Input.Changed) -> None:
+        self._rows.filter = event.value
+        self._update_rows()
+
+    @on(Input.Submitted, "#filter")
+    def _filtered(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = bool(field.value)
+        self.query_one(RowTable).focus()
+
+    def action_sort(self, step: int) -> None:
+        """Sorts by the next column."""
+        keys = [column.key for column in self._rows.columns if column.key in _ORDERS]
+        self._rows.order = keys[(keys.index(self._rows.order) + step) % len(keys)]
+        self._update_rows()
+
+    def action_reverse(self) -> None:
+        """Turns the order around."""
+        self._rows.reverse = not self._rows.reverse
+        self._update_rows()
+
+
+def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
+    facts = list(session.channels.values())
+    known = [each for each in facts if each.verdict is not None]
+    intact = sum(each.intact for each in known)
+    gone = sum(each.gone for each in known)
+    healthy = sum(each.state in ("clean", "info") for each in known)
+    job = session.job
+    if session.scanned:
+        role: Role = "bad" if gone else "good"
+        lost = [(f"; {number(gone)} damaged or missing", "bad")] if gone else []
+        yield [
+            (f"{number(intact)} of {counted(intact + gone, 'message')} intact", role),
+            f", {number(healthy)} of {counted(len(facts), 'channel')} without damage",
+            *lost,  # type: ignore[list-item]
+        ]
+    else:
+        share = job.share if job and job.running and job.phase == "checking every byte" else None
+        progress: list[Cell] = [(f" {bar(share, 20):<20} ", "accent"), f"{share:.0%}"] if share is not None else []
+        counts = sum(_overview(each, "count") for each in facts)
+        yield [
+            f"{counted(counts, 'message')} in {counted(len(facts), 'channel')} by the indexes; checking every byte",
+            *progress,
+        ]
+    if session.forecasts is None:
+        yield [("what the server would do: not known yet", "dim")]
+    else:
+        normal = session.forecasts[0]
+        yield [(sentence(normal), "good" if harmless(normal) else "bad")]
+    advice = session.advice()
+    if advice is None:
+        yield [("next step: not known yet", "dim")]
+    else:
+        yield [("Next: ", "strong"), advice.text, *([("  (p)", "dim")] if advice.command else [])]  # type: ignore[list-item]
+        if advice.command:
+            yield [("  $ " + shlex.join(advice.command), "accent")]
+
+
+def _top_findings(session: StoreSession, most: int, width: int) -> Iterable[Sequence[Cell]]:
+    ranked = sorted(
+        (each for each in session.findings() if each.severity != "info"), key=lambda each: _RANK[each.severity.value]
+    )
+    for finding in ranked[:most]:
+        yield _finding_cells(finding, width)
+    if len(ranked) > most:
+        yield [(f"  … and {counted(len(ranked) - most, 'more finding')} (f)", "dim")]
+
+
+def _finding_cells(finding: Finding, width: int) -> Sequence[Cell]:
+    symbol, role = SYMBOLS[finding.severity.value]
+    place = name_text(finding.file)
+    if finding.offset is not None:
+        place += f" at {finding.offset}"
+    text = f"{finding.detail}"
+    return [(f"{symbol} ", role), (f"{place}: ", "strong"), cut(text, max(width - len(place) - 4, 20))]

@@ -1,0 +1,232 @@
+"""A store that is open in the browser, and what is known of it so far.
+
+Nothing here knows the terminal. The facts are found in the order in which they answer questions: what is in the store
+(indexes and logs), what is wrong (every byte), what the server would do (a forecast). They come channel by channel,
+while a screen may already show them; `revision` tells that something is new.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stantools.format.crc import Crc
+from stantools.inspection.advice import Advice, advise
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.forecast import CurrentUser, ServerOptions, forecast_both
+from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, Forecast
+from stantools.inspection.overview import ChannelOverview, Overview, channel_overviews, era, root_overview
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.verify import ChannelVerdict, verify_channel, verify_root
+from stantools.store.directory import Datastore, open_datastore
+from stantools.store.era import refuse_0_1
+from stantools.store.locks import Use, find_uses
+from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.serverinfo import stored_cluster_id
+from tui.jobs import Job
+
+
+class Stage(enum.IntEnum):
+    """How much is known."""
+
+    NAMES = 0
+    OVERVIEW = 1
+    SCAN = 2
+    FORECAST = 3
+    COMPLETE = 4
+
+
+@dataclass
+class ChannelFacts:
+    """What is known of a channel.
+
+    Attributes:
+        name: The channel.
+        overview: What its indexes and logs say; None while nobody has looked.
+        survey: What is really in its slices; None while they are not scanned.
+        verdict: Which messages are there.
+        findings: What is wrong.
+    """
+
+    name: str
+    overview: ChannelOverview | None = None
+    survey: ChannelSurvey | None = None
+    verdict: ChannelVerdict | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """The worst that is known: `unknown` while it is not scanned, else `clean`, `info`, `warning` or `error`."""
+        if self.verdict is None:
+            return "unknown"
+        return worst(self.findings)
+
+    @property
+    def intact(self) -> int:
+        """Messages that are there and right, 0 while nobody knows."""
+        return self.verdict.intact.count() if self.verdict else 0
+
+    @property
+    def gone(self) -> int:
+        """Messages that are damaged or missing."""
+        return self.verdict.damaged.count() + self.verdict.missing.count() if self.verdict else 0
+
+
+def worst(findings: list[Finding]) -> str:
+    """Returns the highest severity of some findings, `clean` if there is none."""
+    found = {finding.severity for finding in findings}
+    return next((each.value for each in (Severity.ERROR, Severity.WARNING, Severity.INFO) if each in found), "clean")
+
+
+class StoreSession:
+    """An open store. Opening looks at the names in its root only.
+
+    Args:
+        path: The store's directory, as the user wrote it.
+        reading: How to read it.
+        workers: Files that are read at the same time.
+
+    Attributes:
+        store: Its files.
+        crc: Its CRC.
+        channels: What is known of each channel, by name, in the order of the names.
+        overview: Server, clients and names of the root; its list of channels fills while they are looked at.
+        root_findings: Findings about the root; those of channels are with the channels.
+        forecasts: A normal start and one with the truncate option, once they are known.
+        uses: Signs that somebody is using the store.
+        stage: How much is known.
+        revision: Grows whenever something is new.
+
+    Raises:
+        StoreUnreadableError: It is no store, cannot be listed, or is of release 0.1.
+    """
+
+    def __init__(self, path: Path, reading: ReadOptions | None = None, *, workers: int = 2) -> None:
+        self.path = path
+        self.reading = reading or ReadOptions()
+        self.workers = workers
+        self.store: Datastore
+        self.crc: Crc
+        self._job: Job[None] | None = None
+        self._lock = threading.Lock()
+        self.revision = 0
+        self._open()
+
+    def _open(self) -> None:
+        self.store = open_datastore(self.path)
+        refuse_0_1(self.store)
+        self.crc = resolve_crc(self.store, self.reading)
+        self.channels = {name: ChannelFacts(name) for name in self.store.channel_names}
+        self.overview: Overview | None = None
+        self.root_findings: list[Finding] = []
+        self.forecasts: tuple[Forecast, Forecast] | None = None
+        self.uses: list[Use] = []
+        self.stage = Stage.NAMES
+        self.scanned = False
+        self._advice: tuple[int, Advice] | None = None
+        self.touch()
+
+    @property
+    def job(self) -> Job[None] | None:
+        """The scan, if one was started."""
+        return self._job
+
+    def start(self) -> Job[None]:
+        """Begins to find out everything."""
+        self._job = Job("scan", self._scan)
+        return self._job.start()
+
+    def rescan(self) -> Job[None]:
+        """Opens the store anew and finds out everything again.
+
+        Raises:
+            StoreUnreadableError: It is no store any more; then everything stays as it was.
+        """
+        self.close()
+        self._open()
+        return self.start()
+
+    def close(self) -> None:
+        """Stops the scan."""
+        if self._job is not None:
+            self._job.cancel()
+            self._job.wait(5)
+
+    def touch(self) -> None:
+        """Notes that something is new."""
+        with self._lock:
+            self.revision += 1
+
+    def findings(self) -> Iterator[Finding]:
+        """Gives all findings, those of the root first, then channel by channel."""
+        yield from self.root_findings
+        for facts in list(self.channels.values()):
+            yield from facts.findings
+
+    def advice(self) -> Advice | None:
+        """Returns the one safe step to take next; None before the forecast is known."""
+        if self.forecasts is None:
+            return None
+        if self._advice is None or self._advice[0] != self.revision:
+            self._advice = self.revision, advise(self.path, list(self.findings()), self.forecasts[0], self.uses)
+        return self._advice[1]
+
+    def _scan(self, job: Job[None]) -> None:
+        self._look(job)
+        self._verify(job)
+        self._forecast(job)
+        self.stage = Stage.COMPLETE
+        self.touch()
+
+    def _look(self, job: Job[None]) -> None:
+        job.begin_phase("reading indexes", len(self.channels))
+        self.stage = Stage.OVERVIEW
+        check = self.reading.check_crc
+        result = root_overview(self.store, self.crc, check_crc=check)
+        self.overview = result
+        self.touch()
+        known = {client.id: client for client in result.clients}
+        for each in channel_overviews(self.store, self.crc, known, check_crc=check, workers=self.workers):
+            result.channels.append(each)
+            self.channels[each.name].overview = each
+            self.touch()
+            job.advance(1)
+        result.era = era(result)
+
+    def _verify(self, job: Job[None]) -> None:
+        names = list(self.channels)
+        job.begin_phase("checking every byte", self.store.data_size(names))
+        self.stage = Stage.SCAN
+        check = self.reading.check_crc
+        root = verify_root(self.store, self.crc, check_crc=check)
+        self.root_findings = root.findings
+        self.touch()
+        for survey in survey_channels(
+            self.store, names, self.crc, check_crc=check, workers=self.workers, progress=job.advance
+        ):
+            report = verify_channel(self.store.path, survey, self.crc, root.clients, check_crc=check)
+            facts = self.channels[survey.files.name]
+            facts.survey, facts.findings, facts.verdict = survey, report.findings, report.verdict
+            self.touch()
+            job.check()
+        self.scanned = True
+
+    def _forecast(self, job: Job[None]) -> None:
+        job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
+        self.stage = Stage.FORECAST
+        self.uses = find_uses(self.store.path)
+        self.touch()
+        options = ServerOptions(
+            polynomial=self.crc.polynomial,
+            check_crc=self.reading.check_crc,
+            encryption_key=self.reading.encryption_key,
+            cluster_id=stored_cluster_id(self.store.server, self.crc) or DEFAULT_CLUSTER_ID,
+            access=CurrentUser(),
+            workers=self.workers,
+        )
+        self.forecasts = forecast_both(self.store, options, progress=job.advance)
+        self.touch()

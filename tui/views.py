@@ -1,0 +1,66 @@
+"""The views of a store and where in it they look: what screens say to each other without knowing each other."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+class View(enum.StrEnum):
+    """A view of a store; the value is its name for people and for `:`."""
+
+    OVERVIEW = "overview"
+    MESSAGES = "messages"
+    TIMELINE = "timeline"
+    SLICES = "slices"
+    SUBSCRIPTIONS = "subscriptions"
+    FINDINGS = "findings"
+    PLANS = "plans"
+    LIVE = "live"
+
+
+#: View -> module and class of its screen. A module is imported when its view is opened for the first time.
+SCREENS: dict[View, tuple[str, str]] = {
+    View.OVERVIEW: ("tui.screens.overview", "OverviewScreen"),
+    View.MESSAGES: ("tui.screens.messages", "MessagesScreen"),
+    View.TIMELINE: ("tui.screens.timeline", "TimelineScreen"),
+    View.SLICES: ("tui.screens.slices", "SlicesScreen"),
+    View.SUBSCRIPTIONS: ("tui.screens.subscriptions", "SubscriptionsScreen"),
+    View.FINDINGS: ("tui.screens.findings", "FindingsScreen"),
+    View.PLANS: ("tui.screens.plans", "PlansScreen"),
+    View.LIVE: ("tui.screens.live", "LiveScreen"),
+}
+
+#: Views that show one channel.
+OF_A_CHANNEL = frozenset({View.MESSAGES, View.TIMELINE, View.SLICES})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a view is to look; everything that is not given is left to the view.
+
+    Attributes:
+        channel: Name of a channel.
+        seq: A sequence in it.
+        timestamp: A time in it, nanoseconds since 1970.
+        file: A file, as findings name it: relative to the store, with slashes.
+        offset: A byte in that file.
+        code: A finding code.
+        plan: A verb that changes something: salvage, compact, truncate-bad-eof, export, migrate.
+    """
+
+    channel: str | None = None
+    seq: int | None = None
+    timestamp: int | None = None
+    file: str | None = None
+    offset: int | None = None
+    code: str | None = None
+    plan: str | None = None
+
+
+def screen_class(view: View) -> Any:
+    """Returns the class of a view's screen."""
+    module, name = SCREENS[view]
+    return getattr(importlib.import_module(module), name)

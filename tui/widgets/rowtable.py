@@ -1,0 +1,300 @@
+"""A table of any number of rows: it asks its source for those that can be seen, and keeps no others.
+
+Unlike a table that holds its rows, opening one with tens of millions costs nothing, and so does scrolling in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.cells import Cell, role_of, text_of
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+        key: Its name for the program.
+        title: Its heading.
+        width: In characters; of a column that grows, the least.
+        right: Aligned to the right.
+        grows: Takes a share of what is left of the line.
+    """
+
+    key: str
+    title: str
+    width: int
+    right: bool = False
+    grows: bool = False
+
+
+class RowSource(Protocol):
+    """Where rows come from. All methods are called by the user interface and must answer at once."""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns."""
+        ...
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns rows from `start` up to but without `stop`, each with a cell for every column.
+
+        A row of a single cell is written over all columns: a heading, or a place where something is missing.
+        """
+        ...
+
+
+class RowTable(ScrollView, can_focus=True):
+    """Shows a source of rows, with a cursor.
+
+    Posts `Highlighted` when the cursor has come to another row and `Selected` when one is chosen.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="table.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="table.down"),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="table.page_up"),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="table.page_down"),
+        Binding("home,g", "to(0)", "First", show=False, id="table.first"),
+        Binding("end,G", "to(-1)", "Last", show=False, id="table.last"),
+        Binding("left,h", "sideways(-8)", "Left", show=False, id="table.left"),
+        Binding("right,l", "sideways(8)", "Right", show=False, id="table.right"),
+        Binding("enter", "choose", "Open", show=False, id="table.open"),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "rowtable--header",
+        "rowtable--cursor",
+        "rowtable--cursor-blurred",
+        "rowtable--wide",
+        "rowtable--good",
+        "rowtable--warn",
+        "rowtable--bad",
+        "rowtable--dim",
+        "rowtable--strong",
+        "rowtable--accent",
+    }
+
+    cursor = reactive(0, repaint=False)
+
+    @dataclass
+    class Highlighted(Message):
+        """The cursor has come to a row."""
+
+        table: RowTable
+        row: int
+
+    @dataclass
+    class Selected(Message):
+        """A row was chosen."""
+
+        table: RowTable
+        row: int
+
+    def __init__(self, source: RowSource, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._source = source
+        self._widths: list[int] = []
+        self._window: tuple[int, int] = (0, 0)
+        self._rows: Sequence[Sequence[Cell]] = ()
+
+    @property
+    def source(self) -> RowSource:
+        """Where the rows come from; another one may be put in its place."""
+        return self._source
+
+    @source.setter
+    def source(self, source: RowSource) -> None:
+        self._source = source
+        self.reload()
+
+    def reload(self) -> None:
+        """Shows the source as it is now. The cursor stays where it is, as far as there are rows."""
+        self._window, self._rows = (0, 0), ()
+        self._measure()
+        count = len(self._source)
+        if self.cursor >= count:
+            self.cursor = max(count - 1, 0)
+        self.refresh()
+
+    @property
+    def visible_rows(self) -> int:
+        """How many rows can be seen at the same time."""
+        return max(self.scrollable_content_region.height - 1, 1)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Columns that grow share the new width."""
+        self._measure()
+        self._show_cursor()
+
+    def _measure(self) -> None:
+        columns = self._source.columns
+        width = self.scrollable_content_region.width
+        taken = sum(column.width for column in columns) + max(len(columns) - 1, 0)
+        growing = [column for column in columns if column.grows]
+        spare = max(width - taken, 0)
+        widths = []
+        for column in columns:
+            extra = spare // len(growing) if column.grows else 0
+            if column.grows and column is growing[-1]:
+                extra = spare - spare // len(growing) * (len(growing) - 1)
+            widths.append(column.width + extra)
+        self._widths = widths
+        self.virtual_size = Size(max(sum(widths) + max(len(widths) - 1, 0), 1), len(self._source) + 1)
+
+    def render_line(self, y: int) -> Strip:
+        """Renders a line: the heading, or a row."""
+        scroll_x, scroll_y = self.scroll_offset
+        width = self.scrollable_content_region.width
+        if y == 0:
+            header = self.get_component_rich_style("rowtable--header")
+            cells: Sequence[Cell] = [column.title for column in self._source.columns]
+            return self._line(cells, header, plain=True).crop_extend(scroll_x, scroll_x + width, header)
+        row = scroll_y + y - 1
+        if row >= len(self._source):
+            return Strip.blank(width, self.rich_style)
+        base = self.rich_style
+        at_cursor = row == self.cursor
+        if at_cursor:
+            focused = self.has_focus or not self.screen.is_current
+            base += self.get_component_rich_style("rowtable--cursor" if focused else "rowtable--cursor-blurred")
+        return self._line(self._row(row), base, plain=at_cursor).crop_extend(scroll_x, scroll_x + width, base)
+
+    def _row(self, row: int) -> Sequence[Cell]:
+        start, stop = self._window
+        if not start <= row < stop:
+            begin = max(min(row, self.scroll_offset.y), 0)
+            if row >= begin + self.visible_rows:
+                begin = row
+            stop = min(begin + self.visible_rows, len(self._source))
+            self._rows = self._source.rows(begin, stop)
+            self._window = begin, begin + len(self._rows)
+            start = begin
+        place = row - start
+        return self._rows[place] if place < len(self._rows) else ()
+
+    def _line(self, cells: Sequence[Cell], base: Style, *, plain: bool) -> Strip:
+        """Puts cells side by side. On the cursor's line roles give way, so that it can be read in any theme."""
+        if len(cells) == 1 and len(self._widths) > 1:
+            wide = base if plain else base + self._style(cells[0], "rowtable--wide")
+            return Strip([Segment(text_of(cells[0]), wide)]).adjust_cell_length(self.virtual_size.width, base)
+        segments: list[Segment] = []
+        for place, (cell, width, column) in enumerate(zip(cells, self._widths, self._source.columns, strict=False)):
+            if place:
+                segments.append(Segment(" ", base))
+            style = base if plain else base + self._style(cell)
+            text = Strip([Segment(text_of(cell), style)])
+            length = text.cell_length
+            if length > width:
+                text = Strip([*text.crop(0, max(width - 1, 0)), Segment("…", style)])
+                segments += list(text)
+            elif column.right:
+                segments += [Segment(" " * (width - length), base), *text]
+            else:
+                segments += [*text, Segment(" " * (width - length), base)]
+        return Strip(segments)
+
+    def _style(self, cell: Cell, otherwise: str = "") -> Style:
+        role = role_of(cell)
+        name = f"rowtable--{role}" if role else otherwise
+        return self.get_component_rich_style(name, partial=True) if name else Style()
+
+    def validate_cursor(self, row: int) -> int:
+        """Keeps the cursor on a row."""
+        return max(0, min(row, len(self._source) - 1))
+
+    def watch_cursor(self, old: int, row: int) -> None:
+        """Follows the cursor."""
+        if not self.is_mounted:
+            return
+        self._show_cursor()
+        self.refresh()
+        if old != row:
+            self.post_message(self.Highlighted(self, row))
+
+    def watch_has_focus(self, focus: bool) -> None:
+        """The cursor looks different without the focus."""
+        super().watch_has_focus(focus)
+        self.refresh()
+
+    def _show_cursor(self) -> None:
+        top, height = self.scroll_offset.y, self.visible_rows
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, immediate=True, force=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True, force=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Another part of the rows can be seen."""
+        super().watch_scroll_y(old_value, new_value)
+        self.refresh()
+
+    def action_move(self, rows: int) -> None:
+        """Moves the cursor."""
+        self.cursor += rows
+
+    def action_page(self, pages: int) -> None:
+        """Moves the cursor by what can be seen."""
+        self.cursor += pages * max(self.visible_rows - 1, 1)
+
+    def action_to(self, row: int) -> None:
+        """Moves the cursor to a row; negative ones count from the end."""
+        self.cursor = row if row >= 0 else len(self._source) + row
+
+    def action_sideways(self, columns: int) -> None:
+        """Shows what lies to the left or right."""
+        self.scroll_to(x=self.scroll_offset.x + columns, animate=False)
+
+    def action_choose(self) -> None:
+        """Chooses the row at the cursor."""
+        if len(self._source):
+            self.post_message(self.Selected(self, self.cursor))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor, a second one on the same row chooses it."""
+        row = self.scroll_offset.y + event.y - 1
+        if event.y < 1 or not 0 <= row < len(self._source):
+            return
+        if row == self.cursor and event.chain > 1:
+            self.action_choose()
+        self.cursor = row
+
+    def cursor_region(self) -> Region:
+        """Where the cursor's line is on the widget."""
+        return Region(0, self.cursor - self.scroll_offset.y + 1, self.size.width, 1)
+
+
+class ListSource:
+    """A source of rows that are there already.
+
+    Args:
+        columns: The columns.
+        cells: The rows.
+    """
+
+    def __init__(self, columns: Sequence[Column], cells: Sequence[Sequence[Cell]] = ()) -> None:
+        self.columns = columns
+        self.cells = cells
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        return self.cells[start:stop]
