@@ -124,6 +124,15 @@ class Browser(App[None]):
         if self.session is not None and self.session.job is not None:
             self.session.job.cancel()
 
+    @property
+    def failure(self) -> Exception | None:
+        """The mistake of ours that ended the program, if one did."""
+        return self._exception
+
+    def _fatal_error(self) -> None:
+        """Ends the program without a traceback on the terminal; who started it tells what went wrong."""
+        self._close_messages_no_wait()
+
     def _setting_problems(self) -> Iterable[str]:
         yield from self.settings.problems
         if self.settings.theme and self.settings.theme not in self.available_themes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,36 +62,20 @@ def command(store: Path, history: bool, reading: ReadOptions, output: str) -> in
 
 
 def _rows(result: Overview) -> Iterator[dict[str, Any]]:
-    from stantools.inspection.subscribers import client_json, text
+    from stantools.format.proto import store_pb2 as pb
+    from stantools.inspection.clientlist import ClientList
+    from stantools.inspection.subscribers import client_json
 
-    owned: Counter[bytes] = Counter()
-    pending: Counter[bytes] = Counter()
+    found = ClientList(result.clients)
     for channel in result.channels:
-        for each in channel.subscriptions:
-            owned[each.state.client_id] += 1
-            pending[each.state.client_id] += len(each.pending)
-    known = set()
-    for info in result.clients:
-        known.add(info.id)
+        found.add(channel)
+    for each in found.clients():
         yield {
-            **client_json(info),
-            "registered": True,
-            "subscriptions": owned[info.id],
-            "pending": pending[info.id],
+            **client_json(each.info or pb.ClientInfo(id=each.id)),
+            "registered": each.info is not None,
+            "subscriptions": each.subscriptions,
+            "pending": each.pending,
         }
-    for name in sorted(owned):
-        if name and name not in known:
-            yield {
-                "id": text(name),
-                "hb_inbox": "",
-                "conn_id": b"",
-                "protocol": 0,
-                "ping_interval": 0,
-                "ping_max_out": 0,
-                "registered": False,
-                "subscriptions": owned[name],
-                "pending": pending[name],
-            }
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

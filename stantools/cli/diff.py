@@ -28,7 +28,6 @@ from stantools.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
     from stantools.migration.proof.stream import Proof
-    from stantools.migration.target.jetstream import JetStream
     from stantools.migration.target.options import ConnectOptions
     from stantools.store.options import ReadOptions
 
@@ -156,76 +155,29 @@ async def _prove(
     reading: ReadOptions,
     progress: str,
 ) -> tuple[Proof, list[str]]:
-    import asyncio
-
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.proof.match import match_stream, pattern_of
-    from stantools.migration.proof.stream import prove_stream
-    from stantools.migration.source import open_source
+    from stantools.migration.proof.against import channels_for, patterns_for, prove_match, read_source, stream_info
+    from stantools.migration.proof.match import match_stream
     from stantools.migration.target.connection import connect
     from stantools.migration.target.jetstream import JetStream
 
     opened, crc = open_store(store, reading)
     async with connect(connecting) as connection:
         js = JetStream(connection)
-        info = await _stream_info(js, stream)
-        names = channel_names(opened, channels) if channels else _guessed(info, opened.channel_names, store)
-        patterns = [pattern_of(name) for name in names]
+        info = await stream_info(js, stream)
+        names = channel_names(opened, channels) if channels else channels_for(info, opened.channel_names, store)
         with Progress(progress, "read the store") as shown:
             if shown.active:
-                shown.total = opened.data_size(patterns)
-            # In a thread, so that the connection is kept alive meanwhile.
-            source = await asyncio.to_thread(
-                open_source,
-                opened,
-                crc,
-                patterns=patterns,
-                key=reading.encryption_key,
-                workers=workers,
-                progress=shown.advance,
-            )
+                shown.total = opened.data_size(patterns_for(names))
+            key = reading.encryption_key
+            source = await read_source(opened, crc, names, key=key, workers=workers, progress=shown.advance)
         match = await match_stream(js, info, source, names)
         with StreamsProgress(progress, "diff", match.source.count) as watch:
             watch.begin(stream, "compare", match.source.count)
-            proof = await prove_stream(
-                js,
-                stream,
-                match.source,
-                origin=match.origin,
-                via_publish=True,
-                consumers=match.consumers,
-                progress=lambda count: watch.advance(stream, count),
-            )
+            proof = await prove_match(js, stream, match, lambda count: watch.advance(stream, count))
     return proof, names
-
-
-async def _stream_info(js: JetStream, stream: str) -> dict[str, Any]:
-    import difflib
-
-    info = await js.stream_info(stream)
-    if info is not None:
-        return info
-    there = await js.stream_names()
-    have = difflib.get_close_matches(stream, there, n=3) or there[:5]
-    raise UsageError(
-        f"{js.connection.url} has no stream {console.escape(stream)}",
-        f"its streams: {', '.join(map(console.escape, have))}" if have else "it has no streams in this account",
-    )
-
-
-def _guessed(info: dict[str, Any], names: list[str], store: Path) -> list[str]:
-    from stantools.migration.proof.match import channels_of
-
-    found = channels_of(info, names)
-    if not found:
-        raise UsageError(
-            f"it is not clear which channel of {console.escape(str(store))} stream "
-            f"{console.escape(info['config']['name'])} was made from",
-            "say so with --channel",
-        )
-    return found
 
 
 def _serious(findings: list[Finding]) -> bool:

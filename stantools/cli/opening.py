@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from stantools.cli import console
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.store.directory import ChannelFiles, Datastore, open_datastore
@@ -68,7 +68,4 @@ def channel_names(store: Datastore, patterns: tuple[str, ...]) -> list[str]:
     Raises:
         UsageError: Patterns were given, and none matches.
     """
-    names = store.matching(patterns)
-    if patterns and not names:
-        raise UsageError(f"no channel matches {', '.join(map(console.escape, patterns))}", "see: stantools info STORE")
-    return names
+    return store.chosen(patterns)

@@ -22,12 +22,12 @@ from stantools.cli.options import (
 from stantools.cli.output import print_json, table_text
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import UsageError
 from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
-    from stantools.format.crc import Crc
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
+    from stantools.recovery.salvage.check import NewStoreCheck
     from stantools.store.options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -95,6 +95,7 @@ def command(
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
+    from stantools.recovery.salvage.check import check_new_store, exit_code
     from stantools.recovery.salvage.report import report
     from stantools.store.locks import check_not_in_use
 
@@ -110,44 +111,25 @@ def command(
             shown.total = opened.data_size(names)
         plan = plan_salvage(opened, crc, options, progress=shown.advance)
     result: SalvageResult | None = None
-    check: dict[str, Any] | None = None
+    check: NewStoreCheck | None = None
     if not dry_run and out is not None:
         with Progress(progress, "write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
-        cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")
-        check = _check(out, crc, cluster_id, workers, progress)
+        with Progress(progress, "verify") as shown:
+            check = check_new_store(plan, result, progress=shown.advance)
     if output == "json":
-        print_json(report(plan, result, check))
+        print_json(report(plan, result, check.as_json() if check else None))
     else:
         _print(plan, result, check)
-    if check is not None and not (check["clean"] and check["starts"]):
+    if check is not None and not check.good:
         console.error(
             f"{console.escape(str(out))}: the new store is not as it should be",
             "this is a mistake in stantools: please report it, with the output of stantools verify on both stores",
         )
-        return ExitCode.FINDINGS
-    if not plan.lossy:
-        return ExitCode.CLEAN
-    return ExitCode.FINDINGS if dry_run else ExitCode.LOSS
+    return exit_code(plan, check)
 
 
-def _check(out: Path, crc: Crc, cluster_id: str, workers: int, progress: str) -> dict[str, Any]:
-    """Verifies the new store and forecasts its start."""
-    from stantools.cli.progress import Progress
-    from stantools.inspection.forecast import ServerOptions, forecast
-    from stantools.inspection.verify import verify
-    from stantools.recovery.salvage.report import checked
-    from stantools.store.directory import open_datastore
-
-    opened = open_datastore(out)
-    with Progress(progress, "verify") as shown:
-        verdict = verify(opened, crc, workers=workers, progress=shown.advance)
-    options = ServerOptions(polynomial=crc.polynomial, cluster_id=cluster_id, workers=workers)
-    start = forecast(opened, options, lookups=False)
-    return checked(verdict.findings, clean=verdict.clean, starts=start.starts and start.recovered, error=start.error)
-
-
-def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> None:
+def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck | None) -> None:
     rows = [
         (
             each.name,
@@ -186,10 +168,9 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any
     click.echo(f"kept {kept}{lost}")
     click.echo(f"new store: {console.escape(str(result.path))} (what was done: {console.escape(result.manifest.name)})")
     if check:
-        good = check["clean"] and check["starts"]
-        says = "verify is clean and the server would start" if good else "verify or forecast found a problem"
-        click.echo(f"checked: {console.paint(says, 'green' if good else 'red', err=False)}")
-        for finding in check["findings"][:_MANY]:
+        says = "verify is clean and the server would start" if check.good else "verify or forecast found a problem"
+        click.echo(f"checked: {console.paint(says, 'green' if check.good else 'red', err=False)}")
+        for finding in check.as_json()["findings"][:_MANY]:
             click.echo(
                 f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_line(finding['detail'])}"
             )

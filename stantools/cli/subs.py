@@ -188,41 +188,17 @@ def _history(
 def _channel_history(
     store: Datastore, name: str, crc: Crc, ids: tuple[int, ...], reading: ReadOptions
 ) -> Iterator[list[Any]]:
-    from stantools.inspection.records import FileKind, read_records
+    from stantools.inspection.loghistory import subscription_history
     from stantools.store.mapping import mapped
 
     path = store.channel(name).subs
     if path is None:
         return
-    pending: dict[int, set[int]] = {}
     with mapped(path, sequential=True) as buffer:
-        for record in read_records(buffer, FileKind.SUBS, crc, check_crc=reading.check_crc):
-            if record.type == "version" and record.ok:
-                continue
-            number, sequence = record.fields.get("id"), record.fields.get("seqno")
-            held = pending.setdefault(number, set()) if number is not None else set()
-            if record.type == "new":
-                held.clear()
-            elif record.type == "msg" and sequence is not None:
-                held.add(sequence)
-            elif record.type == "ack":
-                held.discard(sequence or 0)
-            elif record.type == "delete":
-                held.clear()
-            if ids and number not in ids:
-                continue
-            yield [
-                name,
-                record.offset,
-                record.length,
-                record.type,
-                record.ok,
-                number,
-                sequence,
-                len(held),
-                record.detail,
-                record.fields,
-            ]
+        for each in subscription_history(buffer, crc, ids, check_crc=reading.check_crc):
+            record = each.record
+            place = (name, record.offset, record.length, record.type, record.ok)
+            yield [*place, each.id, each.sequence, each.pending, record.detail, record.fields]
 
 
 def _print_history_line(row: list[Any]) -> None:

@@ -59,7 +59,10 @@ def command(
     session = StoreSession(store, reading, workers=workers) if store is not None else None
     server = connecting if connecting.servers or connecting.context else None
     settings = read_settings(config or _usual_config(), must_exist=config is not None)
-    Browser(session, settings=settings, connecting=server, monitor=monitor).run()
+    browser = Browser(session, settings=settings, connecting=server, monitor=monitor)
+    browser.run()
+    if browser.failure is not None:
+        raise browser.failure
     return ExitCode.CLEAN
 
 

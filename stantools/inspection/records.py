@@ -32,7 +32,7 @@ from stantools.format.layout import (
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
-from stantools.store.logscan import LogDamage, history, record_at
+from stantools.store.logscan import LogDamage, LogEntry, history, record_at
 from stantools.store.mapping import Buffer
 from stantools.store.resync import Damage
 from stantools.store.scan import scan_slice
@@ -154,29 +154,50 @@ def _server(buffer: Buffer, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
 
 
 def _log(buffer: Buffer, layout: LogLayout, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
-    names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
     for entry in history(buffer, layout, crc, check_crc=check_crc):
         if isinstance(entry, LogDamage):
             if entry.offset == 0 and entry.length <= FILE_HEADER_SIZE:
                 continue  # the version, told already
-            stored, computed = _crcs(buffer, entry.offset, entry.length, crc)
-            fields = fields_of(entry.message) if entry.message else {}
-            yield FileRecord(
-                entry.offset, entry.length, entry.kind.value, False, stored, computed, entry.detail, fields
-            )
+            yield damage_record(entry, buffer, crc)
             continue
-        _, _, stored, payload = record_at(buffer, entry.offset)
-        computed = crc(payload)
-        yield FileRecord(
-            entry.offset,
-            RECORD_HEADER_SIZE + entry.size,
-            names(entry.type).name.lower(),
-            computed == stored,
-            stored,
-            computed,
-            "" if computed == stored else "the payload does not match its CRC",
-            fields_of(entry.message),
-        )
+        yield entry_record(entry, buffer[entry.offset :], layout, crc)
+
+
+def damage_record(damage: LogDamage, buffer: Buffer, crc: Crc) -> FileRecord:
+    """Describes a damaged range of a log.
+
+    Args:
+        damage: The range.
+        buffer: The file.
+        crc: The store's CRC.
+    """
+    stored, computed = _crcs(buffer, damage.offset, damage.length, crc)
+    fields = fields_of(damage.message) if damage.message else {}
+    return FileRecord(damage.offset, damage.length, damage.kind.value, False, stored, computed, damage.detail, fields)
+
+
+def entry_record(entry: LogEntry, buffer: Buffer, layout: LogLayout, crc: Crc) -> FileRecord:
+    """Describes a record of a log that makes sense; its CRC may be wrong.
+
+    Args:
+        entry: The record.
+        buffer: The file from the record's header on.
+        layout: Which log it is.
+        crc: The store's CRC.
+    """
+    names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
+    _, _, stored, payload = record_at(buffer, 0)
+    computed = crc(payload)
+    return FileRecord(
+        entry.offset,
+        RECORD_HEADER_SIZE + entry.size,
+        names(entry.type).name.lower(),
+        computed == stored,
+        stored,
+        computed,
+        "" if computed == stored else "the payload does not match its CRC",
+        fields_of(entry.message),
+    )
 
 
 def _messages(buffer: Buffer, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[FileRecord]:

@@ -35,6 +35,32 @@ def as_ranges(sequences: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
+def first_ranges(sequences: Sequence[int], most: int, start: int = 0) -> list[tuple[int, int]]:
+    """Joins ascending sequences to ranges, like `as_ranges`, but only until there are so many.
+
+    What it takes grows with the ranges, not with the sequences.
+
+    Args:
+        sequences: Ascending, each once.
+        most: How many ranges.
+        start: Index of the sequence to begin with.
+    """
+    ranges: list[tuple[int, int]] = []
+    at = start
+    while at < len(sequences) and len(ranges) < most:
+        # Sequences rise by one at least, so a stretch without a gap can be found by bisection.
+        inside, outside = at, len(sequences)
+        while outside - inside > 1:
+            middle = (inside + outside) // 2
+            if sequences[middle] - sequences[at] == middle - at:
+                inside = middle
+            else:
+                outside = middle
+        ranges.append((sequences[at], sequences[inside]))
+        at = outside
+    return ranges
+
+
 @dataclass(frozen=True)
 class Subscriber:
     """A subscription with what follows from the channel and the clients around it.
@@ -50,6 +76,23 @@ class Subscriber:
     pending: tuple[int, ...]
     status: SubStatus
     lag: int
+
+    @property
+    def kind(self) -> str:
+        """What it is: plain, durable, queue, or durable queue."""
+        if self.state.q_group:
+            return "durable queue" if self.state.is_durable else "queue"
+        return "durable" if self.state.durable_name else "plain"
+
+    @property
+    def name(self) -> str:
+        """Its durable's or queue group's name, "" if it has none."""
+        return text(self.state.q_group or self.state.durable_name)
+
+    @property
+    def at_limit(self) -> bool:
+        """As much is pending as may be in flight: the server sends nothing more before something is acknowledged."""
+        return 0 < self.state.max_in_flight <= len(self.pending)
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields of the stored state in snake_case, with pending, status and lag."""
@@ -98,6 +141,50 @@ def subscribers(subs: SubsState, known_clients: Container[bytes], first_seq: int
         Subscriber(one.state, tuple(sorted(one.pending)), classify(one.state, known_clients), lag(one))
         for _, one in sorted(subs.subscriptions.items())
     ]
+
+
+@dataclass(frozen=True)
+class QueueGroup:
+    """The subscriptions of a channel that share its messages.
+
+    Attributes:
+        name: Of the group; of a durable one with the durable's name in front, as it is stored.
+        durable: It outlives its members.
+        members: Its subscriptions, by id; what keeps the position of a group without members is one of them.
+    """
+
+    name: str
+    durable: bool
+    members: tuple[Subscriber, ...]
+
+    @property
+    def last_sent(self) -> int:
+        """Highest sequence that was sent to any member."""
+        return max(each.state.last_sent for each in self.members)
+
+    @property
+    def pending(self) -> int:
+        """Messages that were sent to members and not acknowledged."""
+        return sum(len(each.pending) for each in self.members)
+
+    @property
+    def lag(self) -> int:
+        """Messages that were not sent to any member yet."""
+        return max(each.lag for each in self.members)
+
+    @property
+    def present(self) -> int:
+        """Members whose client is known."""
+        return sum(each.status is SubStatus.ACTIVE for each in self.members)
+
+
+def queue_groups(subscriptions: Iterable[Subscriber]) -> list[QueueGroup]:
+    """Returns the queue groups among a channel's subscriptions, in the order of their first member."""
+    groups: dict[tuple[bytes, bool], list[Subscriber]] = {}
+    for each in subscriptions:
+        if each.state.q_group:
+            groups.setdefault((each.state.q_group, each.state.is_durable), []).append(each)
+    return [QueueGroup(text(name), durable, tuple(members)) for (name, durable), members in groups.items()]
 
 
 def client_json(info: pb.ClientInfo) -> dict[str, Any]:

@@ -20,6 +20,22 @@ def check_outside(source: Path, target: Path) -> None:
         raise RefusedError(f"{target}: lies inside the store {source}", "choose a place outside of it")
 
 
+def free_bytes(target: Path) -> int:
+    """Returns how many bytes are free where something is to be written; it need not exist.
+
+    Raises:
+        StoreUnwritableError: There is no directory to write to.
+    """
+    return shutil.disk_usage(_existing(target)).free
+
+
+def _existing(target: Path) -> Path:
+    existing = next((path for path in absolute(target).parents if path.is_dir()), None)
+    if existing is None:
+        raise StoreUnwritableError(f"{target}: there is no directory to put it in")
+    return existing
+
+
 def check_room(target: Path, need: int) -> None:
     """Checks that a file system has room.
 
@@ -31,11 +47,8 @@ def check_room(target: Path, need: int) -> None:
         StoreUnwritableError: There is no directory to write to.
         RefusedError: There is not enough room.
     """
-    existing = next((path for path in absolute(target).parents if path.is_dir()), None)
-    if existing is None:
-        raise StoreUnwritableError(f"{target}: there is no directory to put it in")
-    free = shutil.disk_usage(existing).free
+    free = free_bytes(target)
     if free < need:
         raise RefusedError(
-            f"{existing}: {free} bytes are free, about {need} are needed", "choose a place with more room"
+            f"{_existing(target)}: {free} bytes are free, about {need} are needed", "choose a place with more room"
         )

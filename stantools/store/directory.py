@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import StoreUnreadableError, UsageError
+from stantools.escaping import escape
 
 SERVER_FILE = "server.dat"
 CLIENTS_FILE = "clients.dat"
@@ -148,6 +149,17 @@ class Datastore:
         if not patterns:
             return list(self.channel_names)
         return [name for name in self.channel_names if any(subject_matches(p, name) for p in patterns)]
+
+    def chosen(self, patterns: Sequence[str] = ()) -> list[str]:
+        """Returns what `matching` does, for patterns that a user wrote.
+
+        Raises:
+            UsageError: Patterns were given, and none matches.
+        """
+        names = self.matching(patterns)
+        if patterns and not names:
+            raise UsageError(f"no channel matches {', '.join(map(escape, patterns))}", "see: stantools info STORE")
+        return names
 
     def data_size(self, names: Sequence[str]) -> int:
         """Returns how many bytes the slices of some channels have, to tell progress by.

@@ -48,9 +48,16 @@ def check_screen(app: Any, name: str, *, masks: dict[str, str] | None = None) ->
     assert text == path.read_text(), f"{path.name} is not what is shown (rewrite with {WRITE}=1)"
 
 
+def notices(app: Any) -> str:
+    """Returns what the browser has told in the corner of the screen lately."""
+    return "\n".join(each.message for each in app._notifications)
+
+
 async def until(pilot: Any, condition: Callable[[], Any], seconds: float = 20.0) -> None:
     """Waits until something is so."""
     for _ in range(int(seconds / 0.05)):
+        if pilot.app.failure is not None:
+            raise pilot.app.failure
         if condition():
             break
         await pilot.pause(0.05)
@@ -88,7 +95,7 @@ def browse() -> Callable[..., Any]:
             reading = options.pop("reading", None)
             session = StoreSession(Path(path), reading) if path is not None else None
             app = Browser(session, **options)
-            async with app.run_test(size=size) as pilot:
+            async with app.run_test(size=size, notifications=True) as pilot:
                 if session is not None and scan:
                     await scanned(pilot)
                 await scenario(pilot)

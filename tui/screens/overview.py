@@ -136,7 +136,6 @@ class OverviewScreen(ViewScreen):
     """The view that a store opens with."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "Messages", id="overview.open"),
         Binding("f", "findings", "Findings", id="overview.findings"),
         Binding("p", "plan", "Plan", id="overview.plan"),
         Binding("slash", "filter", "Filter", key_display="/", id="overview.filter"),

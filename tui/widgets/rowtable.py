@@ -76,7 +76,7 @@ class RowTable(ScrollView, can_focus=True):
         Binding("end,G", "to(-1)", "Last", show=False, id="table.last"),
         Binding("left,h", "sideways(-8)", "Left", show=False, id="table.left"),
         Binding("right,l", "sideways(8)", "Right", show=False, id="table.right"),
-        Binding("enter", "choose", "Open", show=False, id="table.open"),
+        Binding("enter", "choose", "Open", id="table.open"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "rowtable--header",

@@ -48,9 +48,11 @@ _TEXT_SUFFIX = {Compression.NONE: "", Compression.ZSTD: ".zst", Compression.GZIP
 LEVELS = ("store", "channel", DATE)
 
 #: Table -> the column that says whether a row tells of damage, and what it says if not.
-_HEALTH = {
+_HEALTH: dict[Table, tuple[str, ...]] = {
     Table.MESSAGES: ("status", "ok"),
     Table.RECORDS: ("status", "ok"),
+    Table.SUBSCRIPTIONS: ("status", *SubStatus),
+    Table.CLIENTS: ("status", "ok"),
     Table.FINDINGS: ("severity", "info"),
     Table.SLICES: ("problems", "ok"),
 }
@@ -124,13 +126,13 @@ class Layout:
 
     @property
     def health_columns(self) -> tuple[str, ...]:
-        """The column that tells of damage, if the table has one."""
-        return _HEALTH[self.table][:1] if self.table in _HEALTH else ()
+        """The column that tells of damage."""
+        return _HEALTH[self.table][:1]
 
     @property
     def good(self) -> tuple[str, ...]:
         """What the column that tells of damage says where there is none."""
-        return _HEALTH[self.table][1:] if self.table in _HEALTH else ()
+        return tuple(str(each) for each in _HEALTH[self.table][1:])
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -175,7 +177,7 @@ class Written:
     Attributes:
         files: The files.
         rows: All rows.
-        tally: What the rows say of damage -> how many; empty for tables of which no row can.
+        tally: What the rows say of damage -> how many.
     """
 
     files: list[WrittenFile] = field(default_factory=list)
@@ -185,8 +187,7 @@ class Written:
     def count(self, table: Table, batch: pa.RecordBatch) -> None:
         """Counts the rows of a batch."""
         self.rows += batch.num_rows
-        if table in _HEALTH:
-            self.tally.update(_tell(table, batch))
+        self.tally.update(_tell(table, batch))
 
     def add(self, other: Written) -> None:
         """Adds what another task has written."""
@@ -201,10 +202,8 @@ class Written:
 
     def damaged(self, table: Table) -> int:
         """Returns how many rows tell of damage."""
-        if table not in _HEALTH:
-            return 0
-        good = _HEALTH[table][1]
-        return sum(count for what, count in self.tally.items() if what != good)
+        good = _HEALTH[table][1:]
+        return sum(count for what, count in self.tally.items() if what not in good)
 
 
 @dataclass
@@ -232,7 +231,7 @@ class Result:
 def _tell(table: Table, batch: pa.RecordBatch) -> dict[str, int]:
     import pyarrow.compute as pc
 
-    name, good = _HEALTH[table]
+    name, good = _HEALTH[table][:2]
     column = batch.column(name)
     if not len(column):
         return {}

@@ -215,15 +215,14 @@ class _Run:
 
     def __init__(self, plan: Plan, options: TableOptions, progress: Progress | None) -> None:
         self._splits = plan.splits
-        self._planned = plan.unreadable
-        self._met: list[Unreadable] = []
+        self._unreadable = plan.unreadable
         self._options = options
         self._progress = progress
         self._stop = threading.Event()
 
     def unreadable(self) -> list[Unreadable]:
         """Returns what could not be read, each once."""
-        return list(dict.fromkeys([*self._planned, *self._met]))
+        return list(dict.fromkeys(self._unreadable))
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """Reads a split, and tells how far it is."""
@@ -238,7 +237,6 @@ class _Run:
                 told = read
         if self._progress and split.cost > told:
             self._progress(split.cost - told)
-        self._met += counter.unreadable
 
     def all(self, workers: int, work: Callable[[int, Path], Written], directory: Path) -> list[Written]:
         """Does the work for every split; the first that raises stops the others and is raised when they have ended."""

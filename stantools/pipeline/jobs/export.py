@@ -257,7 +257,7 @@ def _counts(layout: Layout) -> list[Any]:
         bad = sql.size("problems") > 0
         return [*counts, sql.count_if(~bad).alias("ok"), sql.count_if(bad).alias("problems")]
     for name in layout.health_columns:
-        known = [*Status, *DamageKind] if layout.table is Table.MESSAGES else [*layout.good]
+        known = [*Status, *DamageKind] if layout.table is Table.MESSAGES else [*layout.good, *_NOT_GOOD]
         column = sql.coalesce(sql.col(name), sql.lit(""))
         counts += [sql.count_if(column == str(value)).alias(str(value)) for value in known]
         counts.append(sql.count_if(~column.isin([str(value) for value in known])).alias("other"))

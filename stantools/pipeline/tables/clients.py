@@ -1,6 +1,6 @@
 """The table of clients: those that clients.dat folds to, and those that only own subscriptions.
 
-As `stantools clients` shows them.
+As `stantools clients` shows them. A damaged file makes a row as well.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
             "registered": True,
             "subscriptions": owned.pop(name, 0),
             "pending": pending[name],
+            "status": "ok",
         }
     for name in sorted(owned):
         if name:
@@ -56,6 +57,7 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
                 "registered": False,
                 "subscriptions": owned[name],
                 "pending": pending[name],
+                "status": "ok",
             }
 
 

@@ -53,8 +53,9 @@ MEANINGS: dict[Table, dict[str, str]] = {
         "pending": "sequences that were sent and not acknowledged",
         "pending_count": "how many these are",
         "lag": "messages of the channel that were not sent yet",
-        "status": "what the server makes of it: active, offline durable, shadow, ghost or orphan",
+        "status": "what the server makes of it: active, offline durable, shadow, ghost or orphan; see the guide",
         "ghost": "a member of a durable queue group whose client is unknown",
+        "detail": "of a row for a file that is damaged or unreadable: what is wrong with it",
     },
     Table.CLIENTS: {
         "store": _STORE,
@@ -67,6 +68,8 @@ MEANINGS: dict[Table, dict[str, str]] = {
         "registered": "false: unknown to the server, but there are subscriptions of it",
         "subscriptions": "how many it has",
         "pending": "messages that were sent to it and not acknowledged",
+        "status": "ok; damaged or unreadable: the row is none of a client, but of a file",
+        "detail": "of such a row: what is wrong with the file",
     },
     Table.FINDINGS: {
         "store": _STORE,

@@ -179,6 +179,8 @@ def copied_part(part: StorePart, options: TableOptions) -> Iterator[Path]:
         elif options.table is Table.CLIENTS:
             copy.root_files(CLIENTS_FILE)
             copy.every_subs()
+        elif options.table is Table.SUBSCRIPTIONS:
+            copy.root_files(CLIENTS_FILE)
         else:
             copy.root_files(SERVER_FILE, CLIENTS_FILE)
             copy.root_names()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from stantools.pipeline.tables.model import Unreadable
+from dataclasses import dataclass
 
 
 @dataclass
@@ -14,12 +12,10 @@ class ReadCounter:
     Attributes:
         data_bytes: Bytes of data files.
         index_bytes: Bytes of index files.
-        unreadable: What could not be read, where the table has no row that could say so.
     """
 
     data_bytes: int = 0
     index_bytes: int = 0
-    unreadable: list[Unreadable] = field(default_factory=list)
 
     def data(self, size: int) -> None:
         """Counts bytes of a data file."""

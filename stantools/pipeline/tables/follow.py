@@ -2,7 +2,7 @@
 
 `Follower.latest` tells how far a stream can go, `Follower.work` what has to be read between two offsets. Both go by
 the files alone, so that a batch that is planned again after a restart is the same. What is remembered between two
-looks only saves time: a channel whose files are as they were costs three looks at names, so that stores of ten
+looks only saves time: a channel whose files are as they were costs four looks at names, so that stores of ten
 thousand channels can be followed; a channel directory is listed again only if something changed in it.
 """
 
@@ -19,9 +19,10 @@ from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
+from stantools.pipeline.tables.lost import REMOVED, Lost, not_followed
 from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, Offsets, Position
-from stantools.pipeline.tables.watch import REMOVED, Allowance, ChannelWatch, Lost
+from stantools.pipeline.tables.watch import Allowance, ChannelWatch
 from stantools.store.directory import subject_matches
 
 LOG = logging.getLogger(__name__)
@@ -82,10 +83,11 @@ class _Seen:
 
     Attributes:
         position: Where the stream was then.
-        paths: What grows; see `ChannelWatch.grows`.
+        paths: What grows, see `ChannelWatch.grows`, and the directory.
         signs: What these looked like.
         waiting: Bytes that were there and not read.
         settles: When time alone changes what can be read of these, seconds since 1970.
+        aside: Data files that are not followed; see `ChannelWatch.aside`.
     """
 
     position: Position
@@ -93,6 +95,7 @@ class _Seen:
     signs: tuple[_Sign, ...]
     waiting: int
     settles: float
+    aside: dict[str, str]
 
     def unchanged(self, at: Position, now: float) -> bool:
         """Tells whether nothing can have changed for a stream at a position."""
@@ -108,12 +111,14 @@ class _News:
         at: Where the stream is.
         until: How far it could go.
         seen: To be remembered if it goes there.
+        aside: Data files that are not followed.
     """
 
     watch: ChannelWatch
     at: Position
     until: Position
     seen: _Seen | None
+    aside: dict[str, str]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -152,7 +157,7 @@ class Follower:
 
     def newest(self) -> Offsets:
         """Returns where everything ends that is there now."""
-        return self._everywhere(lambda watch: watch.latest() or watch.begin())
+        return self._everywhere(lambda watch: watch.latest() or watch.begin(), skipping=True)
 
     def freeze(self) -> None:
         """Makes what is there now the end: what comes later is not seen any more."""
@@ -174,7 +179,7 @@ class Follower:
         began = time.monotonic()
         now = time.time()
         end, news, self.lag = start.copy(), [], Lag()
-        end.unreadable = {}
+        end.unreadable, end.aside = {}, {}
         for store, names in self._stores(end, start):
             known = store.root in start.stores
             positions = end.stores.setdefault(store.root, {})
@@ -182,7 +187,9 @@ class Follower:
             for name in names:
                 at = positions.get(name) or (BEGINNING if known else ANYWHERE)
                 look = seen.get(name)
-                if look is None or not look.unchanged(at, now):
+                if look is not None and look.unchanged(at, now):
+                    end.pass_over(store.root, look.aside)
+                else:
                     new = self._look(store, name, at, end)
                     if new is not None and new.until != at:
                         news.append(new)
@@ -232,21 +239,37 @@ class Follower:
             for name, reason in sorted(reasons.items()):
                 if known.get(name) != reason:
                     found.append(Unreadable(root, name or None, "", reason))
+        for root, files in sorted(end.aside.items()):
+            known = start.aside.get(root, {})
+            found += [not_followed(root, file, files[file]) for file in sorted(files.keys() - known.keys())]
         _tell([each.message for each in found if isinstance(each, Lost | Unreadable)])
         return found
 
     # Inside.
 
-    def _everywhere(self, position: Callable[[ChannelWatch], Position]) -> Offsets:
+    def _everywhere(self, position: Callable[[ChannelWatch], Position], *, skipping: bool = False) -> Offsets:
+        """Returns a position of every channel. What cannot be read is left to the first batch, which reports it.
+
+        Args:
+            position: Gives that of a channel.
+            skipping: What is there now is passed over on purpose, with all data files there are.
+        """
         offsets = Offsets()
+
+        def ask(watch: ChannelWatch) -> tuple[Position, dict[str, str]]:
+            at = position(watch)
+            return at, watch.aside(at) if skipping else {}
+
         for store, names in self._stores(offsets, offsets):
             positions = offsets.stores[store.root] = {}
             for name in names:
                 try:
-                    positions[name] = self._retried(store, name, position)
-                except StoreUnreadableError as error:
-                    offsets.note(store.root, name, error.message)
+                    positions[name], aside = self._retried(store, name, ask)
+                except StoreUnreadableError:
                     positions[name] = ANYWHERE
+                else:
+                    offsets.pass_over(store.root, aside)
+        offsets.unreadable = {}
         return offsets
 
     def _look(self, store: StoreRef, name: str, at: Position, end: Offsets) -> _News | None:
@@ -267,13 +290,20 @@ class Follower:
             waiting = watch.backlog(to)
             settles = watch.settles() if waiting else math.inf
             settles = settles if settles > time.time() else math.inf
-            return _News(watch, at, to, None if stale else _Seen(to, paths, signs, waiting, settles))
+            aside = watch.aside(at)
+            seen = _Seen(to, (*paths, directory), (*signs, before), waiting, settles, aside)
+            return _News(watch, at, to, None if stale else seen, aside)
+
+        directory = f"{store.root}/{name}"
+        before = _sign(directory)
 
         try:
-            return self._retried(store, name, look)
+            found = self._retried(store, name, look)
         except StoreUnreadableError as error:
             end.note(store.root, name, error.message)
             return None
+        end.pass_over(store.root, found.aside)
+        return found
 
     def _go_on(self, news: list[_News], end: Offsets, limit: Limit) -> None:
         """Takes what is new into the offsets, as far as the limit allows."""

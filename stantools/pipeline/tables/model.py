@@ -114,6 +114,7 @@ class Unreadable:
         message: Why, naming the path.
         remedy: What to do.
         cost: Nothing has to be read for it.
+        damaged: Only a part of the file cannot be read; the table has what is intact in it.
     """
 
     root: str
@@ -122,6 +123,7 @@ class Unreadable:
     message: str
     remedy: str = ""
     cost: int = 0
+    damaged: bool = False
 
     @property
     def path(self) -> str:

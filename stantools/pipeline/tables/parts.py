@@ -75,8 +75,9 @@ class LocalPart:
         """Says what is wrong with a file of which only what is intact makes rows."""
         root = self.part.store.root
         for problem in problems:
-            message = problem if problem.startswith(root) else f"{root}/{file}: {problem}"
-            yield Unreadable(root, channel, file, message, _REMEDY)
+            complete = problem.startswith(root)  # the whole file cannot be read
+            message = problem if complete else f"{root}/{file}: {problem}"
+            yield Unreadable(root, channel, file, message, _REMEDY, damaged=not complete)
 
     def directories(self) -> list[Path]:
         """Returns the channel directories of the store.

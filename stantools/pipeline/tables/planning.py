@@ -141,17 +141,25 @@ def _parts(store: FoundStore, options: TableOptions) -> Iterator[Work]:
             "name the directory given to the server as -dir, or leave these out",
         )
     elif table is Table.CLIENTS:
-        files = sum(entry.size for entry in store.entries if entry.name == CLIENTS_FILE)
-        yield StorePart(store.ref, None, None, files + (len(store.channel_names) << 10))
+        yield StorePart(store.ref, None, None, _clients_size(store) + (len(store.channel_names) << 10))
     else:
         yield from _root_parts(store, table)
+        subscriptions = False
         for channel in store.channels(options.channels):
             if not isinstance(channel, Unreadable):
-                yield from _channel_parts(store, channel, options)
+                parts = list(_channel_parts(store, channel, options))
+                subscriptions |= table is Table.SUBSCRIPTIONS and bool(parts)
+                yield from parts
             elif table is Table.FINDINGS:
                 yield StorePart(store.ref, channel.channel, None, 0)  # that it cannot be listed is a finding
             else:
                 yield channel
+        if subscriptions:  # what they are depends on the clients
+            yield StorePart(store.ref, None, None, _clients_size(store))
+
+
+def _clients_size(store: FoundStore) -> int:
+    return sum(entry.size for entry in store.entries if entry.name == CLIENTS_FILE)
 
 
 def _root_parts(store: FoundStore, table: Table) -> Iterator[StorePart]:

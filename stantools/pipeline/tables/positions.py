@@ -61,21 +61,30 @@ class Offsets:
         stores: By store root and channel name.
         unreadable: Why something cannot be read at present, by store root and channel name ("" for the store itself).
             What is in here was reported; what is new in here has to be.
+        aside: Data files that are passed over, because another one has the same slice number: by store root the files
+            relative to it, with the name of the other one. Reported in the same way.
     """
 
     stores: dict[str, dict[str, Position]] = field(default_factory=dict)
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
+    aside: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def copy(self) -> Offsets:
         """Returns a copy whose dictionaries can be changed."""
         return Offsets(
             {root: dict(channels) for root, channels in self.stores.items()},
             {root: dict(reasons) for root, reasons in self.unreadable.items()},
+            {root: dict(files) for root, files in self.aside.items()},
         )
 
     def note(self, root: str, channel: str, reason: str) -> None:
         """Notes why something cannot be read at present."""
         self.unreadable.setdefault(root, {})[channel] = reason
+
+    def pass_over(self, root: str, files: dict[str, str]) -> None:
+        """Notes data files that are passed over."""
+        if files:
+            self.aside.setdefault(root, {}).update(files)
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as Spark keeps it; equal offsets give equal texts."""
@@ -85,10 +94,9 @@ class Offsets:
                 for root, channels in sorted(self.stores.items())
             }
         }
-        if any(self.unreadable.values()):
-            content["unreadable"] = {
-                root: dict(sorted(reasons.items())) for root, reasons in sorted(self.unreadable.items()) if reasons
-            }
+        for name, told in (("unreadable", self.unreadable), ("aside", self.aside)):
+            if any(told.values()):
+                content[name] = {root: dict(sorted(each.items())) for root, each in sorted(told.items()) if each}
         if sum(map(len, self.stores.values())) <= READABLE_CHANNELS:
             return {"v": VERSION, **content}
         packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 6)
@@ -114,13 +122,16 @@ class Offsets:
                 str(root): {str(name): _position(text) for name, text in channels.items()}
                 for root, channels in value["stores"].items()
             }
-            unreadable = {
-                str(root): {str(name): str(reason) for name, reason in reasons.items()}
-                for root, reasons in value.get("unreadable", {}).items()
-            }
+            unreadable, aside = (
+                {
+                    str(root): {str(name): str(text) for name, text in each.items()}
+                    for root, each in value.get(told, {}).items()
+                }
+                for told in ("unreadable", "aside")
+            )
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error) as error:
             raise _unfit(f"is not one that this source wrote ({error!r})") from error
-        return cls(stores, unreadable)
+        return cls(stores, unreadable, aside)
 
 
 def _position(text: str) -> Position:

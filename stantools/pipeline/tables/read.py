@@ -33,7 +33,7 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     Args:
         split: What to read, as `planning.plan` gives it.
         options: The options it was planned with; other columns and batch sizes are possible.
-        counter: Counts what is read of slices for messages, and notes what cannot be read where no row can say so.
+        counter: Counts what is read of slices for messages.
 
     Yields:
         Batches with exactly the columns that are asked for.
@@ -45,7 +45,7 @@ def read_split(split: Split, options: TableOptions, counter: ReadCounter | None 
     if options.table is Table.MESSAGES:
         yield from gathered(_messages(split, options, counter), options)
     else:
-        yield from batches(_rows(split, options, counter), options)
+        yield from batches(_rows(split, options), options)
 
 
 def _messages(split: Split, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
@@ -70,31 +70,28 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
             yield from read_piece(each, options, counter, named=piece.slice)
 
 
-def _rows(split: Split, options: TableOptions, counter: ReadCounter | None) -> Iterator[Row]:
+def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
     known = KnownClients()
     for part in split.work:
         if isinstance(part, Unreadable):
-            yield from _unreadable(part, options, counter)
+            yield from _unreadable(part, options)
         elif isinstance(part, StorePart):
             try:
                 with copied_part(part, options) as root:
                     for row in _READERS[options.table](LocalPart(part, root, options, known)):
                         if isinstance(row, Unreadable):
-                            yield from _unreadable(row, options, counter)
+                            yield from _unreadable(row, options)
                         else:
                             yield row
             except StoreUnreadableError as error:
                 if options.mode is Mode.FAILFAST:
                     raise
                 unreadable = Unreadable(part.store.root, part.channel, part.file or "", error.message, error.remedy)
-                yield from _unreadable(unreadable, options, counter)
+                yield from _unreadable(unreadable, options)
 
 
-def _unreadable(part: Unreadable, options: TableOptions, counter: ReadCounter | None) -> Iterator[Row]:
-    """Gives the row for something that cannot be read.
-
-    Subscriptions and clients have no column that could say so: it is noted beside them.
-    """
+def _unreadable(part: Unreadable, options: TableOptions) -> Iterator[Row]:
+    """Gives the row for something that cannot be read."""
     if options.mode is Mode.FAILFAST:
         raise StoreUnreadableError(part.message, part.remedy)
     if options.mode is Mode.DROPMALFORMED:
@@ -110,5 +107,5 @@ def _unreadable(part: Unreadable, options: TableOptions, counter: ReadCounter | 
         yield {**base, "file": file, "status": "unreadable", "detail": message}
     elif options.table is Table.SLICES:
         yield {**base, "slice": file, "source": "nothing", "problems": [message]}
-    elif counter is not None:
-        counter.unreadable.append(part)
+    else:
+        yield {**base, "status": "damaged" if part.damaged else "unreadable", "detail": message}

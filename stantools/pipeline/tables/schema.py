@@ -44,7 +44,7 @@ RECORDS = _schema(
     fields=pa.string(),
 )
 
-#: One row a subscription that the logs fold to.
+#: One row a subscription that the logs fold to, and one for each file that is damaged.
 SUBSCRIPTIONS = _schema(
     store=pa.string(),
     channel=pa.string(),
@@ -64,9 +64,10 @@ SUBSCRIPTIONS = _schema(
     lag=pa.int64(),
     status=pa.string(),
     ghost=pa.bool_(),
+    detail=pa.string(),
 )
 
-#: One row a client.
+#: One row a client, and one for each file that is damaged.
 CLIENTS = _schema(
     store=pa.string(),
     id=pa.string(),
@@ -78,6 +79,8 @@ CLIENTS = _schema(
     registered=pa.bool_(),
     subscriptions=pa.int64(),
     pending=pa.int64(),
+    status=pa.string(),
+    detail=pa.string(),
 )
 
 #: One row a finding, as `stantools verify` has it.

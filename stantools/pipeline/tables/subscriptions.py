@@ -1,4 +1,7 @@
-"""The table of subscriptions: one row for each that a channel's subs.dat folds to, as `stantools subs` shows them."""
+"""The table of subscriptions: one row for each that a channel's subs.dat folds to, as `stantools subs` shows them.
+
+A damaged file makes a row as well, so that nobody takes what is intact in it for all there was.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,21 @@ from stantools.store.sublog import SubStatus
 
 
 def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
-    """Gives the rows of one channel. Where subs.dat is damaged, they come from what is intact in it, and that is said.
+    """Gives the rows of one channel, or says what is wrong with the store's clients.dat.
+
+    Where subs.dat is damaged, they come from what is intact in it, and that is said.
 
     Raises:
         StoreUnreadableError: The channel cannot be listed.
     """
     crc, check_crc = here.crc, here.options.check_crc
+    clients = here.clients.recovered(here.root, crc, check_crc)
+    if here.part.channel is None:
+        yield from here.damaged(CLIENTS_FILE, clients.problems)
+        return
     files = here.channel()
     subs = load_subs(files.subs or files.path / SUBS_FILE, crc, check_crc=check_crc)
-    clients = here.clients.recovered(here.root, crc, check_crc)
     yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
-    yield from here.damaged(CLIENTS_FILE, clients.problems)
     if not subs.state.subscriptions:
         return
     first, last = _ends(files, crc, check_crc)

@@ -9,6 +9,9 @@ the files since the position was made:
   that an archive script is to fetch (`.bak`) are read from there;
 * the last message that was read is not where it was: the files were cut back, replaced by a copy, written anew. That is
   reported, and it goes on with the first message that is later than the last one that was read.
+
+A position cannot tell apart data files of the same slice number. Of several the one with the plain name is followed, as
+the server writes that one, else the first by name; a `.bak` slice only where no other is. The rest is named (`aside`).
 """
 
 from __future__ import annotations
@@ -20,41 +23,10 @@ from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from stantools.pipeline.tables.frontier import SETTLED_SECONDS, Mark, WatchedSlice
+from stantools.pipeline.tables.lost import REMOVED, REPLACED, Lost
 from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
 from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, UNKNOWN, Position
 from stantools.store.directory import SliceFiles, list_channel
-
-#: Status of a row that says that messages were gone before they were read.
-REMOVED = "removed"
-#: Status of a row that says that the files are not those that were read before.
-REPLACED = "replaced"
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Something that cannot be read any more, to be reported as a row.
-
-    Attributes:
-        root: The store.
-        channel: The channel.
-        status: `REMOVED` or `REPLACED`.
-        file: The slice relative to the root, or "".
-        sequence: The first message that is missing, as far as that is known.
-        offset: Where it would have begun, as far as that is known.
-        size: Bytes that are missing, as far as that is known.
-        message: What happened.
-        cost: Nothing has to be read for it.
-    """
-
-    root: str
-    channel: str
-    status: str
-    file: str
-    sequence: int | None
-    offset: int | None
-    size: int | None
-    message: str
-    cost: int = 0
 
 
 @dataclass
@@ -120,11 +92,16 @@ class ChannelWatch:
         files = list_channel(Path(self.store.root, self.name))
         self._channel = files.raw_name
         self.slices = {}
+        self._aside: list[SliceFiles] = []
         for each in (*files.archived, *files.slices):
             have = self.slices.get(each.number)
-            # Of several data files with the same number the server writes the one with the plain name.
-            if have is None or have.archived or each.name == f"msgs.{each.number}.dat":
+            if have is None:
                 self.slices[each.number] = each
+            elif have.archived > each.archived or each.name == _plain_name(each):
+                self.slices[each.number] = each
+                self._aside.append(have)
+            else:
+                self._aside.append(each)
         for number in sorted(self.slices, reverse=True):
             if not self.slices[number].archived and self._has_messages(number):
                 self.top = number
@@ -186,6 +163,21 @@ class ChannelWatch:
         if until is not None and until >= 0:
             last = until if last is None else min(last, until)
         return Position(following[0], FILE_HEADER_SIZE, *at[2:]), [self.removed(at, last)]
+
+    def aside(self, at: Position) -> dict[str, str]:
+        """Returns data files that are not followed, each relative to the root with the name of the one that is instead.
+
+        Archived slices are among them if they are asked for, or if the one that was being read became one while its
+        number is used again.
+
+        Args:
+            at: Where the stream is.
+        """
+        found = {}
+        for each in self._aside:
+            if not each.archived or self.archived or self._was_being_read(each, at):
+                found[f"{self.name}/{each.name}"] = self.slices[each.number].name
+        return found
 
     def advance(self, at: Position, allowance: Allowance, until: Position | None = None) -> Position:
         """Returns how far it goes on from a position.
@@ -291,7 +283,9 @@ class ChannelWatch:
         Raises:
             StoreUnreadableError: It cannot be read, or is gone.
         """
-        files = self.slices[number]
+        return self._opened(self.slices[number])
+
+    def _opened(self, files: SliceFiles) -> WatchedSlice:
         assert files.data is not None
         try:
             index = str(files.index) if files.index else None
@@ -343,6 +337,13 @@ class ChannelWatch:
         if sequence < 0 or first is None or first.sequence <= sequence + 1:
             return []
         return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence), first.sequence - 1)]
+
+    def _was_being_read(self, archived: SliceFiles, at: Position) -> bool:
+        """Tells whether a stream was in the middle of a slice that was archived, and has something left of it."""
+        if archived.number != at.slice or at.offset <= FILE_HEADER_SIZE or archived.data_size <= at.offset:
+            return False
+        with self._opened(archived) as then, self.open(at.slice) as now:
+            return then.continues(at) and not now.continues(at)
 
     def _next(self, number: int) -> int:
         return min((n for n in self.slices if n > number), default=number + 1)
@@ -400,6 +401,10 @@ class ChannelWatch:
             size,
             files.index_size,
         )
+
+
+def _plain_name(files: SliceFiles) -> str:
+    return f"msgs.{files.number}.dat" + (".bak" if files.archived else "")
 
 
 def _take(watched: WatchedSlice, start: int, end: Mark, allowance: Allowance) -> Mark:

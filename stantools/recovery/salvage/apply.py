@@ -104,11 +104,16 @@ def check_place(plan: SalvagePlan, out: Path, *, besides: int = 0) -> int:
         StoreUnwritableError: There is no directory to write to.
     """
     check_outside(plan.source, out)
-    filled = sum(channel.filled.count() for channel in plan.channels)
-    indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
-    need = int((plan.bytes + indexed + _FILLER * filled) * _SPARE)
+    need = room_needed(plan)
     check_room(out, need + besides)
     return need
+
+
+def room_needed(plan: SalvagePlan) -> int:
+    """Returns about how many bytes a new store needs."""
+    filled = sum(channel.filled.count() for channel in plan.channels)
+    indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
+    return int((plan.bytes + indexed + _FILLER * filled) * _SPARE)
 
 
 def write_root(plan: SalvagePlan, content: Path) -> None:

@@ -84,6 +84,24 @@ def test_into_parquet(follow: Callable[..., Any], tmp_path: Path) -> None:
     ]
 
 
+def test_other_files_of_a_slice_number(follow: Callable[..., Any], tmp_path: Path) -> None:
+    """They are named in a row, once, also over a restart; the batch source has their messages."""
+    server = Server(tmp_path / "store")
+    server.publish(10)
+    data = server.directory / "msgs.1.dat"
+    for name in ("msgs.001.dat", "msgs.1.dat.bak"):
+        data.with_name(name).write_bytes(data.read_bytes())
+    for _ in range(2):
+        assert follow(server.root, now="yes", archived="true").awaitTermination(60)
+        server.publish(1)
+    found = pq.read_table(tmp_path / "out").to_pylist()
+    assert sorted(row["seq"] for row in found if row["status"] == "ok") == list(range(1, 12))
+    assert sorted((row["status"], row["slice"], row["seq"]) for row in found if row["status"] != "ok") == [
+        ("not-followed", "orders/msgs.001.dat", None),
+        ("not-followed", "orders/msgs.1.dat.bak", None),
+    ]
+
+
 def reader(path: Path, options: dict[str, str] | None = None) -> StanStreamReader:
     return StanStreamReader({"path": str(path), **(options or {})}, spark_schema(TableOptions(())))
 
@@ -175,6 +193,20 @@ def test_what_is_gone_stops_a_query_that_wants_it(tmp_path: Path) -> None:
         batch(followed, start)
     assert "mode to PERMISSIVE" in caught.value.message
     assert batch(reader(server.root, {"mode": "DROPMALFORMED"}), start)[1]
+
+
+def test_a_file_that_is_not_followed_stops_a_query_that_wants_all(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    server.publish(5)
+    data = server.directory / "msgs.1.dat"
+    data.with_name("msgs.01.dat").write_bytes(data.read_bytes())
+    for mode, rows in (("PERMISSIVE", 6), ("DROPMALFORMED", 5)):
+        followed = reader(server.root, {"mode": mode})
+        _, partitions = batch(followed, followed.initialOffset())
+        assert len(read(followed, partitions)) == rows
+    followed = reader(server.root, {"mode": "FAILFAST"})
+    with pytest.raises(StoreUnreadableError, match=r"orders/msgs\.01\.dat: is not followed, because msgs\.1\.dat is"):
+        batch(followed, followed.initialOffset())
 
 
 def test_available_now(tmp_path: Path) -> None:

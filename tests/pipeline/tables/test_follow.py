@@ -12,8 +12,8 @@ import pytest
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables import watch
 from stantools.pipeline.tables.follow import Limit
+from stantools.pipeline.tables.lost import NOT_FOLLOWED, REMOVED, REPLACED
 from stantools.pipeline.tables.positions import Offsets, Position
-from stantools.pipeline.tables.watch import REMOVED, REPLACED
 from stantools.store.limits import SliceLimits
 
 from .followed import Reader, Server, cut_to_index
@@ -400,6 +400,94 @@ def test_unreadable_is_reported_once(server, reader, monkeypatch):
     server.publish(1)
     ends_well(server, reader)
     assert len(reader.unreadable) == 1
+
+
+def test_unreadable_from_the_beginning_is_reported(server, monkeypatch):
+    server.publish(12)
+    monkeypatch.setattr(watch, "list_channel", lambda path: (_ for _ in ()).throw(StoreUnreadableError("no", "")))
+    reader = Reader(server.root)
+    assert reader.look()
+    assert [(each.channel, each.message) for each in reader.unreadable] == [("orders", "no")]
+    assert not reader.look()
+    monkeypatch.undo()
+    ends_well(server, reader)
+
+
+def copied(server, number, name):
+    """Puts a copy of a slice beside it, under a name of the same number."""
+    path = server.directory / f"msgs.{number}.dat"
+    shutil.copy(path, path.with_name(name))
+
+
+def told(reader):
+    return [(each.status, each.file) for each in reader.lost]
+
+
+def test_other_files_of_the_same_slice_number_are_reported_once(server):
+    server.publish(20)
+    copied(server, 2, "msgs.002.dat")
+    copied(server, 2, "msgs.+2.dat")
+    reader = Reader(server.root)
+    ends_well(server, reader)
+    assert told(reader) == [(NOT_FOLLOWED, "orders/msgs.+2.dat"), (NOT_FOLLOWED, "orders/msgs.002.dat")]
+    assert "because msgs.2.dat is" in reader.lost[0].message
+    assert "archived" not in reader.lost[0].message
+    server.publish(20)
+    reader.restart()
+    ends_well(server, reader)
+    assert len(reader.lost) == 2
+    copied(server, 3, "msgs.03.dat")  # where nothing else happens
+    assert reader.look()
+    assert told(reader)[2:] == [(NOT_FOLLOWED, "orders/msgs.03.dat")]
+    assert not reader.look()
+
+
+def test_without_the_plain_name_the_first_by_name_is_followed(server):
+    server.publish(10)
+    path = server.directory / "msgs.2.dat"
+    copied(server, 2, "msgs.02.dat")
+    path.rename(path.with_name("msgs.002.dat"))
+    reader = Reader(server.root)
+    reader.all()
+    assert reader.got == list(range(1, 11))
+    assert told(reader) == [(NOT_FOLLOWED, "orders/msgs.02.dat")]
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_archived_slices_of_a_number_that_is_used_again(server, archived):
+    server.publish(20)
+    copied(server, 1, "msgs.1.dat.bak")
+    reader = Reader(server.root, archived=archived)
+    ends_well(server, reader)
+    assert told(reader) == ([(NOT_FOLLOWED, "orders/msgs.1.dat.bak")] if archived else [])
+    assert all("with the option archived" in each.message for each in reader.lost)
+
+
+def test_a_slice_that_was_archived_while_it_was_read_and_its_number_used_again(server, reader):
+    server.publish(20)
+    reader.look(Limit(rows=12))
+    assert reader.got == list(range(1, 13))
+    server.writer.close()
+    for path in server.directory.glob("msgs.*"):
+        path.rename(path.with_name(path.name + ".bak"))
+    server.sequence = 0
+    server.start()
+    server.publish(14)
+    reader.all()
+    assert reader.got == [*range(1, 13), *range(21, 35)]
+    assert sorted(told(reader)) == [(NOT_FOLLOWED, "orders/msgs.2.dat.bak"), (REPLACED, "orders/msgs.1.dat")]
+
+
+def test_beginning_with_what_comes_passes_over_all_files(server):
+    server.publish(10)
+    copied(server, 1, "msgs.01.dat")
+    reader = Reader(server.root)
+    reader.at = reader.follower.newest()
+    reader.restart()
+    assert not reader.look()
+    copied(server, 1, "msgs.001.dat")
+    assert reader.look()
+    assert told(reader) == [(NOT_FOLLOWED, "orders/msgs.001.dat")]
 
 
 def test_many_channels_make_small_offsets(tmp_path):

@@ -1,0 +1,237 @@
+"""Messages per stretch of time: counted in narrow bins, from which wider ones are put together at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.store.ranges import Ranges
+
+Sequences = npt.NDArray[np.uint64]
+Times = npt.NDArray[np.int64]
+Sizes = npt.NDArray[np.uint32]
+_Counts = npt.NDArray[np.int64]
+
+_NO_SEQUENCE = np.uint64(2**64 - 1)
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What lies in a stretch of time.
+
+    Attributes:
+        start: Its first nanosecond.
+        stop: The first nanosecond behind it.
+        count: Messages.
+        bytes: Their records' payloads.
+        largest: Bytes of the largest one.
+        first_seq: The lowest sequence, 0 if there is no message.
+        last_seq: The highest sequence.
+        missing: Sequences of which nothing is there.
+        damaged: Sequences whose record is damaged.
+        gap: It lies, at least in part, between two messages with others missing or damaged between them.
+    """
+
+    start: int
+    stop: int
+    count: int
+    bytes: int
+    largest: int
+    first_seq: int
+    last_seq: int
+    missing: int
+    damaged: int
+    gap: bool
+
+    @property
+    def mean(self) -> float:
+        """Bytes of a message, 0 if there is none."""
+        return self.bytes / self.count if self.count else 0.0
+
+
+class Histogram:
+    """Messages in bins of equal width.
+
+    Args:
+        start: First nanosecond of the first bin; a multiple of the width.
+        width: Of a bin, in nanoseconds.
+        bins: How many there are.
+
+    Attributes:
+        count: Messages in each bin; the other attributes are as those of a `Bucket`.
+        strays: Messages outside all bins.
+    """
+
+    def __init__(self, start: int, width: int, bins: int) -> None:
+        self.start = start
+        self.width = width
+        self.count: _Counts = np.zeros(bins, np.int64)
+        self.bytes: _Counts = np.zeros(bins, np.int64)
+        self.largest: _Counts = np.zeros(bins, np.int64)
+        self.first_seq: Sequences = np.full(bins, _NO_SEQUENCE, np.uint64)
+        self.last_seq: Sequences = np.zeros(bins, np.uint64)
+        self.missing: _Counts = np.zeros(bins, np.int64)
+        self.damaged: _Counts = np.zeros(bins, np.int64)
+        self.gap: npt.NDArray[np.bool_] = np.zeros(bins, np.bool_)
+        self.strays = 0
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    @property
+    def stop(self) -> int:
+        """The first nanosecond behind the last bin."""
+        return self.start + self.width * len(self)
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Tells whether a stretch of time lies within."""
+        return self.start <= start and stop <= self.stop
+
+    def places(self, times: Times) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Returns which times lie in a bin, and the bins of those that do."""
+        low, high = max(self.start, _INT64[0]), min(self.stop - 1, _INT64[1])
+        inside: npt.NDArray[np.bool_] = (times >= low) & (times <= high)
+        chosen = times if inside.all() else times[inside]
+        # Differences of times that are far apart exceed a signed number, never an unsigned one.
+        distance = np.ascontiguousarray(chosen).view(np.uint64) - np.uint64(self.start % 2**64)
+        return inside, (distance // np.uint64(self.width)).astype(np.int64)
+
+    def add(self, sequence: Sequences, timestamp: Times, size: Sizes) -> None:
+        """Counts messages."""
+        if not len(timestamp):
+            return
+        inside, place = self.places(timestamp)
+        if len(place) < len(timestamp):
+            self.strays += len(timestamp) - len(place)
+            sequence, size = sequence[inside], size[inside]
+            if not len(place):
+                return
+        if bool((place[1:] < place[:-1]).any()):
+            order = np.argsort(place, kind="stable")
+            place, sequence, size = place[order], sequence[order], size[order]
+        starts = np.concatenate(([0], np.flatnonzero(place[1:] != place[:-1]) + 1))
+        bins = place[starts]
+        self.count[bins] += np.diff(np.append(starts, len(place)))
+        self.bytes[bins] += np.add.reduceat(size.astype(np.int64), starts)
+        self.largest[bins] = np.maximum(self.largest[bins], np.maximum.reduceat(size, starts))
+        self.first_seq[bins] = np.minimum(self.first_seq[bins], np.minimum.reduceat(sequence, starts))
+        self.last_seq[bins] = np.maximum(self.last_seq[bins], np.maximum.reduceat(sequence, starts))
+
+    def add_damaged(self, timestamp: Times) -> None:
+        """Counts messages of which only the time is known."""
+        _, place = self.places(timestamp)
+        np.add.at(self.damaged, place, 1)
+
+    def add_holes(self, before: Times, after: Times, missing: _Counts, damaged: _Counts) -> None:
+        """Notes sequences that are not there.
+
+        Args:
+            before: When the message before each hole was stored.
+            after: When the one behind it was.
+            missing: Sequences in the hole of which nothing is there; they are counted where the hole ends.
+            damaged: Sequences in it whose record is damaged.
+        """
+        inside, place = self.places(after)
+        np.add.at(self.missing, place, missing[inside])
+        np.add.at(self.damaged, place, damaged[inside])
+        first, last = np.minimum(before, after), np.maximum(before, after)
+        touched = (last >= max(self.start, _INT64[0])) & (first <= min(self.stop - 1, _INT64[1]))
+        if not touched.any():
+            return
+        low = np.clip(first[touched], max(self.start, _INT64[0]), min(self.stop - 1, _INT64[1]))
+        high = np.clip(last[touched], max(self.start, _INT64[0]), min(self.stop - 1, _INT64[1]))
+        depth = np.zeros(len(self) + 1, np.int64)
+        np.add.at(depth, self.places(low)[1], 1)
+        np.add.at(depth, self.places(high)[1] + 1, -1)
+        self.gap |= np.cumsum(depth)[:-1] > 0
+
+    def regroup(self, start: int, width: int, buckets: int) -> Histogram:
+        """Puts bins together to wider ones; where there are no bins, nothing is.
+
+        Args:
+            start: First nanosecond of the first bucket; a multiple of its width.
+            width: Of a bucket; a multiple of the width of a bin.
+            buckets: How many.
+        """
+        each = width // self.width
+        low = (start - self.start) // self.width
+        high = low + each * buckets
+        take = slice(max(low, 0), min(max(high, 0), len(self)))
+        first = max(low, 0) - low
+        result = Histogram(start, width, buckets)
+        if take.stop <= take.start:
+            return result
+        put = slice(first, first + take.stop - take.start)
+        for name, combine in _COMBINE.items():
+            source = getattr(self, name)
+            fine = np.full(each * buckets, _NO_SEQUENCE if name == "first_seq" else 0, source.dtype)
+            fine[put] = source[take]
+            setattr(result, name, combine(fine.reshape(buckets, each), axis=1))
+        return result
+
+    def bucket(self, place: int) -> Bucket:
+        """Returns what lies in a bin."""
+        count = int(self.count[place])
+        start = self.start + place * self.width
+        return Bucket(
+            start,
+            start + self.width,
+            count,
+            int(self.bytes[place]),
+            int(self.largest[place]),
+            int(self.first_seq[place]) if count else 0,
+            int(self.last_seq[place]),
+            int(self.missing[place]),
+            int(self.damaged[place]),
+            bool(self.gap[place]),
+        )
+
+
+_COMBINE = {
+    "count": np.sum,
+    "bytes": np.sum,
+    "largest": np.max,
+    "first_seq": np.min,
+    "last_seq": np.max,
+    "missing": np.sum,
+    "damaged": np.sum,
+    "gap": np.any,
+}
+
+
+class Counter:
+    """Counts, for many ranges at once, how many of their sequences are in a set.
+
+    Args:
+        sequences: The set.
+    """
+
+    def __init__(self, sequences: Ranges) -> None:
+        pairs = sequences.pairs()
+        self._first = np.array([first for first, _ in pairs], np.uint64)
+        self._last = np.array([last for _, last in pairs], np.uint64)
+        lengths = (self._last - self._first + np.uint64(1)).astype(np.uint64)
+        self._before = np.concatenate((np.zeros(1, np.uint64), np.cumsum(lengths, dtype=np.uint64)))
+
+    def count(self, first: Sequences, last: Sequences) -> _Counts:
+        """Returns how many sequences of the set each range from `first` to `last` holds."""
+        if not len(self._first):
+            return np.zeros(len(first), np.int64)
+        counts = (self._up_to(last) - self._up_to(first)).astype(np.int64)
+        counts += self._contains(first)
+        return counts
+
+    def _up_to(self, sequence: Sequences) -> Sequences:
+        at = np.searchsorted(self._first, sequence, side="right")
+        whole = self._before[np.maximum(at - 1, 0)]
+        held = np.minimum(sequence, self._last[np.maximum(at - 1, 0)]) - self._first[np.maximum(at - 1, 0)]
+        result: Sequences = np.where(at > 0, whole + held + np.uint64(1), np.uint64(0))
+        return result
+
+    def _contains(self, sequence: Sequences) -> npt.NDArray[np.bool_]:
+        at = np.searchsorted(self._first, sequence, side="right") - 1
+        inside: npt.NDArray[np.bool_] = (at >= 0) & (sequence <= self._last[np.maximum(at, 0)])
+        return inside

@@ -1,0 +1,242 @@
+"""The history of one subscription or client: its records in subs.dat or clients.dat, in file order.
+
+A subs.dat may have millions of records, so an index of the records that concern one subscription is made in one pass,
+twelve bytes a record, and records are read again when they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.columns import LogColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubRecord
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.records import FileKind, FileRecord, damage_record, entry_record, read_records
+from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
+from stantools.store.logscan import LogDamage, LogEntry, judge_row, scan_log
+from stantools.store.mapping import Buffer, Window, mapped
+
+#: Damaged ranges that are kept with what was found; behind them only their number is.
+MAX_DAMAGES = 10_000
+#: Longest payload that is read again for a row. Those that servers write are far below.
+_MAX_PAYLOAD = 1 << 20
+_DAMAGED = 0xFFFFFFFF
+
+
+class PendingCount:
+    """Counts what subscriptions have pending, record by record.
+
+    Unlike the fold of the server it counts for ids without a New record too, as a history shows what is in the file.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, set[int]] = {}
+
+    def after(self, kind: int, number: int, sequence: int) -> int:
+        """Returns how many messages are pending after a record.
+
+        Args:
+            kind: Record type; 0 for a range of bytes that is none.
+            number: Id of the subscription.
+            sequence: Of the message that was sent or acknowledged.
+        """
+        held = self._held.setdefault(number, set())
+        if kind == SubRecord.MSG:
+            held.add(sequence)
+        elif kind == SubRecord.ACK:
+            held.discard(sequence)
+        elif kind in (SubRecord.NEW, SubRecord.DELETE):
+            held.clear()
+        return len(held)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """A record of a subscription or client, or a damaged range among them.
+
+    Attributes:
+        record: What lies there.
+        id: Id of the subscription; None for clients, and for damage that does not tell.
+        sequence: The message that was sent or acknowledged.
+        pending: Messages that are pending after it; 0 for clients.
+    """
+
+    record: FileRecord
+    id: int | None = None
+    sequence: int | None = None
+    pending: int = 0
+
+
+def subscription_history(
+    buffer: Buffer, crc: Crc, ids: Container[int] = (), *, check_crc: bool = True
+) -> Iterator[HistoryRecord]:
+    """Gives the records of a subs.dat in file order with what is pending after each; damage is among them.
+
+    Args:
+        buffer: The file.
+        crc: The store's CRC.
+        ids: Subscriptions to give; an empty container gives all, and damage that does not tell its subscription.
+        check_crc: False takes records with a wrong CRC for good if they decode.
+    """
+    pending = PendingCount()
+    for record in read_records(buffer, FileKind.SUBS, crc, check_crc=check_crc):
+        if record.type == "version" and record.ok:
+            continue
+        number, sequence = record.fields.get("id"), record.fields.get("seqno")
+        held = pending.after(_TYPES.get(record.type, 0), number, sequence or 0) if number is not None else 0
+        if not ids or number in ids:
+            yield HistoryRecord(record, number, sequence, held)
+
+
+_TYPES = {kind.name.lower(): int(kind) for kind in SubRecord}
+
+
+class LogHistory:
+    """An index of the records of one subscription or client; `records` reads a part of them.
+
+    Attributes:
+        path: The file.
+        damages: Damaged ranges in the file that could concern it.
+    """
+
+    def __init__(self, path: Path, layout: LogLayout, crc: Crc, who: int | bytes) -> None:
+        self.path = path
+        self.damages = 0
+        self._layout = layout
+        self._crc = crc
+        self._who = who
+        self._starts: list[int] = []
+        self._offsets: list[npt.NDArray[np.int64]] = []
+        self._pending: list[npt.NDArray[np.uint32]] = []
+        self._found: dict[int, FileRecord] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def records(self, start: int, stop: int) -> list[HistoryRecord]:
+        """Reads a part of the history from the file.
+
+        Raises:
+            StoreUnreadableError: The file is not there any more, or must not be read.
+        """
+        places = [self._place(row) for row in range(max(start, 0), min(stop, self._count))]
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                return [self._record(file.fileno(), offset, pending) for offset, pending in places]
+        except OSError as error:
+            raise StoreUnreadableError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def _place(self, row: int) -> tuple[int, int]:
+        chunk = bisect_right(self._starts, row) - 1
+        at = row - self._starts[chunk]
+        return int(self._offsets[chunk][at]), int(self._pending[chunk][at])
+
+    def _record(self, descriptor: int, offset: int, pending: int) -> HistoryRecord:
+        if pending == _DAMAGED:
+            return HistoryRecord(self._found[offset])
+        header = os.pread(descriptor, RECORD_HEADER_SIZE, offset)
+        if len(header) == RECORD_HEADER_SIZE:
+            size = RECORD_HEADER.unpack(header)[0] & MAX_TYPED_PAYLOAD
+            content = memoryview(header + os.pread(descriptor, min(size, _MAX_PAYLOAD), offset + RECORD_HEADER_SIZE))
+            if len(content) == RECORD_HEADER_SIZE + size:
+                judged = judge_row(self._layout, content, 0)
+                if not isinstance(judged, LogDamage) and _concerns(judged.message, self._who):
+                    entry = LogEntry(offset, size, judged.types[0], judged.message)
+                    record = entry_record(entry, content, self._layout, self._crc)
+                    if isinstance(self._who, bytes):
+                        return HistoryRecord(record)
+                    return HistoryRecord(record, self._who, record.fields.get("seqno"), pending)
+        detail = "the file has changed since it was read"
+        return HistoryRecord(FileRecord(offset, RECORD_HEADER_SIZE, "changed", False, detail=detail))
+
+    def _add(self, offsets: list[int], pending: list[int]) -> None:
+        if offsets:
+            self._starts.append(self._count)
+            self._offsets.append(np.array(offsets, np.int64))
+            self._pending.append(np.array(pending, np.uint32))
+            self._count += len(offsets)
+
+    def _damage(self, buffer: Buffer, damage: LogDamage) -> None:
+        if damage.message is not None and not _concerns(damage.message, self._who):
+            return
+        self.damages += 1
+        if self.damages <= MAX_DAMAGES:
+            self._found[damage.offset] = damage_record(damage, buffer, self._crc)
+            self._add([damage.offset], [_DAMAGED])
+
+
+def read_history(
+    path: Path, crc: Crc, who: int | bytes, *, check_crc: bool = True, progress: Callable[[int], None] | None = None
+) -> LogHistory:
+    """Finds the records of a subscription or client.
+
+    Args:
+        path: A subs.dat or clients.dat.
+        crc: The store's CRC.
+        who: Id of a subscription, then the file is taken for a subs.dat; or of a client.
+        check_crc: False takes records with a wrong CRC for good if they decode.
+        progress: Told the number of bytes as they are done.
+
+    Raises:
+        StoreUnreadableError: The file is missing or must not be read.
+    """
+    layout = SUBS_LOG if isinstance(who, int) else CLIENTS_LOG
+    result = LogHistory(path, layout, crc, who)
+    pending = PendingCount()
+    done = 0
+    with mapped(path, sequential=True) as buffer:
+        window = Window(buffer)
+        for part in scan_log(buffer, layout, crc, check_crc=check_crc):
+            if isinstance(part, LogDamage):
+                result._damage(buffer, part)
+                end = part.end
+            else:
+                _index(result, part, buffer, pending)
+                end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+            window.reach(end)
+            if progress:
+                progress(end - done)
+            done = end
+    return result
+
+
+def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: PendingCount) -> None:
+    """Adds the records of a batch that concern the one whose history it is."""
+    who, layout = result._who, result._layout
+    rows, plain = np.arange(len(batch.type)), np.zeros(len(batch.type), bool)
+    if isinstance(who, int):
+        plain = (batch.type == SubRecord.MSG) | (batch.type == SubRecord.ACK)
+        rows = np.flatnonzero(~plain | (batch.id == who))
+    offsets: list[int] = []
+    counts: list[int] = []
+    columns = (batch.offset[rows], batch.type[rows], batch.seq[rows], plain[rows])
+    for offset, kind, sequence, known in zip(*(column.tolist() for column in columns), strict=True):
+        number = who if isinstance(who, int) else 0
+        if not known:
+            judged = judge_row(layout, buffer, offset)
+            if isinstance(judged, LogDamage):
+                result._add(offsets, counts)
+                offsets, counts = [], []
+                result._damage(buffer, judged)
+                continue
+            if not _concerns(judged.message, who):
+                continue
+        offsets.append(offset)
+        counts.append(pending.after(kind, number, sequence) if layout is SUBS_LOG else 0)
+    result._add(offsets, counts)
+
+
+def _concerns(message: object, who: int | bytes) -> bool:
+    if isinstance(message, (pb.SubState, pb.SubStateDelete, pb.SubStateUpdate, pb.ClientInfo, pb.ClientDelete)):
+        return bool(message.id == who)
+    return True

@@ -1,0 +1,357 @@
+"""When the messages of a channel were stored: how many in each stretch of time, and where some are missing.
+
+The index of a slice tells it without a look at the messages, where it can be trusted; else the data file is scanned.
+What was read is remembered in pieces with their times, so that a look at a short stretch reads little again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import index
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
+from stantools.inspection.histogram import Counter, Histogram, Sequences, Sizes, Times
+from stantools.inspection.slicesummary import trusted_index
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.timescale import Samples, fitting
+from stantools.progress import Progress
+from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.indexes import IndexView, index_parts
+from stantools.store.mapping import mapped
+from stantools.store.ranges import Ranges
+from stantools.store.resync import Damage
+from stantools.store.scan import BATCH_ROWS, scan_slice
+
+#: Bins over the whole time: so many that zooming in finds details at once for some steps.
+BINS = 8192
+#: Rows of data files without index that are kept, so that they need not be scanned again: 20 bytes each.
+_KEEP = 500_000
+#: Rows of an index that make a piece.
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True)
+class _Rows:
+    sequence: Sequences
+    timestamp: Times
+    size: Sizes
+
+
+@dataclass
+class _Piece:
+    """Messages that follow each other in one slice.
+
+    `begin` and `end` are rows of the index, or offsets in the data file. `highest` is the highest sequence before it
+    and `time` when the message before it was stored; both 0 for the first piece.
+    """
+
+    files: SliceFiles
+    indexed: bool
+    begin: int
+    end: int
+    count: int
+    earliest: int
+    latest: int
+    first_seq: int
+    last_seq: int
+    highest: int
+    time: int
+    rows: _Rows | None = None
+
+
+class Timeline:
+    """The times of a channel's messages; `read_timeline` makes it.
+
+    Attributes:
+        count: Messages, damaged ones that an index still names included.
+        bytes: Their records' payloads.
+        earliest: The earliest time of all, in nanoseconds since 1970; 0 if there is no message.
+        latest: The latest time of all.
+        disorder: Messages with an earlier time than the one before them.
+        whole: The messages with usual times, in fine bins; without bins if there is no message.
+        strays: Messages whose times lie far outside: they are damaged, or a clock was wrong.
+        first: The earliest time that is no stray.
+        last: The latest time that is no stray.
+        problems: What could not be read, and why.
+    """
+
+    def __init__(self, files: ChannelFiles, crc: Crc, *, check_crc: bool, survey: ChannelSurvey | None) -> None:
+        self.count = self.bytes = self.earliest = self.latest = self.disorder = 0
+        self.first = self.last = 0
+        self.whole = Histogram(0, 1, 0)
+        self.problems: list[str] = []
+        self._files = files
+        self._crc = crc
+        self._check_crc = check_crc
+        self._pieces: list[_Piece] = []
+        self._samples = Samples()
+        self._usual = 0, 0
+        self._previous_time = 0
+        self._kept = 0
+        self._known = survey is not None
+        self._damaged = survey.damaged if survey else Ranges()
+        self._missing = survey.missing if survey else Ranges()
+        self._damaged_counter, self._missing_counter = Counter(self._damaged), Counter(self._missing)
+        # What a scan found out about an index is better than what its last record tells.
+        self._distrusted = (
+            {each.files.number for each in survey.slices if each.index.mismatch_count or each.index.orphan_count}
+            if survey
+            else set()
+        )
+
+    @property
+    def strays(self) -> int:
+        """Messages whose times lie far outside."""
+        return self.whole.strays
+
+    @property
+    def damaged(self) -> int:
+        """Sequences whose record is damaged, as far as a scan has told."""
+        return self._damaged.count()
+
+    @property
+    def missing(self) -> int | None:
+        """Sequences of which nothing is there; None while no scan has told."""
+        return self._missing.count() if self._known else None
+
+    def detail(self, start: int, stop: int, width: int, progress: Progress | None = None) -> Histogram:
+        """Counts the messages of a stretch of time.
+
+        Args:
+            start: Its first nanosecond; a multiple of the width.
+            stop: The first nanosecond behind it.
+            width: Of a bin.
+            progress: Told the number of messages that were looked at.
+
+        Raises:
+            StoreUnreadableError: A file has gone since the timeline was read.
+        """
+        result = Histogram(start, width, max(-(-(stop - start) // width), 1))
+        for piece in self._pieces:
+            near = piece.earliest < result.stop and piece.latest >= start
+            across = piece.highest and min(piece.time, piece.earliest) < result.stop and piece.latest >= start
+            if near or across:
+                self._count(result, piece, self._rows(piece))
+            else:
+                result.strays += piece.count
+            if progress:
+                progress(piece.count)
+        self._count_ends(result)
+        return result
+
+    def time_of(self, sequence: int) -> int | None:
+        """Returns when a message was stored, or the one before it if it is not there; None if there is neither.
+
+        Raises:
+            StoreUnreadableError: A file has gone since the timeline was read.
+        """
+        found: tuple[int, int] | None = None
+        for piece in self._pieces:
+            if piece.first_seq > sequence or (found and found[0] >= piece.last_seq):
+                continue
+            rows = self._rows(piece)
+            before = np.flatnonzero(rows.sequence <= np.uint64(sequence))
+            if not len(before):
+                continue
+            best = before[int(np.argmax(rows.sequence[before]))]
+            if found is None or int(rows.sequence[best]) > found[0]:
+                found = int(rows.sequence[best]), int(rows.timestamp[best])
+        return found[1] if found else None
+
+    def read(self, progress: Progress | None = None) -> None:
+        """Reads the times of all messages. Files that cannot be read are noted in `problems`."""
+        for files in self._files.slices:
+            try:
+                for piece, rows in self._read_slice(files):
+                    self._add(piece, rows)
+                    if progress:
+                        progress(piece.count)
+            except StoreUnreadableError as error:
+                self.problems.append(error.message)
+        if not self.count:
+            return
+        self._usual = self._samples.usual() or (self.earliest, self.latest)
+        low, high = max(self._usual[0], self.earliest), min(self._usual[1], self.latest)
+        self.whole = self._binned(low, high, progress)
+        used = np.flatnonzero(self.whole.count + self.whole.damaged)
+        if (low, high) != (self.earliest, self.latest) and len(used):
+            # The range was wide enough for what may be; now it is known what is there.
+            width = self.whole.width
+            low = max(low, self.whole.start + int(used[0]) * width)
+            high = min(high, self.whole.start + (int(used[-1]) + 1) * width - 1)
+            self.whole = self._binned(low, high, progress)
+        self.first, self.last = low, high
+
+    def _binned(self, low: int, high: int, progress: Progress | None) -> Histogram:
+        width = fitting(high - low, BINS)
+        return self.detail(low // width * width, high + 1, width, progress)
+
+    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, _Rows]]:
+        if files.data is None:
+            return
+        channel = self._files.raw_name
+        with mapped(files.data) as data, ExitStack() as stack:
+            if files.number not in self._distrusted and not check_file_version(data):
+                opened = trusted_index(files, data, channel, self._crc, check_crc=self._check_crc)
+                view, problem = stack.enter_context(opened)
+                if view is not None and not problem:
+                    yield from self._from_index(files, view)
+                    return
+            for part in scan_slice(data, channel, self._crc, check_crc=self._check_crc):
+                if isinstance(part, Damage):
+                    continue
+                rows = _Rows(part.sequence, part.timestamp, part.size)
+                end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+                piece = self._piece(files, False, int(part.offset[0]), end, rows)
+                if self._kept < _KEEP:
+                    piece.rows = _Rows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
+                    self._kept += piece.count
+                yield piece, rows
+
+    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_Piece, _Rows]]:
+        at = 0
+        for part in index_parts(view):
+            for low in range(0, len(part), _PIECE):
+                rows = _columns(part[low : low + _PIECE])
+                begin = at + low
+                yield self._piece(files, True, begin, begin + len(rows.sequence), rows), rows
+            at += len(part)
+
+    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: _Rows) -> _Piece:
+        last = self._pieces[-1] if self._pieces else None
+        return _Piece(
+            files,
+            indexed,
+            begin,
+            end,
+            len(rows.sequence),
+            int(rows.timestamp.min()),
+            int(rows.timestamp.max()),
+            int(rows.sequence.min()),
+            int(rows.sequence.max()),
+            max(last.highest, last.last_seq) if last else 0,
+            self._previous_time,
+        )
+
+    def _add(self, piece: _Piece, rows: _Rows) -> None:
+        times = rows.timestamp
+        self.earliest = min(self.earliest, piece.earliest) if self.count else piece.earliest
+        self.latest = max(self.latest, piece.latest) if self.count else piece.latest
+        self.disorder += int((times[1:] < times[:-1]).sum())
+        self.disorder += int(bool(self.count) and int(times[0]) < self._previous_time)
+        self.count += piece.count
+        self.bytes += int(rows.size.sum(dtype=np.int64))
+        self._samples.add(times)
+        self._previous_time = int(times[-1])
+        self._pieces.append(piece)
+
+    def _rows(self, piece: _Piece) -> _Rows:
+        """Reads a piece again."""
+        if piece.rows is not None:
+            return piece.rows
+        path = piece.files.index if piece.indexed else piece.files.data
+        assert path is not None
+        with mapped(path) as buffer:
+            if piece.indexed:
+                there = max(len(buffer) - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
+                return _columns(index.view(buffer, there)[piece.begin : piece.end])
+            parts = [_columns(index.view(b"", 0))]
+            scan = scan_slice(
+                buffer,
+                self._files.raw_name,
+                self._crc,
+                check_crc=self._check_crc,
+                columns=MessageColumns(min(piece.count, BATCH_ROWS)),
+                start=piece.begin,
+                until=piece.end,
+            )
+            for part in scan:
+                if not isinstance(part, Damage):
+                    parts.append(_Rows(part.sequence.copy(), part.timestamp.copy(), part.size.copy()))
+            return _Rows(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
+
+    def _count(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
+        if not len(rows.sequence):
+            return
+        self._count_holes(result, piece, rows)
+        if self._damaged:
+            bad = self._damaged.select(rows.sequence)
+            if bad.any():
+                result.add_damaged(rows.timestamp[bad])
+                good = ~bad
+                rows = _Rows(rows.sequence[good], rows.timestamp[good], rows.size[good])
+        result.add(rows.sequence, rows.timestamp, rows.size)
+
+    def _count_holes(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
+        """Finds sequences that are left out: what is higher by more than one than all before it follows a hole."""
+        sequence = rows.sequence
+        highest = np.maximum.accumulate(np.concatenate((np.array([piece.highest], np.uint64), sequence)))[:-1]
+        behind = np.flatnonzero((sequence > highest) & (sequence - highest > np.uint64(1)) & (highest > 0))
+        if not len(behind):
+            return
+        first, last = highest[behind] + np.uint64(1), sequence[behind] - np.uint64(1)
+        times = np.concatenate((np.array([piece.time], np.int64), rows.timestamp))
+        before, after = times[behind], times[behind + 1]
+        damaged = self._damaged_counter.count(first, last)
+        missing = self._missing_counter.count(first, last) if self._known else (last - first).astype(np.int64) + 1
+        known = (damaged > 0) | (missing > 0)
+        # A time far outside says nothing about where the hole is; then its other end does.
+        low, high = self._usual
+        before = np.where((before < low) | (before > high), after, before)
+        after = np.where((after < low) | (after > high), before, after)
+        result.add_holes(before[known], after[known], missing[known], damaged[known])
+
+    def _count_ends(self, result: Histogram) -> None:
+        """Counts what is damaged or missing before the first message and behind the last one, where they are."""
+        if not self._known or not self._pieces:
+            return
+        lowest = min(piece.first_seq for piece in self._pieces)
+        highest = max(piece.last_seq for piece in self._pieces)
+        ends = ((0, lowest - 1, self.first or self.earliest), (highest + 1, 2**64 - 1, self._previous_time))
+        for first, last, time in ends:
+            if first > last:
+                continue
+            span = np.array([first], np.uint64), np.array([last], np.uint64)
+            damaged, missing = self._damaged_counter.count(*span), self._missing_counter.count(*span)
+            if damaged[0] or missing[0]:
+                at = np.array([time], np.int64)
+                result.add_holes(at, at, missing, damaged)
+
+
+_FIELDS = ("sequence", "timestamp", "size")
+
+
+def _columns(view: IndexView) -> _Rows:
+    # Copies: what is mapped is let go, and sums of strided fields cost more.
+    return _Rows(*(view[name].copy() for name in _FIELDS))
+
+
+def read_timeline(
+    files: ChannelFiles,
+    crc: Crc,
+    *,
+    check_crc: bool = True,
+    survey: ChannelSurvey | None = None,
+    progress: Progress | None = None,
+) -> Timeline:
+    """Reads when the messages of a channel were stored.
+
+    Args:
+        files: The channel.
+        crc: The store's CRC.
+        check_crc: False passes over CRCs.
+        survey: The scan of the channel, if it was scanned: it tells which messages are damaged and which indexes are
+            wrong.
+        progress: Told the number of messages as they are read: once for their times, once for counting them.
+    """
+    timeline = Timeline(files, crc, check_crc=check_crc, survey=survey)
+    timeline.read(progress)
+    return timeline

@@ -1,0 +1,403 @@
+"""Finding out which rows a channel has: at once and roughly, by its indexes, or exactly by what a scan has found.
+
+An index is taken at its word if it is whole, agrees with the last record, and names record after record without a hole
+(then nobody reads the data). Any other slice is scanned as `verify` does it, and what verify has found already is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import index
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.inspection.indexcheck import IndexReport
+from stantools.inspection.runs import Run, RunBuilder
+from stantools.inspection.slicesummary import trusted_index
+from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.windowparts import (
+    NO_POSITIONS,
+    Note,
+    NoteKind,
+    Piece,
+    Positions,
+    Proven,
+    SliceParts,
+    Stretch,
+)
+from stantools.notation import describe_ranges
+from stantools.progress import Progress
+from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.indexes import IndexView, index_parts
+from stantools.store.mapping import Buffer, mapped
+from stantools.store.ranges import Ranges
+from stantools.store.resync import Damage, DamageKind
+from stantools.store.scan import scan_slice
+
+#: Slices at the start and at the end of a channel that are looked at when it is opened.
+_PEEKED_FIRST, _PEEKED_LAST = 128, 32
+#: A channel with no more bytes and slices is looked at whole when it is opened.
+SMALL_BYTES, SMALL_SLICES = 1 << 19, 32
+_MOST_RANGES = 3
+
+
+def mark_of(files: SliceFiles) -> tuple[int, ...]:
+    """Returns what tells whether a slice's files have changed: sizes, inodes and times; zeros for a missing one."""
+    values: list[int] = []
+    for path in (files.data, files.index):
+        try:
+            status = os.stat(path) if path else None
+        except OSError:
+            status = None
+        values += [status.st_size, status.st_ino, status.st_mtime_ns] if status else [0, 0, 0]
+    return tuple(values)
+
+
+def in_order(files: ChannelFiles) -> list[SliceFiles]:
+    """Returns the slices of a channel by number; an index without data stands where its slice would."""
+    return sorted([*files.slices, *(each for each in files.lone_indexes if not each.archived)], key=_number)
+
+
+def _number(files: SliceFiles) -> int:
+    return files.number
+
+
+def is_small(files: ChannelFiles) -> bool:
+    """Tells whether a channel can be looked at whole while somebody waits."""
+    slices = in_order(files)
+    return len(slices) <= SMALL_SLICES and sum(each.data_size for each in slices) <= SMALL_BYTES
+
+
+def roughly(files: ChannelFiles) -> list[SliceParts]:
+    """Tells at once what the ends of the channel's indexes say; nothing is checked."""
+    channel = files.raw_name
+    slices = in_order(files)
+    parts: list[SliceParts] = []
+    hidden = range(_PEEKED_FIRST, len(slices) - _PEEKED_LAST)
+    for place, each in enumerate(slices):
+        if place in hidden:
+            if place == hidden.start:
+                text = f"{len(hidden):,} more slices are being looked at"
+                parts.append(SliceParts(each.name, (), (Note(NoteKind.PENDING, text, each.name),), exact=False))
+            continue
+        parts.append(SliceParts(each.name, (), _peek(each, channel), exact=False))
+    return parts
+
+
+def _peek(files: SliceFiles, channel: bytes) -> tuple[Piece, ...]:
+    count = (files.index_size - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
+    pending = Note(NoteKind.PENDING, f"{files.name} is being looked at", files.name)
+    if files.data is None or files.data_size <= FILE_HEADER_SIZE:
+        return () if files.data is not None else (pending,)
+    if files.index is None or count <= 0:
+        return (pending,)
+    try:
+        with files.index.open("rb", buffering=0) as entries:
+            first = entries.read(FILE_HEADER_SIZE + INDEX_RECORD_SIZE)[FILE_HEADER_SIZE:]
+            entries.seek(FILE_HEADER_SIZE + (count - 1) * INDEX_RECORD_SIZE)
+            last = entries.read(INDEX_RECORD_SIZE)
+    except OSError:
+        return (pending,)
+    if len(first) + len(last) < 2 * INDEX_RECORD_SIZE:
+        return (pending,)
+    low, high = (np.frombuffer(each, index.DTYPE)[0] for each in (first, last))
+    start, end = int(low["offset"]), int(high["offset"]) + RECORD_HEADER_SIZE + int(high["size"])
+    if start != FILE_HEADER_SIZE or not start < end <= files.data_size or high["sequence"] < low["sequence"]:
+        return (pending,)
+    return (replace(_indexed(files, count, start, end, low, high, 0, NO_POSITIONS), subject=channel),)
+
+
+def _indexed(
+    files: SliceFiles, count: int, start: int, end: int, low: np.void, high: np.void, at: int, breaks: Positions
+) -> Stretch:
+    return Stretch(
+        files,
+        b"",
+        count,
+        start,
+        end,
+        int(low["sequence"]),
+        int(high["sequence"]),
+        int(low["timestamp"]),
+        int(high["timestamp"]),
+        index_from=at,
+        breaks=breaks,
+    )
+
+
+class Builder:
+    """Finds out the rows of a channel's slices.
+
+    Args:
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        check_crc: False takes messages with a wrong CRC for good.
+        live: A server is writing: what is unfinished at the end is no damage, and its index may come later.
+    """
+
+    def __init__(self, channel: bytes, crc: Crc, *, check_crc: bool = True, live: bool = False) -> None:
+        self._channel = channel
+        self._crc = crc
+        self._check_crc = check_crc
+        self._live = live
+
+    def exactly(
+        self,
+        files: ChannelFiles,
+        known: dict[str, SliceParts],
+        survey: ChannelSurvey | None = None,
+        progress: Progress | None = None,
+    ) -> list[SliceParts]:
+        """Looks at every slice that is not known yet.
+
+        Args:
+            files: The channel.
+            known: What an earlier look has found, by name of the slice; used where the files are the same.
+            survey: What a scan has found; used where it saw all of the slice.
+            progress: Told the number of bytes as they are done.
+        """
+        slices = in_order(files)
+        surveys = {each.files.name: each for each in (*survey.slices, *survey.lone_indexes)} if survey else {}
+        parts = []
+        for each in slices:
+            mark = mark_of(each)
+            have = known.get(each.name)
+            found = surveys.get(each.name)
+            if found is not None and mark[::3] == (found.size, found.index.size):
+                pieces = self._of_survey(found)
+            elif have is not None and have.exact and have.mark == mark:
+                pieces = have.pieces
+            else:
+                pieces = self._look(each, progress)
+            if self._live and each is slices[-1]:
+                pieces = tuple(without_end(pieces))
+                mark = ()  # what is unfinished now is looked at again
+            parts.append(SliceParts(each.name, mark, pieces))
+        return parts
+
+    def _look(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
+        if files.data is not None:
+            try:
+                with mapped(files.data) as data:
+                    if not check_file_version(data):
+                        pieces = self._of_index(files, data, progress)
+                        if pieces is not None:
+                            return pieces
+            except StoreUnreadableError as error:
+                return (Note(NoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
+        return self._of_survey(survey_slice(files, self._channel, Reading(self._crc, self._check_crc, progress)))
+
+    def _of_index(self, files: SliceFiles, data: Buffer, progress: Progress | None) -> tuple[Piece, ...] | None:
+        """Returns the pieces by the index and what lies behind it, or None if the index is not enough."""
+        with trusted_index(files, data, self._channel, self._crc, check_crc=self._check_crc) as (view, problem):
+            if view is None or not len(view) or (problem and not self._live):
+                return None
+            stretches = _stretches(files, view, progress)
+            if stretches is None:
+                return None
+            end = stretches[-1].end
+        return (*(replace(each, subject=self._channel) for each in stretches), *self._behind(files, data, end))
+
+    def _behind(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
+        """Gives what the index does not name yet."""
+        builder = RunBuilder(files, self._channel, data)
+        damages: list[Neighbours] = []
+        for part in scan_slice(data, self._channel, self._crc, check_crc=self._check_crc, start=start):
+            if isinstance(part, Damage):
+                builder.close()
+                damages.append(Neighbours(part, 0, 0))
+            else:
+                builder.add(part)
+        builder.close()
+        yield from _merged(files, builder.runs, damages, None)
+
+    def _of_survey(self, survey: SliceSurvey) -> tuple[Piece, ...]:
+        files = survey.files
+        notes: list[Piece] = []
+        if survey.error:
+            notes.append(Note(NoteKind.FILE, f"{files.name} cannot be read: {survey.error}", files.name))
+        if survey.header_error:
+            notes.append(Note(NoteKind.FILE, f"{files.name}: {survey.header_error}", files.name, 0, FILE_HEADER_SIZE))
+        pieces = list(_merged(files, survey.runs, survey.damages, self._index_from(survey)))
+        if problem := _index_problem(survey):
+            notes.append(Note(NoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
+        return (*notes, *_with_orphans(pieces, survey), *_named(survey, pieces))
+
+    def _index_from(self, survey: SliceSurvey) -> int | None:
+        """Tells whether the index can be used to find records: 0 for its first record, None if not."""
+        report = survey.index
+        usable = report.agrees() and report.count == sum(run.count for run in survey.runs)
+        return 0 if usable else None
+
+
+def _stretches(files: SliceFiles, view: IndexView, progress: Progress | None) -> list[Stretch] | None:
+    """Goes through an index; None if it does not name record after record without a hole."""
+    stretches: list[Stretch] = []
+    breaks: list[Positions] = []
+    begin, first, last = 0, view[0].copy(), view[0].copy()
+    expected, at = FILE_HEADER_SIZE, 0
+    for part in index_parts(view):
+        offset, size, sequence = part["offset"], part["size"], part["sequence"]
+        ends = offset + size.astype(np.int64) + RECORD_HEADER_SIZE
+        if int(offset[0]) != expected or not np.array_equal(offset[1:], ends[:-1]):
+            return None
+        before = np.concatenate((np.array([last["sequence"]], np.uint64), sequence[:-1]))
+        back = np.flatnonzero(sequence <= before)
+        jumps = np.flatnonzero((sequence > before) & (sequence - before != np.uint64(1)))
+        cuts = [int(place) for place in back if at + place != 0]
+        low = 0
+        for cut in [*cuts, len(part)]:
+            mine = jumps[(jumps >= low) & (jumps < cut)] + (at - begin)
+            breaks.append(mine.astype(np.int64))
+            if cut < len(part):
+                previous = part[cut - 1].copy() if cut else last
+                end = int(offset[cut])
+                stretches.append(_whole(files, begin, at + cut, first, previous, end, breaks))
+                begin, first, breaks = at + cut, part[cut].copy(), []
+                low = cut
+        last, expected, at = part[-1].copy(), int(ends[-1]), at + len(part)
+        if progress:
+            progress(part.nbytes)
+    stretches.append(_whole(files, begin, at, first, last, expected, breaks))
+    return stretches
+
+
+def _whole(
+    files: SliceFiles, begin: int, stop: int, first: np.void, last: np.void, end: int, breaks: list[Positions]
+) -> Stretch:
+    missing = np.concatenate(breaks) if breaks else NO_POSITIONS
+    return _indexed(files, stop - begin, int(first["offset"]), end, first, last, begin, missing[missing > 0])
+
+
+def _merged(
+    files: SliceFiles, runs: list[Run], damages: list[Neighbours], index_from: int | None
+) -> Iterator[Piece]:
+    """Gives runs and damages in the order of the file."""
+    found: list[tuple[int, Run | Neighbours]] = [(run.start, run) for run in runs]
+    found += [(each.damage.offset, each) for each in damages]
+    at = index_from
+    for _, each in sorted(found, key=lambda one: one[0]):
+        if isinstance(each, Run):
+            yield _of_run(each, at)
+            at = None if at is None else at + each.count
+        else:
+            yield from _of_damage(files, each)
+
+
+def _of_run(run: Run, index_from: int | None) -> Stretch:
+    spans = np.array(run.sequences.pairs(), np.uint64).reshape(-1, 2)
+    counts = (spans[:, 1] - spans[:, 0] + np.uint64(1)).astype(np.int64)
+    ahead = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    marks = [(run.first, run.start), *run.marks]
+    sequences = np.array([mark[0] for mark in marks], np.uint64)
+    # The position of a sequence is the number of sequences below it.
+    span = np.searchsorted(spans[:, 0], sequences, side="right") - 1
+    positions = ahead[span] + (sequences - spans[span, 0]).astype(np.int64)
+    return Stretch(
+        run.slice,
+        run.subject,
+        run.count,
+        run.start,
+        run.end,
+        run.first,
+        run.last,
+        run.first_timestamp,
+        run.last_timestamp,
+        index_from,
+        positions,
+        np.array([mark[1] for mark in marks], np.int64),
+        ahead[1:-1].copy(),
+    )
+
+
+def _of_damage(files: SliceFiles, neighbours: Neighbours) -> Iterator[Piece]:
+    damage = neighbours.damage
+    text = stop_text(damage.stop)
+    if damage.kind is DamageKind.ZEROS:
+        text = "zero bytes where records should be"
+    elif damage.kind in (DamageKind.LENGTH, DamageKind.CRC_FIELD) and damage.repair:
+        text = f"its {'length' if damage.kind is DamageKind.LENGTH else 'CRC'} field is wrong, the message is proven"
+    first = last = damage.sequence or 0
+    if neighbours.before and neighbours.after > neighbours.before + 1:
+        first, last = neighbours.before + 1, neighbours.after - 1
+    if damage.repair:
+        first = last = 0  # the message itself follows
+    yield Note(NoteKind.DAMAGE, text, files.name, damage.offset, damage.length, first, last)
+    if damage.repair:
+        repair = damage.repair
+        message = repair.message
+        yield Proven(files, damage.offset, repair.start, repair.size, message.sequence, message.timestamp)
+
+
+def _index_problem(survey: SliceSurvey) -> str:
+    """Says what is wrong with the index as a whole."""
+    report: IndexReport = survey.index
+    if survey.files.data is None:
+        name = survey.files.name.replace(".idx", ".dat")
+        return f"{name} is missing; its index is there and names {report.count:,} messages"
+    name = survey.files.index.name if survey.files.index else f"msgs.{survey.files.number}.idx"
+    if survey.index_error:
+        return f"{name} cannot be read: {survey.index_error}"
+    if not (survey.runs or survey.damages):
+        return ""
+    if not report.present:
+        return f"{name} is missing: the server scans the data file"
+    if report.header_error:
+        return f"{name}: {report.header_error}"
+    if not report.count:
+        return f"{name} names no message"
+    if report.stop is not Stop.END:
+        return f"{name} is damaged behind {report.count:,} records"
+    if report.mismatch_count:
+        what = "record of it does" if report.mismatch_count == 1 else "records of it do"
+        return f"{name}: {report.mismatch_count:,} {what} not agree with the data"
+    return ""
+
+
+def _with_orphans(pieces: list[Piece], survey: SliceSurvey) -> Iterator[Piece]:
+    """Notes where the messages begin that a usable index does not name."""
+    report = survey.index
+    at = report.first_orphan if report.usable and report.orphan_count else -1
+    for piece in pieces:
+        if at >= 0 and isinstance(piece, Stretch) and piece.end > at:
+            which = describe_ranges(report.orphans, _MOST_RANGES)
+            many = "message" if report.orphan_count == 1 else "messages"
+            text = f"the index does not name {report.orphan_count:,} {many} ({which}): the server may not see them"
+            yield Note(NoteKind.UNINDEXED, text, survey.files.name, at)
+            at = -1
+        yield piece
+
+
+def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
+    """Gives what only the index names, apart from what the damages tell."""
+    told = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
+    present = Ranges.union([run.sequences for run in survey.runs])
+    proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))
+    left = survey.index.dangling - told - present - proven
+    where = f"no good record of {'them' if left.count() > 1 else 'it'} is in {survey.files.name}"
+    if survey.files.data is None:
+        where = "the data file is missing"
+    for number, (first, last) in enumerate(left):
+        if number >= _MOST_RANGES:
+            yield Note(NoteKind.NAMED, f"and more, {where}", survey.files.name, None, None, first, left.last)
+            return
+        yield Note(NoteKind.NAMED, where, survey.files.name, None, None, first, last)
+
+
+def without_end(pieces: tuple[Piece, ...]) -> list[Piece]:
+    """Leaves out what may be a write in progress: damage at the end, and notes on an index that comes later."""
+    kept = [
+        each
+        for each in pieces
+        if not (isinstance(each, Note) and each.kind in (NoteKind.UNINDEXED, NoteKind.INDEX, NoteKind.NAMED))
+    ]
+    while kept and isinstance(kept[-1], Note) and kept[-1].kind is NoteKind.DAMAGE:
+        kept.pop()
+    return kept

@@ -1,0 +1,143 @@
+"""The way through a wizard: which step comes after which, and what keeps from taking it.
+
+    CHOOSE ──▶ LOOK ──▶ PREVIEW ──▶ CONFIRM ──▶ RUN ──▶ RESULT
+       ▲         │         │           │                  │
+       └─────────┴─────────┴───────────┴──────────────────┘  back; from CONFIRM to PREVIEW
+
+LOOK and RUN are jobs; a job that failed, or was cancelled, is told in the step behind it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from stantools.errors import StantoolsError
+from tui.cells import name_text
+from tui.jobs import Job, State
+from tui.plans.account import Outcome, Preview
+from tui.plans.wizard import Wizard
+
+
+class Step(enum.StrEnum):
+    """Where a user is."""
+
+    CHOOSE = "choose"
+    LOOK = "look"
+    PREVIEW = "preview"
+    CONFIRM = "confirm"
+    RUN = "run"
+    RESULT = "result"
+
+
+class Flow:
+    """A way through one wizard.
+
+    Args:
+        wizard: The wizard.
+
+    Attributes:
+        step: Where we are.
+        preview: What would happen, once that is known.
+        outcome: What has happened.
+        problem: Why there is no preview, or no outcome.
+        cancelled: The run was cancelled.
+    """
+
+    def __init__(self, wizard: Wizard) -> None:
+        self.wizard = wizard
+        self.step = Step.CHOOSE
+        self.preview: Preview | None = None
+        self.outcome: Outcome | None = None
+        self.problem: StantoolsError | None = None
+        self.cancelled = False
+        self._job: Job[Preview] | Job[Outcome] | None = None
+
+    def look(self) -> Job[Preview]:
+        """Begins to make the plan; the job is to be started."""
+        self.step, self.preview, self.outcome, self.problem, self.cancelled = Step.LOOK, None, None, None, False
+        job: Job[Preview] = Job(self.wizard.VERB, self.wizard.preview)
+        self._job = job
+        return job
+
+    def looked(self, job: Job[Preview]) -> None:
+        """The plan is made, or not."""
+        if job is not self._job:
+            return
+        self._job = None
+        if job.state is State.CANCELLED:
+            self.step = Step.CHOOSE
+            return
+        self.step, self.problem = Step.PREVIEW, job.problem
+        if job.state is State.DONE:
+            self.preview = job.result
+
+    def obstacle(self) -> str:
+        """Says why the plan cannot be carried out; "" if it can."""
+        if self.preview is None:
+            return "there is no plan"
+        if self.preview.obstacles:
+            return self.preview.obstacles[0].message
+        return self.preview.idle
+
+    def confirm(self) -> bool:
+        """Goes on to the question, if nothing stands in the way."""
+        if self.step is not Step.PREVIEW or self.obstacle():
+            return False
+        self.step = Step.CONFIRM
+        return True
+
+    def answer(self, text: str, *, unlocked: bool) -> str:
+        """Says why a typed name does not start the work; "" if it does.
+
+        Args:
+            text: What the user typed.
+            unlocked: The user has allowed changes.
+        """
+        if not unlocked:
+            return "this is read only: press W to allow changes"
+        wanted = self.wizard.source.name
+        if text != wanted:
+            return f"type the store's name exactly: {wanted}" if text else f"type the store's name: {wanted}"
+        return ""
+
+    def run(self, text: str, *, unlocked: bool) -> Job[Outcome]:
+        """Begins to carry out the plan; the job is to be started. Arguments are those of `answer`.
+
+        Raises:
+            RuntimeError: It was not confirmed.
+        """
+        if self.step is not Step.CONFIRM or self.answer(text, unlocked=unlocked):
+            raise RuntimeError("the plan was not confirmed")
+        self.step = Step.RUN
+        job: Job[Outcome] = Job(self.wizard.VERB, self.wizard.run)
+        self._job = job
+        return job
+
+    def ran(self, job: Job[Outcome]) -> None:
+        """The plan is carried out, or not."""
+        if job is not self._job:
+            return
+        self._job = None
+        self.step, self.problem = Step.RESULT, job.problem
+        self.cancelled = job.state is State.CANCELLED
+        if job.state is State.DONE:
+            self.outcome = job.result
+
+    def back(self) -> bool:
+        """Goes a step back.
+
+        Returns:
+            False if this was the first one, or the work is done.
+        """
+        if self.step is Step.CONFIRM:
+            self.step = Step.PREVIEW
+        elif self.step is Step.CHOOSE or (self.step is Step.RESULT and self.outcome is not None):
+            return False
+        elif self.step in (Step.PREVIEW, Step.RESULT):
+            self.step, self.problem, self.cancelled = Step.CHOOSE, None, False
+        return True
+
+    @property
+    def writing(self) -> str:
+        """Says what is being done, while it is; else ""."""
+        return f"{self.wizard.VERB} is at work on {name_text(self.wizard.source.name)}" if self.step is Step.RUN else ""

@@ -1,0 +1,152 @@
+"""Options as a form: the names are those of the command line, and so is what is taken if nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from stantools.errors import UsageError
+
+#: The choices of an option that takes no value.
+NO, YES = "no", "yes"
+FLAG: Final = (NO, YES)
+
+
+class FieldError(UsageError):
+    """A field does not make sense.
+
+    Args:
+        name: The field.
+        message: What is wrong with it.
+        remedy: What it may hold.
+    """
+
+    def __init__(self, name: str, message: str, remedy: str = "") -> None:
+        super().__init__(f"--{name}: {message}", remedy)
+        self.name = name
+
+
+@dataclass
+class Field:
+    """An option.
+
+    Attributes:
+        name: As on the command line, without the dashes.
+        help: What it does, in a sentence.
+        value: What it holds now.
+        default: What the command line takes if it is not given.
+        choices: What it may hold; anything, if there are none. `FLAG` for an option without a value.
+        many: Several words may be given, with blanks in between; each becomes an option of its own.
+        parse: Reads the text; raises ValueError or an error of ours.
+    """
+
+    name: str
+    help: str
+    value: str = ""
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    parse: Callable[[str], Any] = field(default=str)
+
+    @property
+    def is_flag(self) -> bool:
+        """It takes no value on the command line."""
+        return self.choices == FLAG
+
+    def words(self) -> Iterator[str]:
+        """Gives what would be typed for it."""
+        value = self.value.strip()
+        if self.is_flag:
+            if value == YES:
+                yield f"--{self.name}"
+        elif self.many:
+            for word in value.split():
+                yield from (f"--{self.name}", word)
+        elif value != self.default:
+            yield from (f"--{self.name}", value)
+
+
+def flag(name: str, help: str) -> Field:
+    """Returns an option without a value, off."""
+    return Field(name, help, NO, NO, FLAG)
+
+
+def choice(name: str, help: str, choices: tuple[str, ...], default: str) -> Field:
+    """Returns an option that holds one of a few words."""
+    return Field(name, help, default, default, choices)
+
+
+def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Returns what reads a text, and gives None where there is none."""
+    return lambda text: parse(text) if text else None
+
+
+def path(text: str) -> Path:
+    """Reads a path; `~` is the home directory."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as problem:
+        raise ValueError(str(problem)) from problem
+
+
+def whole_number(text: str) -> int:
+    """Reads a number that is not negative."""
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError(f"{text!r} is not a number")
+    return int(text)
+
+
+class Form:
+    """Some options with their values.
+
+    Args:
+        fields: The options, in the order in which they are shown.
+    """
+
+    def __init__(self, *fields: Field) -> None:
+        self.fields = {each.name: each for each in fields}
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields.values())
+
+    def text(self, name: str) -> str:
+        """Returns what a field holds, without blanks around it."""
+        return self.fields[name].value.strip()
+
+    def flag(self, name: str) -> bool:
+        """Tells whether an option without a value is given."""
+        return self.fields[name].value == YES
+
+    def words_of(self, name: str) -> tuple[str, ...]:
+        """Returns the words of a field that takes several."""
+        return tuple(self.fields[name].value.split())
+
+    def value(self, name: str) -> Any:
+        """Reads a field.
+
+        Raises:
+            FieldError: It does not make sense.
+        """
+        each = self.fields[name]
+        try:
+            return each.parse(self.text(name))
+        except ValueError as problem:
+            raise FieldError(name, str(problem), each.help) from problem
+        except UsageError as problem:
+            raise FieldError(name, problem.message, problem.remedy) from problem
+
+    def needed(self, name: str, why: str) -> Any:
+        """Reads a field that must not be empty.
+
+        Raises:
+            FieldError: It is, or does not make sense.
+        """
+        if not self.text(name):
+            raise FieldError(name, why, self.fields[name].help)
+        return self.value(name)
+
+    def words(self, *, without: Collection[str] = ()) -> list[str]:
+        """Returns what would be typed on the command line for what is not as it is anyway."""
+        return [word for each in self if each.name not in without for word in each.words()]

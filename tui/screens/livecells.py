@@ -1,0 +1,205 @@
+"""How figures of running servers are written, and the tables of channels, clients and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stantools.notation import format_size
+from tui.cells import Cell, Role, name_text, number, short_number, sparkline
+from tui.live.documents import Client
+from tui.live.history import Meter
+from tui.live.monitor import Monitor
+from tui.live.watched import Watched, WatchedChannel
+from tui.screens.livetable import Field, LiveRows
+from tui.widgets.rowtable import Column
+
+#: State -> its symbol, and how bad it is.
+STATES: dict[str, tuple[str, Role, int]] = {
+    "stalled": ("✗", "bad", 0),
+    "not moving": ("!", "warn", 1),
+    "behind": ("!", "warn", 2),
+    "offline": ("○", "dim", 3),
+    "paused": ("‖", "warn", 2),
+    "ok": ("✓", "good", 4),
+}
+
+
+def state_cell(state: str) -> Cell:
+    """Returns the symbol of a state."""
+    symbol, role, _ = STATES[state]
+    return symbol, role
+
+
+def rate_text(rate: float | None) -> str:
+    """Writes a rate in five columns; "" for none known, `·` for one that is zero."""
+    if rate is None:
+        return ""
+    if 0 < rate < 9.95:
+        return f"{rate:.1f}"
+    return short_number(rate) if rate else "·"
+
+
+def seconds_text(seconds: float) -> str:
+    """Writes a duration in few columns: `0.2 s`, `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:g} s" if seconds in (0.2, 0.5) else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def zero(value: int, role: Role = "") -> Cell:
+    """Writes a number; nothing for 0, so that others are seen."""
+    return (number(value), role) if value else ""
+
+
+def spark(meter: Meter, width: int) -> Cell:
+    """Draws the last rates of a counter."""
+    return sparkline(meter.rates, width), "accent"
+
+
+def subscription_cells(watched: Watched) -> str:
+    """Says what a subscription is doing."""
+    if watched.state == "not moving":
+        return f"not moving for {seconds_text(watched.still)}"
+    if watched.facts.offline:
+        return "offline"
+    return "stalled: waits for acks" if watched.facts.stalled else "ok"
+
+
+def channel_rows() -> LiveRows[WatchedChannel]:
+    """Returns the table of channels."""
+    fields: Sequence[Field[WatchedChannel]] = (
+        Field(Column("state", " ", 1), lambda c: state_cell(c.state), lambda c: (STATES[c.state][2], c.facts.name)),
+        Field(Column("name", "channel", 14, grows=True), lambda c: name_text(c.facts.name), lambda c: c.facts.name),
+        Field(
+            Column("messages", "messages", 9, right=True),
+            lambda c: number(c.facts.messages),
+            lambda c: -c.facts.messages,
+        ),
+        Field(Column("size", "size", 9, right=True), lambda c: format_size(c.facts.bytes), lambda c: -c.facts.bytes),
+        Field(Column("first", "first", 9, right=True), lambda c: str(c.facts.first), lambda c: c.facts.first, True),
+        Field(Column("last", "last", 9, right=True), lambda c: str(c.facts.last), lambda c: -c.facts.last),
+        Field(
+            Column("rate", "msg/s", 6, right=True),
+            lambda c: rate_text(c.meter.rate),
+            lambda c: -(c.meter.rate or 0.0),
+        ),
+        Field(Column("spark", "", 16), lambda c: spark(c.meter, 16), None, True),
+        Field(
+            Column("subs", "subs", 5, right=True),
+            lambda c: zero(c.facts.subscriptions_count),
+            lambda c: -c.facts.subscriptions_count,
+        ),
+        Field(
+            Column("stalled", "stalled", 7, right=True), lambda c: zero(c.stalled, "bad"), lambda c: -c.stalled, True
+        ),
+        Field(
+            Column("pending", "pending", 8, right=True),
+            lambda c: zero(c.pending),
+            lambda c: -c.pending,
+        ),
+        Field(Column("lag", "lag", 7, right=True), lambda c: zero(c.lag, "warn"), lambda c: -c.lag),
+    )
+    return LiveRows(fields, lambda c: c.facts.name, lambda c: c.facts.name, order="name")
+
+
+def _who(watched: Watched) -> str:
+    facts = watched.facts
+    kind = "durable " if facts.durable else "queue " if facts.queue else ""
+    return f"{kind}{name_text(facts.name)}"
+
+
+def subscription_rows(*, channel: bool = True, client: bool = True) -> LiveRows[Watched]:
+    """Returns a table of subscriptions.
+
+    Args:
+        channel: With their channels.
+        client: With their clients.
+    """
+    fields: list[Field[Watched]] = [
+        Field(Column("state", " ", 1), lambda w: state_cell(w.state), lambda w: (STATES[w.state][2], -w.still, -w.lag))
+    ]
+    if channel:
+        fields.append(
+            Field(Column("channel", "channel", 12, grows=True), lambda w: name_text(w.channel), lambda w: w.channel)
+        )
+    if client:
+        fields.append(
+            Field(
+                Column("client", "client", 10, grows=True),
+                lambda w: name_text(w.facts.client_id) or ("nobody", "dim"),
+                lambda w: w.facts.client_id,
+            )
+        )
+    fields += [
+        Field(Column("name", "subscription", 16, grows=True), _who, _who),
+        Field(
+            Column("sent", "last sent", 9, right=True), lambda w: str(w.facts.last_sent), lambda w: -w.facts.last_sent
+        ),
+        Field(Column("pending", "pending", 8, right=True), lambda w: zero(w.facts.pending), lambda w: -w.facts.pending),
+        Field(
+            Column("most", "at most", 7, right=True),
+            lambda w: number(w.facts.max_in_flight),
+            lambda w: -w.facts.max_in_flight,
+            True,
+        ),
+        Field(Column("wait", "ack wait", 8, right=True), lambda w: f"{w.facts.ack_wait} s", None, True),
+        Field(Column("lag", "lag", 7, right=True), lambda w: zero(w.lag, "warn"), lambda w: -w.lag),
+        Field(
+            Column("doing", "", 8 if channel and client else 22),
+            lambda w: _doing(w, short=channel and client),
+            None,
+        ),
+    ]
+    return LiveRows(
+        fields,
+        lambda w: " ".join((w.channel, w.facts.client_id, w.facts.durable, w.facts.queue, w.state)),
+        lambda w: (w.channel, w.facts.key),
+        order="state",
+    )
+
+
+def _doing(watched: Watched, *, short: bool) -> Cell:
+    _, role, _ = STATES[watched.state]
+    if not short:
+        return subscription_cells(watched), role
+    if watched.state == "not moving":
+        return f"still {seconds_text(watched.still)}".replace(" s", "s").replace(" min", "m").replace(" h", "h"), role
+    return watched.state, role
+
+
+def client_rows(monitor: Monitor) -> LiveRows[Client]:
+    """Returns the table of clients. What their subscriptions do is looked up when a row is seen or sorted by."""
+    index: dict[str, tuple[int, int, int, int]] = {}
+    made = -1
+
+    def sums(client: Client) -> tuple[int, int, int, int]:
+        nonlocal made
+        if made != monitor.revision:
+            made = monitor.revision
+            index.clear()
+            for each in monitor.subscriptions():
+                if each.facts.offline:
+                    continue
+                pending, lag, stalled, still = index.get(each.facts.client_id, (0, 0, 0, 0))
+                index[each.facts.client_id] = (
+                    pending + each.facts.pending,
+                    max(lag, each.lag),
+                    stalled + each.facts.stalled,
+                    still + (each.state == "not moving"),
+                )
+        return index.get(client.id, (0, 0, 0, 0))
+
+    def state(client: Client) -> str:
+        _, _, stalled, still = sums(client)
+        return "stalled" if stalled else "not moving" if still else "ok"
+
+    fields: Sequence[Field[Client]] = (
+        Field(Column("state", " ", 1), lambda c: state_cell(state(c)), lambda c: (STATES[state(c)][2], c.id)),
+        Field(Column("name", "client", 16, grows=True), lambda c: name_text(c.id), lambda c: c.id),
+        Field(Column("subs", "subs", 5, right=True), lambda c: zero(c.subscriptions), lambda c: -c.subscriptions),
+        Field(Column("stalled", "stalled", 7, right=True), lambda c: zero(sums(c)[2], "bad"), lambda c: -sums(c)[2]),
+        Field(Column("pending", "pending", 8, right=True), lambda c: zero(sums(c)[0]), lambda c: -sums(c)[0]),
+        Field(Column("lag", "worst lag", 9, right=True), lambda c: zero(sums(c)[1], "warn"), lambda c: -sums(c)[1]),
+        Field(Column("inbox", "heartbeats on", 32), lambda c: name_text(c.hb_inbox), None, True),
+    )
+    return LiveRows(fields, lambda c: c.id, lambda c: c.id, order="name")
