@@ -15,12 +15,12 @@ NUMBER_OF_TEST_PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo proto docs samples bench bench-offline bench-migration bench-pipeline bench-broker clean
+.PHONY: help setup check format test test-slow demo proto docs screens samples bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, samples, bench, bench-offline, bench-migration, bench-pipeline,"
-	@echo "      bench-broker, clean"
+	@echo "also: setup, format, test-slow, proto, docs, screens, samples, bench, bench-offline, bench-migration,"
+	@echo "      bench-pipeline, bench-broker, bench-browser, clean"
 
 setup: $(INSTALLED)
 
@@ -71,10 +71,14 @@ docs: $(INSTALLED)
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/tour.py
 
+# Pictures of the browser for the README and the guide.
+screens: $(INSTALLED)
+	@$(BIN)/python docs/screens.py $(ARGS)
+
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
 
-bench: bench-offline bench-migration bench-pipeline bench-broker
+bench: bench-offline bench-migration bench-pipeline bench-broker bench-browser
 
 bench-offline: $(INSTALLED)
 	@$(BIN)/python benchmarks/offline.py $(ARGS)
@@ -88,7 +92,10 @@ bench-pipeline: $(INSTALLED)
 bench-broker: $(INSTALLED) $(SERVERS)
 	@$(BIN)/python benchmarks/brokerspeed.py $(ARGS)
 
+bench-browser: $(INSTALLED)
+	@$(BIN)/python benchmarks/browser.py $(ARGS)
+
 clean:
 	@rm -rf .venv .servers .clients build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find stantools broker -name "_native.c" -delete -o -name "_native*.so" -delete
-	@find stantools broker tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	@find stantools broker tui tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

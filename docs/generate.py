@@ -1,4 +1,4 @@
-"""Writes the pages that are generated from the code: findings, commands, options of the broker and of the pipeline.
+"""Writes the pages that are generated from the code: findings, commands, keys, options of broker and pipeline.
 
     python docs/generate.py            (or: make docs)
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from textual.binding import Binding
 
 from broker.config.catalogue import State, reference
 from stantools.cli.main import cli
@@ -22,6 +23,7 @@ from stantools.pipeline.spark import jetstream_options
 from stantools.pipeline.tables import parse
 from stantools.pipeline.tables.columns import MEANINGS
 from stantools.pipeline.tables.schema import SCHEMAS
+from tui.bindings import bindings
 
 DOCS = Path(__file__).parent
 
@@ -50,6 +52,27 @@ directory that does not exist yet.
 What to do as a whole, step by step, is in the [recovery guide](recovery-guide.md) and in the
 [migration guide](migration-guide.md); the bytes are explained in [file format](file-format.md).
 """
+
+_KEYS = """\
+# Keys of the browser
+
+What each key of `stantools tui` does, and the id by which the settings file gives it another one (see the
+[TUI guide](tui-guide.md)). <kbd>?</kbd> shows those that work where you are. The first table works everywhere, the
+second in every view, the third in every table.
+"""
+
+#: Names of keys that are better known by their sign.
+_SIGNS = {
+    "question_mark": "?",
+    "colon": ":",
+    "at": "@",
+    "slash": "/",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+}
 
 _COMMANDS = """\
 # Commands
@@ -276,12 +299,32 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def tui_keys() -> str:
+    """Returns the page of the keys of the browser."""
+    groups: dict[str, dict[str, tuple[list[str], str]]] = {}
+    for _, binding in bindings():
+        name = binding.id or ""
+        keys, _ = groups.setdefault(name.partition(".")[0], {}).setdefault(name, ([], binding.description))
+        if _key(binding) not in keys:
+            keys.append(_key(binding))
+    parts = [_GENERATED.format(source="the bindings in tui/"), _KEYS]
+    for group in sorted(groups, key=lambda name: (name not in ("app", "view", "table"), name)):
+        rows = (f"| {' '.join(keys)} | {_cell(what)} | `{name}` |\n" for name, (keys, what) in groups[group].items())
+        parts += [f"\n## {group}\n\n| keys | | id |\n|---|---|---|\n", *rows]
+    return "".join(parts)
+
+
+def _key(binding: Binding) -> str:
+    return f"`{binding.key_display or _SIGNS.get(binding.key, binding.key)}`"
+
+
 #: File name and how it is made.
 PAGES = {
     "findings.md": findings,
     "commands.md": commands,
     "broker-options.md": broker_options,
     "pipeline-options.md": pipeline_options,
+    "tui-keys.md": tui_keys,
 }
 
 

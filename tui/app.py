@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
@@ -101,6 +102,7 @@ class Browser(App[None]):
         self.monitor = monitor
         self.commands: list[str] = []
         self.unlocked = False
+        self._opened = 0
         for theme in _THEMES:
             self.register_theme(theme)
         self.theme = DARK
@@ -118,6 +120,13 @@ class Browser(App[None]):
             self.notify(Content(problem).plain, title="settings", severity="warning", timeout=15, markup=False)
         if self.session is not None and self.session.job is None:
             self.call_after_refresh(self.session.start)
+
+        self.app_resume_signal.subscribe(self, self._draw_anew)
+
+    def _draw_anew(self, _app: App[Any]) -> None:
+        """Draws every widget: the terminal has forgotten them while the program was suspended."""
+        for widget in self.screen.walk_children():
+            widget.refresh()
 
     def on_unmount(self) -> None:
         """Stops what is running in the background."""
@@ -139,7 +148,9 @@ class Browser(App[None]):
             yield f"there is no theme {self.settings.theme}; there are: {', '.join(sorted(self.available_themes))}"
         if not self.settings.keymap:
             return
-        known = {binding.id for binding in all_bindings()}
+        from tui.bindings import known_ids
+
+        known = known_ids()
         for name in self.settings.keymap:
             if name not in known:
                 yield f"there is no binding {name}; the ids are on the help page (?)"
@@ -170,10 +181,39 @@ class Browser(App[None]):
         if channel is not None and place.channel is None:
             place = Place(**{**place.__dict__, "channel": channel})
         if not above:
+            if self._refuse_to_leave():
+                return
             self.close_views()
             if view is View.OVERVIEW:
                 return
         self.push_screen(self._screen(view, place))
+
+    def open_store(self, path: Path) -> None:
+        """Opens another store in the place of the present one; where it cannot be opened, that one stays.
+
+        Args:
+            path: Its directory.
+        """
+        if self._refuse_to_leave():
+            return
+        old = self.session
+        reading, workers = (old.reading, old.workers) if old is not None else (None, 2)
+        try:
+            session = StoreSession(path, reading, workers=workers)
+        except StantoolsError as problem:
+            self.fail(problem)
+            return
+        if old is not None and old.job is not None:
+            old.job.cancel()
+        self.close_views()
+        self.session, self.unlocked = session, False
+        # The first screen of an application cannot be exchanged; a mode has a first screen of its own.
+        before, self._opened = self.current_mode, self._opened + 1
+        self.add_mode(f"store {self._opened}", lambda: self._screen(View.OVERVIEW, Place()))
+        self.switch_mode(f"store {self._opened}")
+        if self._opened > 1:
+            self.remove_mode(before)
+        session.start()
 
     def close_views(self) -> None:
         """Goes back to the first view."""
@@ -203,11 +243,16 @@ class Browser(App[None]):
 
     def action_leave(self) -> None:
         """Ends the program, unless something is being written."""
+        if not self._refuse_to_leave(" (or press Ctrl+Q)"):
+            self.exit()
+
+    def _refuse_to_leave(self, otherwise: str = "") -> bool:
+        """Says so if something is being written, which must not be left alone."""
         for screen in self.screen_stack:
             if isinstance(screen, ViewScreen) and (reason := screen.busy()):
-                self.notify(f"{reason}: cancel it first (or press Ctrl+Q)", severity="warning", markup=False)
-                return
-        self.exit()
+                self.notify(f"{reason}: cancel it first{otherwise}", severity="warning", markup=False)
+                return True
+        return False
 
     def action_help(self) -> None:
         """Shows the keys that work here."""
@@ -294,14 +339,3 @@ class Browser(App[None]):
 
     def _opener(self, view: View) -> Any:
         return lambda: self.open_view(view)
-
-
-def all_bindings() -> Iterable[Binding]:
-    """Gives every binding of the browser, its screens and its widgets, as far as they have ids."""
-    from tui.widgets.rowtable import RowTable
-
-    classes: list[type] = [Browser, RowTable, ViewScreen, *(screen_class(view) for view in View)]
-    for owner in classes:
-        for each in Binding.make_bindings(owner.__dict__.get("BINDINGS", [])):
-            if each.id:
-                yield each

@@ -14,7 +14,7 @@ from stantools.cli.output import print_json, table_text
 from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, RefusedError
+from stantools.errors import ExitCode
 from stantools.notation import describe_ranges
 
 if TYPE_CHECKING:
@@ -65,25 +65,23 @@ def command(
     """
     from stantools.cli.opening import open_store
     from stantools.recovery.truncate import apply_truncation, plan_truncation
-    from stantools.store.directory import WITNESS_FILE
+    from stantools.recovery.truncate.apply import default_backup, exit_code, refusal
 
     opened, crc = open_store(store, reading)
     options = server_options(opened, crc, reading, version=server_version, user=server_user)
     plan = plan_truncation(opened, options)
     removed = [_removed_json(each) for each in plan.removed()] if output == "json" else []
-    to_do = [change.path for change in plan.steps if change.path != WITNESS_FILE]
-    idle = not to_do and not plan.refusals and not force
+    idle = not plan.to_do and not plan.refusals and not force
     if output == "table" and not idle:
         _print_plan(plan, force)
     result: TruncationResult | None = None
     if not dry_run and not idle:
         if plan.refusals and not force:
-            _refuse(plan)
+            raise refusal(plan)
         if not console.confirm(f"Change {console.escape(str(store))}?", yes=yes or in_place):
             console.note("nothing was changed")
             return ExitCode.REFUSED
-        place = store.absolute()
-        result = apply_truncation(plan, backup or place.with_name(f"{place.name}.truncated"), force=force)
+        result = apply_truncation(plan, backup or default_backup(store), force=force)
     if output == "json":
         print_json(_as_json(store, plan, removed, result))
     elif result is None:
@@ -91,19 +89,8 @@ def command(
     else:
         _print_result(result)
     if dry_run:
-        return ExitCode.FINDINGS if to_do or plan.refusals else ExitCode.CLEAN
-    if result is None:
-        return ExitCode.CLEAN
-    if not result.after.starts:
-        return ExitCode.FINDINGS
-    return ExitCode.LOSS if any(cut.intact for cut in plan.cuts) else ExitCode.CLEAN
-
-
-def _refuse(plan: TruncationPlan) -> None:
-    raise RefusedError(
-        f"{plan.store.path}: not repaired: {'; '.join(plan.refusals)}",
-        f"stantools salvage {plan.store.path} --out NEW keeps everything that is intact; to insist: --force",
-    )
+        return ExitCode.FINDINGS if plan.to_do or plan.refusals else ExitCode.CLEAN
+    return exit_code(plan, result)
 
 
 def _removed_json(each: RemovedRecord) -> dict[str, Any]:

@@ -46,6 +46,10 @@ def command(
     """
     if store is None and monitor is None and not connecting.servers and not connecting.context:
         raise UsageError("there is nothing to look at", "name a STORE, or a server with --monitor or --server")
+    if monitor is not None:
+        from tui.live.endpoint import Address
+
+        Address.parse(monitor)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the browser needs a terminal", "for programs: stantools info, verify, messages with -o json")
     try:

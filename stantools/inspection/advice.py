@@ -40,7 +40,7 @@ def advise(path: Path, findings: Sequence[Finding], forecast: Forecast, uses: Se
     new = path.parent / f"{path.name}.salvaged"
     salvage = ("stantools", "salvage", str(path), "--out", str(new))
     if damaged and (not forecast.starts or losses(forecast)):
-        why = "the server does not start with it" if not forecast.starts else "a start would destroy data"
+        why = "the start would fail" if not forecast.starts else "it would destroy data"
         return Advice(f"Do not start the server on this store ({why}): write what is intact to a new store", salvage)
     if damaged or not harmless(forecast):
         why = f"{len(damaged)} places are damaged" if len(damaged) != 1 else "one place is damaged"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +192,7 @@ class Histogram:
         )
 
 
-_COMBINE = {
+_COMBINE: dict[str, Callable[..., npt.NDArray[Any]]] = {
     "count": np.sum,
     "bytes": np.sum,
     "largest": np.max,

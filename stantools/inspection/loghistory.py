@@ -105,11 +105,13 @@ class LogHistory:
 
     Attributes:
         path: The file.
+        good: Good records that concern it.
         damages: Damaged ranges in the file that could concern it.
     """
 
     def __init__(self, path: Path, layout: LogLayout, crc: Crc, who: int | bytes) -> None:
         self.path = path
+        self.good = 0
         self.damages = 0
         self._layout = layout
         self._crc = crc
@@ -233,6 +235,7 @@ def _index(result: LogHistory, batch: LogColumns, buffer: Buffer, pending: Pendi
                 continue
         offsets.append(offset)
         counts.append(pending.after(kind, number, sequence) if layout is SUBS_LOG else 0)
+        result.good += 1
     result._add(offsets, counts)
 
 

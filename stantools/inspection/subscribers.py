@@ -177,6 +177,11 @@ class QueueGroup:
         """Members whose client is known."""
         return sum(each.status is SubStatus.ACTIVE for each in self.members)
 
+    @property
+    def away(self) -> int:
+        """Members whose client is not there; what only keeps the position is none."""
+        return sum(each.status not in (SubStatus.ACTIVE, SubStatus.SHADOW) for each in self.members)
+
 
 def queue_groups(subscriptions: Iterable[Subscriber]) -> list[QueueGroup]:
     """Returns the queue groups among a channel's subscriptions, in the order of their first member."""

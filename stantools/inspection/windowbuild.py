@@ -6,7 +6,6 @@ An index is taken at its word if it is whole, agrees with the last record, and n
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from stantools.inspection.windowparts import (
     SliceParts,
     Stretch,
 )
+from stantools.inspection.windowread import StretchReader
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
@@ -53,7 +53,7 @@ def mark_of(files: SliceFiles) -> tuple[int, ...]:
     values: list[int] = []
     for path in (files.data, files.index):
         try:
-            status = os.stat(path) if path else None
+            status = path.stat() if path else None
         except OSError:
             status = None
         values += [status.st_size, status.st_ino, status.st_mtime_ns] if status else [0, 0, 0]
@@ -228,7 +228,14 @@ class Builder:
         pieces = list(_merged(files, survey.runs, survey.damages, self._index_from(survey)))
         if problem := _index_problem(survey):
             notes.append(Note(NoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
-        return (*notes, *_with_orphans(pieces, survey), *_named(survey, pieces))
+        reader = StretchReader(self._channel, self._crc, check_crc=False, key=None)
+        try:
+            pieces = list(_with_orphans(pieces, survey, reader))
+        except (StoreUnreadableError, IndexError):
+            pass  # the file has changed meanwhile; who looks at its rows will see it
+        finally:
+            reader.close()
+        return (*notes, *pieces, *_named(survey, pieces))
 
     def _index_from(self, survey: SliceSurvey) -> int | None:
         """Tells whether the index can be used to find records: 0 for its first record, None if not."""
@@ -276,9 +283,7 @@ def _whole(
     return _indexed(files, stop - begin, int(first["offset"]), end, first, last, begin, missing[missing > 0])
 
 
-def _merged(
-    files: SliceFiles, runs: list[Run], damages: list[Neighbours], index_from: int | None
-) -> Iterator[Piece]:
+def _merged(files: SliceFiles, runs: list[Run], damages: list[Neighbours], index_from: int | None) -> Iterator[Piece]:
     """Gives runs and damages in the order of the file."""
     found: list[tuple[int, Run | Neighbours]] = [(run.start, run) for run in runs]
     found += [(each.damage.offset, each) for each in damages]
@@ -361,18 +366,54 @@ def _index_problem(survey: SliceSurvey) -> str:
     return ""
 
 
-def _with_orphans(pieces: list[Piece], survey: SliceSurvey) -> Iterator[Piece]:
+def _with_orphans(pieces: list[Piece], survey: SliceSurvey, reader: StretchReader) -> Iterator[Piece]:
     """Notes where the messages begin that a usable index does not name."""
     report = survey.index
     at = report.first_orphan if report.usable and report.orphan_count else -1
     for piece in pieces:
-        if at >= 0 and isinstance(piece, Stretch) and piece.end > at:
-            which = describe_ranges(report.orphans, _MOST_RANGES)
-            many = "message" if report.orphan_count == 1 else "messages"
-            text = f"the index does not name {report.orphan_count:,} {many} ({which}): the server may not see them"
-            yield Note(NoteKind.UNINDEXED, text, survey.files.name, at)
-            at = -1
-        yield piece
+        if at < 0 or not isinstance(piece, Stretch) or piece.end <= at:
+            yield piece
+            continue
+        position = reader.position_of(piece, at, "offset", side="right")
+        which = describe_ranges(report.orphans, _MOST_RANGES)
+        many = "message" if report.orphan_count == 1 else "messages"
+        text = f"the index does not name {report.orphan_count:,} {many} ({which}): the server may not see them"
+        note = Note(NoteKind.UNINDEXED, text, survey.files.name, at)
+        at = -1
+        if not position:
+            yield from (note, piece)
+            continue
+        two = _cut(piece, position, reader)
+        yield from (two[0], note, two[1])
+
+
+def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretch, Stretch]:
+    """Cuts a stretch in two before a message of it."""
+    around = reader.located(stretch, position - 1, position + 1)
+    offset, marks = int(around.offset[1]), stretch.marks
+    one = replace(
+        stretch,
+        count=position,
+        end=offset,
+        last=int(around.sequence[0]),
+        last_timestamp=int(around.timestamp[0]),
+        marks=marks[marks < position],
+        offsets=stretch.offsets[marks < position],
+        breaks=stretch.breaks[stretch.breaks < position],
+    )
+    behind = marks > position
+    two = replace(
+        stretch,
+        count=stretch.count - position,
+        start=offset,
+        first=int(around.sequence[1]),
+        first_timestamp=int(around.timestamp[1]),
+        index_from=None if stretch.index_from is None else stretch.index_from + position,
+        marks=np.concatenate((np.zeros(1, np.int64), marks[behind] - position)),
+        offsets=np.concatenate((np.array([offset], np.int64), stretch.offsets[behind])),
+        breaks=stretch.breaks[stretch.breaks > position] - position,
+    )
+    return one, two
 
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:

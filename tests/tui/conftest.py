@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from stantools.store import locks
+
 SCREENS = Path(__file__).parent / "golden"
 #: Set to write the screens anew instead of comparing (make screens); look at the differences before a commit.
 WRITE = "STANTOOLS_WRITE_SCREENS"
@@ -71,6 +73,13 @@ async def scanned(pilot: Any) -> None:
     await until(pilot, lambda: session.job is not None and not session.job.running)
     assert session.job.problem is None, session.job.problem
     await pilot.pause(0.25)
+
+
+@pytest.fixture(autouse=True)
+def _no_long_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that were just written are watched for a moment only."""
+    for function in (locks.check_not_in_use, locks.find_uses):
+        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
 
 
 @pytest.fixture

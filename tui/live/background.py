@@ -26,11 +26,11 @@ def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
     async def run() -> _T:
         task = asyncio.ensure_future(work)
         try:
-            while not task.done():
+            while not task.done() and not job.cancelling:
                 await asyncio.wait({task}, timeout=_LOOK)
-                if job.cancelling:
-                    task.cancel()
-            return task.result()
+            # Once: what it takes back on its way out must not be interrupted.
+            task.cancel()
+            return await task
         except asyncio.CancelledError:
             raise Cancelled from None
 

@@ -194,6 +194,8 @@ class Endpoint:
                 )
         if response.length:
             raise http.client.IncompleteRead(bytes(body), response.length)
+        # Reading in parts does not tell it that all is read: without this, nothing more can be asked.
+        response.close()
         return bytes(body)
 
     def _document(self, target: str, body: bytes) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Monitor:
 
     def ask(self, check: Callable[[], None] = lambda: None) -> None:
         """Asks everything once. What goes wrong becomes the `problem`."""
-        begun = self._clock()
+        begun, last = self._clock(), self.events[-1] if self.events else None
         try:
             self._ask_server()
             check()
@@ -156,7 +156,8 @@ class Monitor:
         except MonitorError as problem:
             self._fail(problem)
         else:
-            if self.problem is not None:
+            # That it was restarted, which has been told by now, says more.
+            if self.problem is not None and last is not None and self.events[-1] is last:
                 self._tell("the server answers again")
             self.problem = None
             self.took = self._clock() - begun

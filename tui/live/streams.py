@@ -62,6 +62,7 @@ class Streams:
         events: What happened: the server gone and back.
         problem: Why it could not be asked in the last round; None if it could. What is known is old then.
         answered: When it answered last, by the clock; None if never.
+        took: Seconds that the last round took.
         revision: Grows with every round.
     """
 
@@ -83,6 +84,7 @@ class Streams:
         self.events: deque[Event] = deque(maxlen=_EVENTS)
         self.problem: StantoolsError | None = None
         self.answered: float | None = None
+        self.took = 0.0
         self.revision = 0
         self._clock, self._wall = clock, wall
 
@@ -113,6 +115,10 @@ class Streams:
         js = JetStream(connection)
         while True:
             try:
+                if not connection.client.is_connected:
+                    raise ConnectionLostError(
+                        f"{self.url}: the connection broke", "the client goes on trying to connect"
+                    )
                 self.url, self.server = connection.url, connection.server_name
                 self.version = str(connection.info.get("version", ""))
                 await self._ask(js)
@@ -123,6 +129,7 @@ class Streams:
             await self._wait()
 
     async def _ask(self, js: JetStream) -> None:
+        begun = self._clock()
         account = read_account(await self._account(js))
         found = [read_stream(info) for info in await self._all(js, "STREAM.LIST", "streams")]
         at = self._clock()
@@ -139,7 +146,7 @@ class Streams:
         if self.problem is not None:
             self._tell("the server answers again")
         self.account, self.streams, self.problem = account, streams, None
-        self.answered = at
+        self.answered, self.took = at, self._clock() - begun
         self.revision += 1
 
     async def _account(self, js: JetStream) -> dict[str, Any]:

@@ -111,4 +111,4 @@ class Outcome(Account):
     @property
     def role(self) -> Role:
         """How good it is."""
-        return {ExitCode.CLEAN: "good", ExitCode.LOSS: "warn"}.get(self.code, "bad")  # type: ignore[return-value]
+        return {ExitCode.CLEAN: "good", ExitCode.LOSS: "warn", ExitCode.INTERRUPTED: "warn"}.get(self.code, "bad")  # type: ignore[return-value]

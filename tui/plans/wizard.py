@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,7 +36,7 @@ class Source:
 
     path: Path
     crc: Crc
-    reading: ReadOptions = ReadOptions()
+    reading: ReadOptions = field(default_factory=ReadOptions)
     workers: int = 2
     connecting: ConnectOptions | None = None
 

@@ -60,9 +60,7 @@ def subscription_cells(watched: Watched) -> str:
     """Says what a subscription is doing."""
     if watched.state == "not moving":
         return f"not moving for {seconds_text(watched.still)}"
-    if watched.facts.offline:
-        return "offline"
-    return "stalled: waits for acks" if watched.facts.stalled else "ok"
+    return watched.state
 
 
 def channel_rows() -> LiveRows[WatchedChannel]:
@@ -145,7 +143,7 @@ def subscription_rows(*, channel: bool = True, client: bool = True) -> LiveRows[
         Field(Column("wait", "ack wait", 8, right=True), lambda w: f"{w.facts.ack_wait} s", None, True),
         Field(Column("lag", "lag", 7, right=True), lambda w: zero(w.lag, "warn"), lambda w: -w.lag),
         Field(
-            Column("doing", "", 8 if channel and client else 22),
+            Column("doing", "", 8 if channel and client else 20),
             lambda w: _doing(w, short=channel and client),
             None,
         ),

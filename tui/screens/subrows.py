@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from stantools.inspection.clientlist import ClientList, ClientStatus, ClientSumm
 from stantools.inspection.overview import ChannelOverview, Overview
 from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups, text
 from stantools.store.sublog import SubStatus
-from tui.cells import Cell, Role, bar, counted, name_text, number
+from tui.cells import Cell, Role, bar, name_text, number
 from tui.session import StoreSession
 from tui.widgets.rowtable import Column
 
@@ -27,7 +28,6 @@ CLIENT_STATUS: dict[ClientStatus, tuple[str, Role]] = {
     ClientStatus.AWAY: ("○", "dim"),
     ClientStatus.GHOST: ("✗", "bad"),
 }
-_BAR = 8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -97,10 +97,12 @@ class Gathered:
     @property
     def known(self) -> bool:
         """The logs of what is shown have been read."""
+        if self._overview is None or self._overview is not self._session.overview:
+            return False
         if self.channel is not None:
             facts = self._session.channels.get(self.channel)
-            return self._overview is not None and (facts is None or facts.overview is not None)
-        return self._overview is not None and self.read >= len(self._session.channels)
+            return facts is None or (facts.overview is not None and not self.behind)
+        return self.read >= len(self._session.channels)
 
     @property
     def clients(self) -> list[ClientRow]:
@@ -115,8 +117,12 @@ class Gathered:
             ]
         return self._clients
 
-    def update(self) -> bool:
-        """Takes what has been read since, and tells whether that was anything."""
+    def update(self, seconds: float = 0.02) -> bool:
+        """Takes what has been read since, and tells whether that was anything.
+
+        Args:
+            seconds: After this time it stops; `behind` then says that there is more.
+        """
         overview = self._session.overview
         if overview is None:
             return False
@@ -125,11 +131,19 @@ class Gathered:
             self._overview, self.read = overview, 0
             self.subscriptions, self.groups, self.damaged = [], [], []
             self._list, self._clients = ClientList(overview.clients), None
-        found = overview.channels[self.read :]
-        self.read += len(found)
-        for channel in found:
-            self._take(channel)
-        return news or bool(found)
+        until = time.monotonic() + seconds
+        while self.behind and time.monotonic() < until:
+            for channel in overview.channels[self.read : self.read + 50]:
+                self._take(channel)
+                self.read += 1
+                news = True
+        return news
+
+    @property
+    def behind(self) -> bool:
+        """There is something that `update` has not taken yet."""
+        overview = self._session.overview
+        return overview is not None and (overview is not self._overview or self.read < len(overview.channels))
 
     def _take(self, channel: ChannelOverview) -> None:
         assert self._list is not None
@@ -214,7 +228,9 @@ class Rows:
     def _mark(self, columns: list[Column]) -> list[Column]:
         mark = "▴" if self.reverse else "▾"
         return [
-            Column(c.key, c.title + mark, max(c.width, len(c.title) + 1), c.right, c.grows) if c.key == self.order else c
+            Column(c.key, c.title + mark, max(c.width, len(c.title) + 1), c.right, c.grows)
+            if c.key == self.order
+            else c
             for c in columns
         ]
 
@@ -264,10 +280,11 @@ class GroupRows(Rows):
         cells: list[Cell] = [state]
         if not self.one_channel:
             cells.append((name_text(row.channel.name), "strong"))
-        cells += ["", (f"{group.present} of {counted(len(group.members), 'member')}", "dim")]
+        of = f"{group.present} of {group.present + group.away}"
+        cells += ["", (f"{of} members" if self.wide else of, "dim")]
         cells += [(("durable " if group.durable else "") + "group " + name_text(group.name), "strong")]
         cells += [number(group.last_sent), number(group.pending) if group.pending else ""]
-        cells += _lag_cells(group.lag, row.channel)
+        cells += _lag_cells(group.lag, row.channel, _bar_width(wide=self.wide, one_channel=self.one_channel))
         return [*cells, "", ""] if self.wide else cells
 
 
@@ -292,7 +309,10 @@ class ClientRows(Rows):
             Column("inbox", "heartbeat inbox", 18, grows=True),
         ]
         if self.wide:
-            columns += [Column("protocol", "protocol", 8, right=True), Column("connection", "connection", 12, grows=True)]
+            columns += [
+                Column("protocol", "protocol", 8, right=True),
+                Column("connection", "connection", 12, grows=True),
+            ]
         self.columns = self._mark(columns)
 
     def cells(self, row: ClientRow) -> Sequence[Cell]:
@@ -319,12 +339,12 @@ def _subscription_columns(*, wide: bool, one_channel: bool) -> list[Column]:
         columns.append(Column("channel", "channel", 10, grows=True))
     columns += [
         Column("id", "id", 4, right=True),
-        Column("client", "client", 10, grows=True),
-        Column("kind", "kind", 16, grows=True),
+        Column("client", "client", 9, grows=wide or one_channel),
+        Column("kind", "kind", 18, grows=True),
         Column("sent", "sent", 6, right=True),
         Column("pending", "pend", 5, right=True),
         Column("lag", "lag", 6, right=True),
-        Column("bar", "", _BAR),
+        Column("bar", "", _bar_width(wide=wide, one_channel=one_channel)),
     ]
     if wide:
         columns += [Column("wait", "wait", 6, right=True), Column("limit", "in flight", 9, right=True)]
@@ -344,15 +364,20 @@ def _subscription_cells(row: SubscriptionRow, *, wide: bool, one_channel: bool) 
     cells.append(number(state.last_sent))
     pending = number(len(one.pending)) if one.pending else ""
     cells.append((pending, "warn") if one.at_limit else pending)
-    cells += ["", ""] if row.member else _lag_cells(one.lag, row.channel)
+    bars = _bar_width(wide=wide, one_channel=one_channel)
+    cells += ["", ""] if row.member else _lag_cells(one.lag, row.channel, bars)
     if wide:
         cells += [f"{state.ack_wait_in_secs} s", number(state.max_in_flight)]
     return cells
 
 
-def _lag_cells(lag: int, channel: ChannelOverview) -> list[Cell]:
+def _bar_width(*, wide: bool, one_channel: bool) -> int:
+    return 8 if wide or one_channel else 4
+
+
+def _lag_cells(lag: int, channel: ChannelOverview, width: int) -> list[Cell]:
     """The lag, and its share of the channel's messages."""
     if not lag:
         return ["", ""]
     messages = max(channel.last_seq - channel.first_seq + 1, 1)
-    return [(number(lag), "warn"), (bar(lag / messages, _BAR), "warn")]
+    return [(number(lag), "warn"), (bar(lag / messages, width), "warn")]

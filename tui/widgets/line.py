@@ -15,7 +15,7 @@ STYLES: dict[Role, str] = {
     "good": "$text-success",
     "warn": "$text-warning",
     "bad": "$text-error bold",
-    "dim": "$text-muted",
+    "dim": "$foreground-muted",
     "strong": "bold",
     "accent": "$text-accent",
 }

@@ -100,12 +100,22 @@ class RowTable(ScrollView, can_focus=True):
         table: RowTable
         row: int
 
+        @property
+        def control(self) -> RowTable:
+            """The table, for handlers of one of several."""
+            return self.table
+
     @dataclass
     class Selected(Message):
         """A row was chosen."""
 
         table: RowTable
         row: int
+
+        @property
+        def control(self) -> RowTable:
+            """The table, for handlers of one of several."""
+            return self.table
 
     def __init__(self, source: RowSource, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

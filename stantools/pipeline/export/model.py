@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
 from stantools.pipeline.tables.model import Table, Unreadable
+from stantools.store.sublog import SubStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.errors import StoreUnreadableError, StoreUnwritableError, UsageError
+from stantools.errors import StoreUnwritableError, UsageError
 from stantools.pipeline.export import targets
 from stantools.pipeline.export.hive import NOTHING
 from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
@@ -32,8 +32,7 @@ from stantools.pipeline.export.run import empty_file, manifest
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.pipeline.tables.batches import Status
-from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Split, Table, Unreadable
+from stantools.pipeline.tables.model import Split, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.read import read_split
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = "_attempts"
 _DAY: Final = 86_400_000_000
 _ROW: Final = "_stantools_row"
+#: What rows of other tables than that of messages say of damage.
+_NOT_GOOD: Final = ("damaged", "unreadable")
 #: Spark's default type for times has no minima and maxima.
 _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
@@ -69,7 +70,6 @@ class _Done:
 
     directory: str
     written: Written
-    unreadable: list[Unreadable]
 
 
 def export_by_tasks(
@@ -101,7 +101,7 @@ def export_by_tasks(
         RefusedError: What is to be replaced is no export, or another run is writing there.
     """
     targets.check_outside(target, plan)
-    written, unreadable = Written(), dict.fromkeys(plan.unreadable)
+    written = Written()
     with targets.new_export(target, overwrite=overwrite) as directory:
         attempts = directory / _ATTEMPTS
         attempts.mkdir()
@@ -119,10 +119,9 @@ def export_by_tasks(
                 raise done.error()
             _take(attempts / done.directory, directory, done.written)
             written.add(done.written)
-            unreadable.update(dict.fromkeys(done.unreadable))
         with writing(directory):
             shutil.rmtree(attempts)
-        return _finished(directory, Result(str(target), layout, written, list(unreadable)), options)
+        return _finished(directory, Result(str(target), layout, written, list(plan.unreadable)), options)
 
 
 def write_split(part: _Part) -> _Done:
@@ -142,9 +141,8 @@ def write_split(part: _Part) -> _Done:
     directory = attempts / f"{part.number:05d}-{uuid.uuid4().hex}"
     with writing(directory):
         directory.mkdir()
-    counter = ReadCounter()
     try:
-        written = write_part(read_split(part.split, part.options, counter), directory, part.number, part.layout)
+        written = write_part(read_split(part.split, part.options), directory, part.number, part.layout)
         with writing(directory):
             # The driver may be elsewhere: what it syncs there does not help what is still in the memory here.
             for file in written.files:
@@ -153,7 +151,7 @@ def write_split(part: _Part) -> _Done:
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return _Done(directory.name, written, counter.unreadable)
+    return _Done(directory.name, written)
 
 
 def _take(attempt: Path, directory: Path, written: Written) -> None:
@@ -242,10 +240,7 @@ def _rows(batches: Iterator[pa.RecordBatch], splits: list[bytes], options: Table
     with telling():
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                counter = ReadCounter()
-                yield from read_split(pickle.loads(splits[number]), options, counter)
-                for part in counter.unreadable:  # nobody would hear of it
-                    raise StoreUnreadableError(part.message, f"leave it out, or use --writer tasks. {part.remedy}")
+                yield from read_split(pickle.loads(splits[number]), options)
 
 
 def _counts(layout: Layout) -> list[Any]:

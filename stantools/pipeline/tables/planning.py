@@ -76,7 +76,8 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
     Raises:
         StoreUnreadableError: Nothing at all was found, or with mode FAILFAST something cannot be read.
     """
-    stores, unreadable = discover(options)
+    stores, missing = discover(options)
+    unreadable = list(missing)
     work: list[Work] = []
     for store in stores:
         for part in _parts(store, options):
@@ -85,7 +86,7 @@ def plan(options: TableOptions, counter: ReadCounter | None = None) -> Plan:
                 if options.mode is Mode.FAILFAST:
                     raise StoreUnreadableError(part.message, part.remedy)
             work.append(part)
-    work += [part for part in unreadable if part.channel is None]
+    work += missing
     if options.mode is Mode.DROPMALFORMED:
         work = [part for part in work if not isinstance(part, Unreadable)]
     if options.table is Table.MESSAGES:

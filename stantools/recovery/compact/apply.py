@@ -131,7 +131,7 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
     done.update(path.name for path in old.leftovers)
     _carry_over(old.path, old.path, content, done)
     _check_unchanged(plan)
-    _check_result(plan, content)
+    _check_result(plan, content, progress)
 
 
 def _write_channel(plan: CompactionPlan, channel: ChannelPlan, new: StoreWriter, progress: Progress | None) -> None:
@@ -234,9 +234,14 @@ def _changed(where: str) -> RefusedError:
     )
 
 
-def _check_result(plan: CompactionPlan, content: Path) -> None:
+def _check_result(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:
     """Reads back what was written and compares it with the plan."""
-    verdict = verify(open_datastore(content), plan.crc, workers=plan.options.workers)
+
+    def still_wanted(_count: int) -> None:
+        if progress:
+            progress(0)
+
+    verdict = verify(open_datastore(content), plan.crc, workers=plan.options.workers, progress=still_wanted)
     tolerated = HARMLESS | {finding.code for finding in plan.findings}
     problems = [f for f in verdict.findings if f.severity != Severity.INFO and f.code not in tolerated]
     wrong = [f"{f.file}: {f.detail}" for f in problems]

@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stantools.errors import RefusedError, StoreUnwritableError
+from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.inspection.forecast import Forecast, forecast
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
 from stantools.inspection.forecast.rows import data_batches
+from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.truncate.backup import save
 from stantools.recovery.truncate.plan import TruncationPlan
@@ -47,7 +48,12 @@ class TruncationResult:
 
 
 def apply_truncation(
-    plan: TruncationPlan, backup_dir: Path, *, force: bool = False, quiet: float = QUIET_SECONDS
+    plan: TruncationPlan,
+    backup_dir: Path,
+    *,
+    force: bool = False,
+    quiet: float = QUIET_SECONDS,
+    progress: Progress | None = None,
 ) -> TruncationResult:
     """Carries out a plan.
 
@@ -56,6 +62,7 @@ def apply_truncation(
         backup_dir: Where to save what is removed; outside of the store.
         force: Also against the plan's refusals, and if a server seems to be using the store.
         quiet: Seconds that the store must have been left alone.
+        progress: Told the number of bytes that are saved; what it raises ends the work before anything is changed.
 
     Raises:
         RefusedError: The plan has refusals, the store is in use or has changed, or there is no room for the backup.
@@ -64,22 +71,53 @@ def apply_truncation(
     """
     root = plan.store.path
     if plan.refusals and not force:
-        raise RefusedError(
-            f"{root}: {'; '.join(plan.refusals)}",
-            "use `stantools salvage`, which loses nothing; or insist with --force",
-        )
+        raise refusal(plan)
     check_outside(root, backup_dir)
-    check_room(backup_dir / "1", _SPARE + sum(_saved(change) for change in plan.steps))
+    check_room(backup_dir / "1", _SPARE + saved_bytes(plan))
     check_not_in_use(root, force=force, quiet=quiet)
     with hold_ft_lock(root):
         _check_unchanged(root, plan.steps)
-        backup = save(root, plan.steps, backup_dir) if any(_saved(change) for change in plan.steps) else None
+        backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan) else None
         crc = Crc(plan.options.polynomial)
         for change in plan.steps:
             with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
                 _carry_out(root, change, crc, plan.options.check_crc)
     after = forecast(open_datastore(root), plan.options, lookups=False)
     return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
+
+
+def refusal(plan: TruncationPlan) -> RefusedError:
+    """Returns why a plan with refusals is not carried out, and what to do instead."""
+    path = plan.store.path
+    return RefusedError(
+        f"{path}: not repaired: {'; '.join(plan.refusals)}",
+        f"stantools salvage {path} --out NEW keeps everything that is intact; to insist: --force",
+    )
+
+
+def default_backup(store: Path) -> Path:
+    """Returns where backups are kept if nothing else is said: beside the store."""
+    place = store.absolute()
+    return place.with_name(f"{place.name}.truncated")
+
+
+def exit_code(plan: TruncationPlan, result: TruncationResult | None) -> ExitCode:
+    """Returns the exit code that says what became of a plan.
+
+    Args:
+        plan: The plan.
+        result: What was done; None if there was nothing to do.
+    """
+    if result is None:
+        return ExitCode.CLEAN
+    if not result.after.starts:
+        return ExitCode.FINDINGS
+    return ExitCode.LOSS if any(cut.intact for cut in plan.cuts) else ExitCode.CLEAN
+
+
+def saved_bytes(plan: TruncationPlan) -> int:
+    """Returns how many bytes go to the backup."""
+    return sum(_saved(change) for change in plan.steps)
 
 
 def _saved(change: Change) -> int:

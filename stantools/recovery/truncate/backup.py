@@ -17,12 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stantools import __version__
 from stantools.errors import StoreUnwritableError
 from stantools.inspection.forecast.changes import Change, Cut, Delete
+from stantools.progress import Progress
 from stantools.store.atomic import absolute, new_directory
 from stantools.store.durable import writing
 from stantools.store.mapping import Buffer, mapped
@@ -33,7 +35,7 @@ _BLOCK = 1 << 20
 _RUNS = 10_000
 
 
-def save(root: Path, steps: Sequence[Change], directory: Path) -> Path:
+def save(root: Path, steps: Sequence[Change], directory: Path, progress: Progress | None = None) -> Path:
     """Saves what the steps will remove.
 
     Args:
@@ -41,6 +43,7 @@ def save(root: Path, steps: Sequence[Change], directory: Path) -> Path:
         steps: What is going to be changed.
         directory: Where backups are kept; made if it is missing. Each one is a directory of its own in it, called by
             the first free number, so that a run after an interruption does not touch the backup of the first.
+        progress: Told the number of bytes as they are saved.
 
     Returns:
         The directory of this backup; it is there whole and synced, or not at all.
@@ -52,15 +55,20 @@ def save(root: Path, steps: Sequence[Change], directory: Path) -> Path:
     with writing(directory, untouched):
         directory.mkdir(parents=True, exist_ok=True)
     target = _free(directory)
-    with new_directory(target, untouched=untouched) as content, writing(target, untouched):
-        entries = [_save(root, change, content) for change in steps]
-        manifest = {
-            "schema": 1,
-            "made_by": f"stantools {__version__} truncate-bad-eof",
-            "store": str(absolute(root)),
-            "files": entries,
-        }
-        (content / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    try:
+        with new_directory(target, untouched=untouched) as content, writing(target, untouched):
+            entries = [_save(root, change, content, progress) for change in steps]
+            manifest = {
+                "schema": 1,
+                "made_by": f"stantools {__version__} truncate-bad-eof",
+                "store": str(absolute(root)),
+                "files": entries,
+            }
+            (content / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    except BaseException:
+        with suppress(OSError):  # it may hold other backups
+            directory.rmdir()
+        raise
     return target
 
 
@@ -72,7 +80,7 @@ def _free(directory: Path) -> Path:
     raise StoreUnwritableError(f"{directory}: is full of backups", "choose another directory")
 
 
-def _save(root: Path, change: Change, content: Path) -> dict[str, Any]:
+def _save(root: Path, change: Change, content: Path, progress: Progress | None) -> dict[str, Any]:
     action = "create" if change.before is None else "replace"
     offset = 0
     if isinstance(change.action, Cut):
@@ -90,16 +98,18 @@ def _save(root: Path, change: Change, content: Path) -> dict[str, Any]:
     saved = content / "files" / change.path
     saved.parent.mkdir(parents=True, exist_ok=True)
     with mapped(root / change.path) as buffer:
-        digest = _copy(buffer[offset:], saved)
+        digest = _copy(buffer[offset:], saved, progress)
         length = len(buffer) - offset
     return entry | {"saved": f"files/{change.path}", "offset": offset, "length": length, "sha256": digest}
 
 
-def _copy(data: Buffer, target: Path) -> str:
+def _copy(data: Buffer, target: Path, progress: Progress | None) -> str:
     digest = hashlib.sha256()
     with target.open("wb") as file:
         for start in range(0, len(data), _BLOCK):
             block = data[start : start + _BLOCK]
             digest.update(block)
             file.write(block)
+            if progress:
+                progress(len(block))
     return digest.hexdigest()

@@ -9,6 +9,7 @@ from typing import Any
 from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
 from stantools.inspection.forecast.changes import Change, Cut, RebuildIndex
+from stantools.progress import Progress
 from stantools.recovery.truncate.behind import CutFile, RemovedRecord
 from stantools.store.directory import WITNESS_FILE, Datastore
 from stantools.store.limits import UNLIMITED, StoreLimits
@@ -92,6 +93,11 @@ class TruncationPlan:
         """Bytes of records that are cut off."""
         return sum(cut.size_before - cut.size_after for cut in self.cuts)
 
+    @property
+    def to_do(self) -> list[str]:
+        """The files that have to be changed; the witness file alone is no reason to do anything."""
+        return [change.path for change in self.steps if change.path != WITNESS_FILE]
+
     def removed(self) -> Iterator[RemovedRecord]:
         """Gives every record, and every damaged range, that goes: file by file, in file order."""
         for cut in self.cuts:
@@ -111,19 +117,22 @@ class TruncationPlan:
         }
 
 
-def plan_truncation(store: Datastore, options: ServerOptions | None = None) -> TruncationPlan:
+def plan_truncation(
+    store: Datastore, options: ServerOptions | None = None, *, progress: Progress | None = None
+) -> TruncationPlan:
     """Plans the repair.
 
     Args:
         store: The store.
         options: How the server is started. Its limits are left out.
+        progress: Is told how many bytes of data files were dealt with.
 
     Raises:
         StoreUnreadableError: A file of the store cannot be read.
     """
     options = replace(options or ServerOptions(), limits=StoreLimits(0, UNLIMITED))
     refusals = []
-    before, planned = forecast_both(store, options, lookups=False)
+    before, planned = forecast_both(store, options, lookups=False, progress=progress)
     if store.witness:
         refusals.append(
             f"{WITNESS_FILE} is there: the last start was already one with truncation, and two in a row are refused;"

@@ -159,7 +159,7 @@ def test_columns_that_are_read() -> None:
     layout.check()
     assert layout.file_columns == ("seq",)
     assert layout.read_columns == ("channel", "seq", "timestamp", "status")
-    assert Layout(Table.SUBSCRIPTIONS, columns=("id",)).read_columns == ("id",)
+    assert Layout(Table.SUBSCRIPTIONS, columns=("id",)).read_columns == ("id", "status")
     assert Layout(Table.FINDINGS, columns=("code",)).read_columns == ("code", "severity")
     assert "channel" not in Layout(by=("channel",)).file_schema.names
     assert Layout(format=Format.CSV, compression=Compression.ZSTD).suffix == ".csv.zst"
@@ -179,8 +179,9 @@ def test_what_rows_say_of_damage() -> None:
     written = Written()
     written.count(Table.FINDINGS, severities)
     assert written.damaged(Table.FINDINGS) == 1
-    written.count(Table.CLIENTS, severities)
-    assert written.damaged(Table.CLIENTS) == 0
+    written = Written()
+    written.count(Table.SUBSCRIPTIONS, pa.record_batch([pa.array(["active", "ghost", "damaged"])], names=["status"]))
+    assert written.damaged(Table.SUBSCRIPTIONS) == 1
 
 
 def test_size_is_what_is_on_disk(tmp_path: Path, messages) -> None:

@@ -21,7 +21,7 @@ from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.export import run, targets, text
 from stantools.pipeline.export.model import Compression, Format, Layout
 from stantools.pipeline.tables import subscriptions
-from stantools.pipeline.tables.model import Mode, Table, Unreadable
+from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan, plan
 from stantools.pipeline.tables.read import read_split
@@ -170,7 +170,7 @@ def test_a_reader_that_goes_away_ends_the_threads(stores: Read) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
 
 
-def test_what_has_no_row_is_told(sample: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(part: Any) -> Any:
         raise StoreUnreadableError(f"{part.part.channel}: no permission", "ask")
 
@@ -178,10 +178,9 @@ def test_what_has_no_row_is_told(sample: Read, tmp_path: Path, monkeypatch: pyte
     assert subscriptions.rows is not unreadable
     subs = read(replace(sample.options, table=Table.SUBSCRIPTIONS))
     result = run.export_to_directory(*subs.how(Layout(Table.SUBSCRIPTIONS)), tmp_path / "out")
-    assert len(result.unreadable) == 3 and not result.clean
-    assert isinstance(result.unreadable[0], Unreadable)
-    told = targets.read_manifest(tmp_path / "out")["failed"]
-    assert [each["remedy"] for each in told] == ["ask"] * 3 and "no permission" in told[0]["message"]
+    assert not result.clean
+    assert result.written.damaged(Table.SUBSCRIPTIONS) == 4
+    assert targets.read_manifest(tmp_path / "out")["status"] == {"unreadable": 4}
 
 
 KILLED = """

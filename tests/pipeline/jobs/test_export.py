@@ -133,6 +133,18 @@ def test_every_table(spark: SparkSession, named: Path, tmp_path: Path) -> None:
         assert written == (tmp_path / f"{table}.ndjson").read_bytes() and written
 
 
+def test_a_damaged_log_is_a_row_and_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+    write_sample(tmp_path / "store", SampleOptions(["orders"], 20))
+    path = tmp_path / "store" / "clients.dat"
+    path.write_bytes(path.read_bytes()[:-3])
+    words = (tmp_path / "store", "--table", "clients", "-o", "json", "--to")
+    for number, verb in enumerate(
+        (("export",), ("pipeline", "export", *LOCAL), ("pipeline", "export", *LOCAL, "--writer", "spark"))
+    ):
+        said = json.loads(run(*verb, *words, tmp_path / str(number), code=1).stdout)
+        assert (said["clean"], said["status"]) == (False, {"ok": said["rows"] - 1, "damaged": 1})
+
+
 @pytest.mark.slow
 def test_an_executor_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     skip_without_spark()

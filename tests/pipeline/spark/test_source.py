@@ -127,6 +127,23 @@ def test_sql_over_views(spark: SparkSession, store: Path) -> None:
     assert made["stan_clients"].count() > 0
 
 
+def test_damaged_logs_are_rows_of_subscriptions_and_clients(spark: SparkSession, tmp_path: Path) -> None:
+    write_sample(tmp_path / "store", SampleOptions(["orders"], 20))
+    for file in ("clients.dat", "orders/subs.dat"):
+        path = tmp_path / "store" / file
+        path.write_bytes(path.read_bytes()[:-3])
+    views(spark, tmp_path / "store", prefix="torn_")
+    for table, told in (
+        ("subscriptions", {"damaged orders/subs.dat", "damaged clients.dat"}),
+        ("clients", {"damaged clients.dat", "damaged orders/subs.dat"}),
+    ):
+        rows = spark.sql(f"select id, status, detail from torn_{table} where detail is not null").collect()
+        names = {f"{row.status} {row.detail.partition(': ')[0]}" for row in rows}
+        assert names == {each.replace(" ", f" {tmp_path}/store/") for each in told}
+        assert {row.id for row in rows} == {None}
+        assert spark.table(f"torn_{table}").where("id is not null").count() > 0
+
+
 def test_columns_come_from_the_option_or_the_schema(spark: SparkSession, store: Path) -> None:
     few = read(spark, store, columns=["seq", "channel"], channels="orders", seq="5:7")
     assert few.columns == ["seq", "channel"]

@@ -10,12 +10,9 @@ import pytest
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
-from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Mode, SliceRef, StoreRef, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
-from stantools.pipeline.tables.planning import plan
-from stantools.pipeline.tables.read import read_split
 from stantools.store.limits import SliceLimits
 from stantools.store.sample import SampleOptions, write_sample
 from tests.pipeline.tables.tablerows import table
@@ -28,13 +25,11 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def read(root: Path, kind: Table) -> tuple[int, list[str]]:
-    """How many rows there are, and what could not be read where no row can say so."""
-    options = TableOptions((str(root),), table=kind)
-    counter, rows = ReadCounter(), 0
-    for split in plan(options).splits:
-        rows += sum(batch.num_rows for batch in read_split(split, options, counter))
-    return rows, [each.path for each in counter.unreadable]
+def read(root: Path, kind: Table) -> tuple[int, list[tuple[str, str]]]:
+    """How many rows there are of what is right, and what the others say."""
+    rows = table(root, kind.value)
+    odd = [(row["status"], row["detail"]) for row in rows if row["detail"] is not None]
+    return len(rows) - len(odd), odd
 
 
 def test_a_pipe_among_slices_without_a_store(store: Path, tmp_path: Path) -> None:
@@ -65,7 +60,7 @@ def test_a_link_to_a_directory_above_is_no_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["directory", "pipe", "garbage"])
 def test_subscriptions_that_cannot_be_read_are_said(store: Path, odd: str) -> None:
-    before = read(store, Table.CLIENTS)[0]
+    before = {kind: read(store, kind)[0] for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS)}
     path = store / "orders" / "subs.dat"
     path.unlink()
     if odd == "directory":
@@ -74,13 +69,29 @@ def test_subscriptions_that_cannot_be_read_are_said(store: Path, odd: str) -> No
         os.mkfifo(path)
     else:
         path.write_bytes(b"garbage that is no record")
-    rows, said = read(store, Table.SUBSCRIPTIONS)
-    assert (rows > 0, said) == (True, [str(path)])
-    rows, said = read(store, Table.CLIENTS)
-    assert (rows <= before, rows > 0, said) == (True, True, [str(path)])
     for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+        rows, ((status, detail),) = read(store, kind)
+        assert 0 < rows <= before[kind]
+        assert status == ("damaged" if odd == "garbage" else "unreadable")
+        assert detail.startswith(f"{path}: ")
+        assert len(table(store, kind.value, mode=Mode.DROPMALFORMED.value)) == rows
         with pytest.raises(StoreUnreadableError, match=r"subs\.dat"):
             table(store, kind.value, mode=Mode.FAILFAST.value)
+
+
+def test_clients_that_cannot_be_told_are_said_once(store: Path) -> None:
+    healthy = len(table(store, "subscriptions"))
+    path = store / "clients.dat"
+    path.write_bytes(path.read_bytes()[:-3])
+    detail = f"{path}: the server stops reading at offset "
+    for kind in (Table.SUBSCRIPTIONS, Table.CLIENTS):
+        rows, ((status, said),) = read(store, kind)
+        assert (status, said[: len(detail)]) == ("damaged", detail)
+        assert rows == healthy or kind is Table.CLIENTS
+    path.unlink()
+    assert read(store, Table.SUBSCRIPTIONS) == (healthy, [("damaged", f"{path}: is missing")])
+    assert read(store, Table.CLIENTS)[1] == [("damaged", f"{path}: is missing")]
+    assert read(store / "orders", Table.CLIENTS)[1][0][0] == "unreadable"
 
 
 def test_a_hole_is_searched_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_parts_of_the_other_tables(store: Path) -> None:
 
     assert parts(Table.CLIENTS) == [(None, None)]
     assert parts(Table.FINDINGS) == [(None, None), *((channel, None) for channel in CHANNELS)]
-    assert parts(Table.SUBSCRIPTIONS, channels=("b.>",)) == [("b.c", None), ("b.d", None)]
+    assert parts(Table.SUBSCRIPTIONS, channels=("b.>",)) == [("b.c", None), ("b.d", None), (None, None)]
     assert parts(Table.SLICES, channels=("a",)) == [("a", f"a/msgs.{number}.dat") for number in (1, 2, 3)]
     assert parts(Table.RECORDS, channels=("a",)) == [
         (None, "server.dat"),

@@ -78,8 +78,15 @@ def test_damage_in_every_mode(damaged: Path) -> None:
         table(damaged, "records", mode="FAILFAST")
     assert f"{damaged}/clients.dat: damaged at offset 4" in failed.value.message
     # What is intact is shown; verify's table says what is not.
-    assert len(table(damaged, "clients")) >= 1
-    assert len(table(damaged, "subscriptions")) >= 1
+    for name in ("clients", "subscriptions"):
+        rows = table(damaged, name)
+        bad = [row for row in rows if row["status"] == "damaged"]
+        assert [row["detail"].partition(": ")[0] for row in bad] == [
+            f"{damaged}/{file}" for file in sorted(("clients.dat", "a/subs.dat"), reverse=name == "clients")
+        ]
+        assert {row["channel"] for row in bad} == {"a", None} if name == "subscriptions" else True
+        assert len(rows) > len(bad)
+        assert table(damaged, name, mode="DROPMALFORMED") == [row for row in rows if row not in bad]
     assert {row["file"] for row in table(damaged, "findings")} >= {"clients.dat", "a/subs.dat", "a/msgs.1.dat"}
     for name, file in (("clients", "clients.dat"), ("subscriptions", "a/subs.dat")):
         with pytest.raises(StoreUnreadableError, match=file):

@@ -1,0 +1,110 @@
+"""Writes the pictures of the browser that the README and the TUI guide show.
+
+    python docs/screens.py            (or: make screens)
+
+Each picture is made of the running browser, on sample stores that are written for it: a healthy one and a damaged one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from stantools.store.sample import SampleOptions, write_sample
+from tui.app import Browser
+from tui.session import StoreSession
+from tui.views import Place, View
+
+PICTURES = Path(__file__).parent / "screens"
+SIZE = (112, 32)
+_DAMAGE = ("flipped-length", "zero-tail", "cut-subs")
+
+Scenario = Callable[[Any], Awaitable[None]]
+
+
+async def _settle(pilot: Any) -> None:
+    """Waits until everything is known and drawn, and no note is in the corner any more."""
+    session = pilot.app.session
+    for _ in range(600):
+        screen = pilot.app.screen
+        busy = any(job.running for job, _ in getattr(screen, "_jobs", ()))
+        if (session is None or (session.job is not None and not session.job.running)) and not busy:
+            break
+        await pilot.pause(0.05)
+    await pilot.pause(0.4)
+
+
+def _view(view: View, place: Place, *keys: str) -> Scenario:
+    async def go(pilot: Any) -> None:
+        pilot.app.open_view(view, place)
+        await _settle(pilot)
+        await pilot.press(*keys)
+        await _settle(pilot)
+
+    return go
+
+
+async def _nothing(pilot: Any) -> None:
+    """Shows what the browser opens with."""
+
+
+#: Picture -> whether the store is damaged, and how to come to what it shows.
+SCENES: dict[str, tuple[bool, Scenario]] = {
+    "overview": (True, _nothing),
+    "messages": (False, _view(View.MESSAGES, Place(channel="orders", seq=36))),
+    "timeline": (False, _view(View.TIMELINE, Place(channel="orders"))),
+    "slices": (True, _view(View.SLICES, Place(channel="orders"), "enter")),
+    "subscriptions": (False, _view(View.SUBSCRIPTIONS, Place())),
+    "findings": (True, _view(View.FINDINGS, Place())),
+    "plans": (True, _view(View.PLANS, Place(plan="salvage"))),
+}
+
+
+async def _picture(path: Path, scenario: Scenario) -> str:
+    app = Browser(StoreSession(path))
+    async with app.run_test(size=SIZE) as pilot:
+        await _settle(pilot)
+        await scenario(pilot)
+        return _plain(app.export_screenshot(title=f"stantools tui {path}"))
+
+
+def _plain(svg: str) -> str:
+    """Leaves out the fonts that a viewer would fetch from elsewhere."""
+    svg = re.sub(r"@font-face\s*\{.*?\}\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"font-family: (?:Fira Code|arial)[^;]*;", "font-family: monospace;", svg)
+    return svg.replace("<!-- Generated with Rich https://www.textualize.io -->\n", "").strip() + "\n"
+
+
+def main(names: list[str]) -> None:
+    """Writes the pictures with these names, or all."""
+    PICTURES.mkdir(exist_ok=True)
+    unknown = [name for name in names if name not in SCENES]
+    if unknown:
+        sys.exit(f"there is no picture {unknown[0]}; there are: {', '.join(SCENES)}")
+    with tempfile.TemporaryDirectory() as place:
+        channels = ("audit", "orders", "telemetry.device-1", "telemetry.device-2")
+        for kind in ("healthy", "damaged"):
+            Path(place, kind).mkdir()
+        options = SampleOptions(channels=channels, messages=5000, gaps=True)
+        write_sample(Path(place, "healthy", "datastore"), options)
+        write_sample(
+            Path(place, "damaged", "datastore"), SampleOptions(channels=channels, messages=5000, damage=_DAMAGE)
+        )
+        for name, (damaged, scenario) in SCENES.items():
+            if names and name not in names:
+                continue
+            os.chdir(Path(place, "damaged" if damaged else "healthy"))
+            svg = asyncio.run(_picture(Path("datastore"), scenario))
+            (PICTURES / f"{name}.svg").write_text(svg)
+            print(f"wrote {PICTURES.name}/{name}.svg")  # noqa: T201
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,267 @@
+"""A payload as lines of text: as text, JSON, protobuf or hex.
+
+A line is made of pieces with a role of syntax each, so that a screen can color them. The pieces are as the payload has
+them: whoever shows them makes them harmless.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from stantools.escaping import escape, escape_line
+from stantools.inspection.wireview import WireField, guesses, is_text, read_wire
+
+#: What a piece of a line is.
+Syntax = Literal["", "key", "string", "number", "word", "mark", "note"]
+Piece = tuple[str, Syntax]
+Line = list[Piece]
+
+#: Larger payloads are not tried as JSON or protobuf, and of a text only so much is shown.
+MOST_BYTES = 1 << 18
+#: Levels of a structure that are shown unless more are asked for.
+LEVELS = 3
+_MOST_LINES = 20_000
+_HEX_WIDTH = 16
+_SHORT = 48
+
+
+class Form(enum.StrEnum):
+    """How a payload is shown."""
+
+    TEXT = "text"
+    JSON = "JSON"
+    PROTOBUF = "protobuf"
+    HEX = "hex"
+
+
+def likely_form(data: bytes) -> Form:
+    """Tells as what a payload is best shown at first."""
+    if not data:
+        return Form.TEXT
+    start = data[:64].lstrip()[:1]
+    if start in (b"{", b"[") and parse_json(data) is not None:
+        return Form.JSON
+    sample = data[:MOST_BYTES]
+    if is_text(sample) or _almost_text(sample):
+        return Form.TEXT
+    if len(data) <= MOST_BYTES and _plausible(data):
+        return Form.PROTOBUF
+    return Form.HEX
+
+
+def _almost_text(data: bytes) -> bool:
+    """Tells whether most of it can be read: text with a few control characters or wrong bytes in it."""
+    text = data.decode("utf-8", "surrogateescape")
+    return sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8
+
+
+def _plausible(data: bytes) -> bool:
+    message = read_wire(data)
+    return not message.problem and bool(message.fields) and all(each.number < 1000 for each in message.fields)
+
+
+def parse_json(data: bytes) -> tuple[Any] | None:
+    """Returns what a payload holds as JSON, alone in a tuple, or None if it is none or too large."""
+    if len(data) > MOST_BYTES:
+        return None
+    try:
+        return (json.loads(data.decode("utf-8"), parse_int=str_number, parse_float=str_number),)
+    except (ValueError, RecursionError):
+        return None
+
+
+class str_number(str):  # noqa: N801
+    """A number as it is written: nothing of it is lost, and none is too long."""
+
+    __slots__ = ()
+
+
+def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Sequence[Line]:
+    """Shows a payload.
+
+    Args:
+        data: The payload.
+        form: How.
+        width: Columns there are; text is broken there.
+        levels: Levels of a structure; deeper ones are folded.
+    """
+    if form is Form.HEX:
+        return HexLines(data, 16 if width >= 76 else 8)
+    if form is Form.JSON:
+        found = parse_json(data)
+        if found is not None:
+            return _limited(_json(found[0], levels))
+        size = f"it has {len(data):,} bytes" if len(data) > MOST_BYTES else "it is none"
+        return [[(f"not shown as JSON: {size}", "note")], *text_lines(data, width)]
+    if form is Form.PROTOBUF:
+        return _limited(protobuf_lines(data, levels))
+    return text_lines(data, width)
+
+
+def text_lines(data: bytes, width: int) -> list[Line]:
+    r"""Breaks a text into lines, at its line breaks and at the width. What cannot be shown appears as `\xNN`."""
+    width = max(width, 8)
+    lines: list[Line] = []
+    text = data[:MOST_BYTES].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    for line in text.split("\n"):
+        shown = line.replace("\t", "    ")
+        shown = shown if shown.isprintable() else escape(shown)
+        lines += [[(shown[at : at + width], "")] for at in range(0, len(shown), width)] or [[]]
+        if len(lines) > _MOST_LINES:
+            break
+    if len(data) > MOST_BYTES:
+        lines.append([(f"… {len(data) - MOST_BYTES:,} bytes more", "note")])
+    return lines
+
+
+def _limited(lines: Iterator[Line]) -> list[Line]:
+    kept: list[Line] = []
+    for line in lines:
+        if len(kept) >= _MOST_LINES:
+            kept.append([("… more lines", "note")])
+            break
+        kept.append(line)
+    return kept
+
+
+def _json(value: Any, levels: int) -> Iterator[Line]:
+    """Writes a value over lines; goes down with a stack of its own, however deep it is."""
+    stack: list[tuple[Iterator[tuple[Line, Any, bool]], str]] = []
+    yield from _begin([], value, True, levels, stack)
+    while stack:
+        items, closing = stack[-1]
+        item = next(items, None)
+        if item is None:
+            stack.pop()
+            comma = closing.endswith(",")
+            yield [("  " * len(stack), ""), (closing[0], "mark"), *([(",", "mark")] if comma else [])]  # type: ignore[list-item]
+            continue
+        lead, inner, last = item
+        yield from _begin([("  " * len(stack), ""), *lead], inner, last, levels, stack)
+
+
+def _begin(
+    lead: Line, value: Any, last: bool, levels: int, stack: list[tuple[Iterator[tuple[Line, Any, bool]], str]]
+) -> Iterator[Line]:
+    comma: Line = [] if last else [(",", "mark")]
+    if isinstance(value, dict | list) and value:
+        opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+        if len(stack) >= levels:
+            what = "keys" if isinstance(value, dict) else "values"
+            yield [*lead, (opening, "mark"), (f"… {len(value)} {what}", "note"), (closing, "mark"), *comma]
+            return
+        yield [*lead, (opening, "mark")]
+        stack.append((_members(value), closing + ("" if last else ",")))
+        return
+    yield [*lead, _scalar(value), *comma]
+
+
+def _members(value: dict[str, Any] | list[Any]) -> Iterator[tuple[Line, Any, bool]]:
+    count = len(value)
+    if isinstance(value, dict):
+        for number, (key, inner) in enumerate(value.items(), 1):
+            yield [(_quoted(key), "key"), (": ", "mark")], inner, number == count
+    else:
+        for number, inner in enumerate(value, 1):
+            yield [], inner, number == count
+
+
+def _scalar(value: Any) -> Piece:
+    if isinstance(value, str_number):
+        return str(value), "number"
+    if isinstance(value, str):
+        return _quoted(value), "string"
+    if isinstance(value, dict | list):
+        return "{}" if isinstance(value, dict) else "[]", "mark"
+    if isinstance(value, float):  # NaN and Infinity, which are no JSON but are taken
+        return str(value), "number"
+    return json.dumps(value), "word"
+
+
+def _quoted(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isprintable() else escape_line(quoted)
+
+
+def protobuf_lines(data: bytes, levels: int) -> Iterator[Line]:
+    """Writes the fields that bytes may hold, one a line."""
+    message = read_wire(data)
+    yield from _fields(message.fields, 0, levels)
+    if message.problem:
+        rest = len(data) - message.end
+        yield [(f"{rest:,} bytes from {message.end} on make no sense: {message.problem}", "note")]
+        shown = data[message.end : message.end + _SHORT].hex(" ")
+        yield [(shown + (" …" if rest > _SHORT else ""), "")]
+
+
+def _fields(fields: list[WireField], level: int, levels: int) -> Iterator[Line]:
+    for each in fields:
+        lead: Line = [("  " * level, ""), (f"{each.number}", "key"), (": ", "mark")]
+        if each.fields or each.wire == "group":
+            if level + 1 >= levels:
+                yield [*lead, ("{", "mark"), (f"… {len(each.fields)} fields", "note"), ("}", "mark")]
+                continue
+            yield [*lead, ("{", "mark"), (f"  {each.wire}, {each.size} bytes", "note")]
+            yield from _fields(each.fields, level + 1, levels)
+            yield [("  " * level, ""), ("}", "mark")]
+        elif isinstance(each.value, bytes):
+            yield [*lead, *_value(each.value, each.wire == "text")]
+        else:
+            meant = ", ".join(guesses(each))
+            yield [*lead, (str(each.value), "number"), (f"  {each.wire}" + (f", {meant}" if meant else ""), "note")]
+
+
+def _value(value: bytes, text: bool) -> Iterator[Piece]:
+    if text:
+        yield _quoted(value.decode("utf-8")), "string"
+    else:
+        yield value[:_SHORT].hex(" ") + (" …" if len(value) > _SHORT else ""), ""
+        yield f"  {len(value):,} bytes", "note"
+
+
+class HexLines(Sequence[Line]):
+    """Bytes in hex with their offsets and characters; a line is made when it is looked at.
+
+    Args:
+        data: The bytes.
+        width: Bytes of a line.
+    """
+
+    def __init__(self, data: bytes, width: int = _HEX_WIDTH) -> None:
+        self._data = data
+        self._width = width
+
+    def __len__(self) -> int:
+        return max(-(-len(self._data) // self._width), 1)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        at = number * self._width
+        part = self._data[at : at + self._width]
+        if not part:
+            return [("no bytes", "note")]
+        half = self._width // 2
+        digits = part[:half].hex(" ") + "  " + part[half:].hex(" ")
+        line: Line = [
+            (f"{at:08x}  ", "note"),
+            (f"{digits:<{self._width * 3}}", ""),
+            ("  " + _UNSEEN.sub(".", part.decode("latin-1")), "string"),
+        ]
+        return line
+
+
+_UNSEEN = re.compile("[^ -~]")
+
+
+def preview(data: bytes, width: int) -> str:
+    """Shows the beginning of a payload in one line, harmless, in at most so many characters."""
+    text = data[: width * 4].decode("utf-8", "surrogateescape")
+    shown = escape(" ".join(text.split()) if "\n" in text or "\t" in text else text)
+    return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"

@@ -1,0 +1,327 @@
+"""Where the records of a file lie: enough to go to any of them at once, however many there are.
+
+Good records that follow each other are one stretch, of which only the beginning is kept; what is no good record is
+kept one by one. The map of a slice that was scanned follows from its survey; else the file is gone through once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from stantools.format import kernels
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    FILE_VERSION,
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER_SIZE,
+    Stop,
+    SubRecord,
+)
+from stantools.inspection.histogram import Counter
+from stantools.inspection.records import FileKind, read_records
+from stantools.inspection.survey import SliceSurvey, stop_text
+from stantools.progress import Progress
+from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
+from stantools.store.logscan import LogDamage, judge_row, scan_log
+from stantools.store.mapping import WINDOW, Buffer, Window
+from stantools.store.resync import Damage, DamageKind
+from stantools.store.scan import scan_slice
+
+#: Records of a stretch, at most, where a file is gone through here.
+_STRETCH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Good records that follow each other.
+
+    Attributes:
+        row: Number of the first one in the file, from 0.
+        rows: How many there are.
+        start: Offset of the first one.
+        end: Offset behind the last one.
+    """
+
+    row: int
+    rows: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """The version of the file, the record of a file that has only one, or a range that is no good record.
+
+    Attributes:
+        row: Its number in the file.
+        start: Its first byte.
+        end: The first byte behind it.
+        type: What it is; of damage, which.
+        ok: It is as it should be.
+        detail: What is wrong.
+        sequence: The sequence that was stored here, as far as that can be told.
+    """
+
+    row: int
+    start: int
+    end: int
+    type: str
+    ok: bool
+    detail: str = ""
+    sequence: int | None = None
+
+    rows = 1
+
+
+@dataclass
+class RecordMap:
+    """Where the records of a file lie.
+
+    Attributes:
+        kind: What the file holds.
+        size: Its bytes.
+        entries: Stretches and single ranges, in order; together they cover the file.
+        rows: Records and damaged ranges.
+    """
+
+    kind: FileKind
+    size: int = 0
+    entries: list[Stretch | Single] = field(default_factory=list)
+    rows: int = 0
+
+    def add_stretch(self, rows: int, start: int, end: int) -> None:
+        """Adds good records."""
+        self.entries.append(Stretch(self.rows, rows, start, end))
+        self.rows += rows
+
+    def add_single(
+        self, start: int, end: int, type: str, ok: bool, detail: str = "", sequence: int | None = None
+    ) -> None:
+        """Adds a range."""
+        if end > start:
+            self.entries.append(Single(self.rows, start, end, type, ok, detail, sequence))
+            self.rows += 1
+
+    def at_row(self, row: int) -> Stretch | Single:
+        """Returns where a row is.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        if not 0 <= row < self.rows:
+            raise IndexError(row)
+        return self.entries[bisect_right(self.entries, row, key=lambda entry: entry.row) - 1]
+
+    def at_offset(self, offset: int) -> Stretch | Single | None:
+        """Returns where a byte lies, or the last entry before it; None in an empty file."""
+        place = bisect_right(self.entries, offset, key=lambda entry: entry.start) - 1
+        return self.entries[max(place, 0)] if self.entries else None
+
+    def flaws(self) -> Iterator[Single]:
+        """Gives what is no good record."""
+        return (entry for entry in self.entries if isinstance(entry, Single) and not entry.ok)
+
+    def next_flaw(self, row: int) -> Single | None:
+        """Returns the next range behind a row that is no good record."""
+        return next((flaw for flaw in self.flaws() if flaw.row > row), None)
+
+    def flaw_before(self, row: int) -> Single | None:
+        """Returns the last range before a row that is no good record."""
+        found = None
+        for flaw in self.flaws():
+            if flaw.row >= row:
+                break
+            found = flaw
+        return found
+
+    def next_good(self, flaw: Single) -> int | None:
+        """Returns the offset of the first good record behind a flaw; None if there is none."""
+        begin = bisect_right(self.entries, flaw.row, key=lambda entry: entry.row)
+        for entry in self.entries[begin:]:
+            if isinstance(entry, Stretch) or entry.ok:
+                return entry.start
+        return None
+
+
+def map_records(
+    buffer: Buffer,
+    kind: FileKind,
+    crc: Crc,
+    *,
+    channel: bytes = b"",
+    check_crc: bool = True,
+    progress: Progress | None = None,
+) -> RecordMap:
+    """Goes through a file and notes where its records lie. Never raises for what is in it.
+
+    Args:
+        buffer: The file.
+        kind: What it holds.
+        crc: The store's CRC.
+        channel: Name of the channel, as stored in subjects.
+        check_crc: False takes records with a wrong CRC for good.
+        progress: Told the number of bytes as they are done.
+    """
+    result = RecordMap(kind, len(buffer))
+    if kind is FileKind.SERVER:
+        for record in read_records(buffer, kind, crc, check_crc=check_crc):
+            end = record.offset + record.length
+            result.add_single(record.offset, end, record.type, record.ok, record.detail)
+        return result
+    if kind is FileKind.MESSAGES:
+        _add_version(result, check_file_version(buffer), len(buffer))
+        _map_messages(result, buffer, channel, crc, check_crc, progress)
+    elif kind is FileKind.INDEX:
+        _add_version(result, check_file_version(buffer), len(buffer))
+        _map_index(result, buffer, crc, check_crc, progress)
+    else:
+        layout = CLIENTS_LOG if kind is FileKind.CLIENTS else SUBS_LOG
+        if not check_file_version(buffer):
+            _add_version(result, None, len(buffer))
+        _map_log(result, buffer, layout, crc, check_crc, progress)
+    return result
+
+
+def _add_version(result: RecordMap, error: str | None, size: int) -> None:
+    detail = f"{error}; version {FILE_VERSION} was expected" if error else ""
+    result.add_single(0, min(size, FILE_HEADER_SIZE), "version", not error, detail)
+
+
+def map_of_survey(survey: SliceSurvey) -> RecordMap:
+    """Returns the map of a data file that was scanned already."""
+    result = RecordMap(FileKind.MESSAGES, survey.size)
+    _add_version(result, survey.header_error, survey.size)
+    ranges = [(run.start, run) for run in survey.runs] + [(n.damage.offset, n.damage) for n in survey.damages]
+    for _, each in sorted(ranges, key=lambda pair: pair[0]):
+        if isinstance(each, Damage):
+            _add_damage(result, each)
+            continue
+        marks = [(each.first, each.start), *each.marks]
+        counts = [each.count]
+        if each.marks:
+            # Sequences rise within a run, so that counting them counts records.
+            bounds = np.array([sequence for sequence, _ in each.marks], np.uint64)
+            first = np.full(len(bounds), each.first, np.uint64)
+            before = [0, *Counter(each.sequences).count(first, bounds - np.uint64(1)).tolist(), each.count]
+            counts = [two - one for one, two in pairwise(before)]
+        ends = [offset for _, offset in marks[1:]] + [each.end]
+        for (_, start), end, rows in zip(marks, ends, counts, strict=True):
+            result.add_stretch(rows, start, end)
+    return result
+
+
+def _add_damage(result: RecordMap, damage: Damage) -> None:
+    detail = stop_text(damage.stop)
+    if damage.kind is DamageKind.LENGTH and damage.repair:
+        detail = f"the size is wrong: the CRC matches {damage.repair.size:,} bytes"
+    elif damage.kind is DamageKind.CRC_FIELD:
+        detail = "the CRC is wrong in one byte, the payload is whole"
+    result.add_single(damage.offset, damage.end, damage.kind.value, False, detail, damage.sequence)
+
+
+def _map_messages(
+    result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, check_crc: bool, progress: Progress | None
+) -> None:
+    if len(buffer) < FILE_HEADER_SIZE:
+        return
+    for part in scan_slice(buffer, channel, crc, check_crc=check_crc):
+        before = result.entries[-1].end
+        if isinstance(part, Damage):
+            _add_damage(result, part)
+        else:
+            end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+            _add_split(result, part.offset, end)
+        if progress:
+            progress(result.entries[-1].end - before)
+
+
+def _add_split(result: RecordMap, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int) -> None:
+    """Adds good records in stretches of a size that is read again in no time."""
+    for low in range(0, len(offsets), _STRETCH):
+        high = low + _STRETCH
+        stop = int(offsets[high]) if high < len(offsets) else end
+        result.add_stretch(min(high, len(offsets)) - low, int(offsets[low]), stop)
+
+
+def _map_log(
+    result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, check_crc: bool, progress: Progress | None
+) -> None:
+    for part in scan_log(buffer, layout, crc, check_crc=check_crc):
+        before = result.entries[-1].end if result.entries else 0
+        if isinstance(part, LogDamage):
+            result.add_single(part.offset, part.end, part.kind.value, False, part.detail)
+        else:
+            end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+            # Acknowledgements are decoded by the scan; of the others, which are few, each is looked at.
+            seen = (part.type == SubRecord.ACK) | (part.type == SubRecord.MSG) if layout is SUBS_LOG else part.type < 0
+            seen = seen & (part.id > 0) & (part.seq > 0)
+            low = 0
+            for row in np.flatnonzero(~seen).tolist():
+                judged = judge_row(layout, buffer, int(part.offset[row]))
+                if isinstance(judged, LogDamage):
+                    _add_split(result, part.offset[low:row], judged.offset)
+                    result.add_single(judged.offset, judged.end, judged.kind.value, False, judged.detail)
+                    low = row + 1
+            _add_split(result, part.offset[low:], end)
+        if progress:
+            progress(result.entries[-1].end - before)
+
+
+def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, check_crc: bool, progress: Progress | None) -> None:
+    window = Window(buffer)
+    at, limit = FILE_HEADER_SIZE, len(buffer)
+    bad = -1  # where records begin that do not match their CRCs
+    while at < limit:
+        window.reach(at)
+        end = min(at + WINDOW // 4 // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE, limit)
+        rows, stop = kernels.scan_index(buffer, at, end, crc, check_crc)
+        if bad >= 0 and (rows or stop is not Stop.BAD_CRC):
+            _add_bad(result, bad, at)
+            bad = -1
+        begin = at
+        for low in range(0, rows, _STRETCH):
+            count = min(_STRETCH, rows - low)
+            start = at + low * INDEX_RECORD_SIZE
+            result.add_stretch(count, start, start + count * INDEX_RECORD_SIZE)
+        at += rows * INDEX_RECORD_SIZE
+        if stop == Stop.ZEROS:
+            start, at = at, _zeros_end(buffer, at)
+            result.add_single(start, at, "zeros", False, "zero bytes where an index record should be")
+        elif stop == Stop.SHORT_HEADER:
+            detail = f"{limit - at} of the {INDEX_RECORD_SIZE} bytes of an index record"
+            result.add_single(at, limit, "torn", False, detail)
+            at = limit
+        elif stop == Stop.BAD_CRC:
+            bad = at if bad < 0 else bad
+            at += INDEX_RECORD_SIZE
+        if progress:
+            progress(at - begin)
+    if bad >= 0:
+        _add_bad(result, bad, at)
+
+
+def _add_bad(result: RecordMap, start: int, end: int) -> None:
+    count = (end - start) // INDEX_RECORD_SIZE
+    text = "the record does not match its CRC" if count == 1 else f"{count:,} records do not match their CRCs"
+    result.add_single(start, end, "payload" if count == 1 else "garbage", False, text)
+
+
+def _zeros_end(buffer: Buffer, at: int) -> int:
+    """Returns where whole records of zeros end."""
+    step = INDEX_RECORD_SIZE * 4096
+    while at < len(buffer):
+        chunk = np.frombuffer(buffer[at : at + step], np.uint8)
+        used = chunk.nonzero()[0]
+        if len(used):
+            return at + int(used[0]) // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE
+        if len(chunk) % INDEX_RECORD_SIZE:
+            return at + len(chunk) // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE
+        at += len(chunk)
+    return len(buffer)

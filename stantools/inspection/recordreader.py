@@ -1,0 +1,281 @@
+"""Reading single records of a file of any size, wherever they lie in it.
+
+The file stays open and only what is asked for is read. Nothing of it is mapped: a file that is cut by somebody else
+while it is open gives fewer bytes, and nothing worse.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import gogo, index, kernels
+from stantools.format.columns import LogColumns, MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.layout import (
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER_SIZE,
+    ClientRecord,
+    SubRecord,
+)
+from stantools.inspection.anatomy import Part, anatomy
+from stantools.inspection.recordmap import RecordMap, Single, Stretch
+from stantools.inspection.records import FileKind, fields_of
+from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
+from stantools.store.logscan import decode_record
+
+#: Stretches whose records are remembered.
+_REMEMBERED = 8
+#: Bytes of a record that are looked at; of a longer one the CRC is not computed.
+MOST = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """A record, or a range that is none, as a row of a list.
+
+    Attributes:
+        offset: Its first byte.
+        length: Its bytes.
+        type: What it is.
+        ok: It is good.
+        sequence: Of the message, if it has or had one.
+        detail: What is wrong.
+        fields: What it says: of a message its timestamp and the size of its data.
+    """
+
+    offset: int
+    length: int
+    type: str
+    ok: bool
+    sequence: int | None = None
+    detail: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class _Decoded:
+    """The records of a stretch; what they say is found out for those that are asked for.
+
+    Attributes:
+        offsets: Where they lie in the file.
+        sequences: Their sequences; none in a log.
+    """
+
+    def __init__(
+        self,
+        offsets: npt.NDArray[np.int64],
+        sequences: npt.NDArray[np.uint64],
+        describe: Callable[[int, int], list[RecordRow]],
+    ) -> None:
+        self.offsets = offsets
+        self.sequences = sequences
+        self.describe = describe
+
+
+class RecordReader:
+    """An open file.
+
+    Args:
+        path: The file.
+        kind: What it holds.
+        crc: The store's CRC.
+        channel: Name of the channel, as stored in subjects.
+
+    Attributes:
+        map: Where its records lie; to be set once it is known.
+
+    Raises:
+        StoreUnreadableError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path, kind: FileKind, crc: Crc, channel: bytes = b"") -> None:
+        self.path = path
+        self.kind = kind
+        self.map = RecordMap(kind)
+        self._crc = crc
+        self._channel = channel
+        self._decoded: OrderedDict[int, _Decoded] = OrderedDict()
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:
+            raise StoreUnreadableError(
+                f"{path}: cannot be read: {error.strerror}", "check that the file is there and that you may read it"
+            ) from error
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            self.close()
+            raise StoreUnreadableError(f"{path}: is not a regular file")
+
+    def close(self) -> None:
+        """Closes the file; nothing can be read afterwards."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file at this moment, 0 once it is closed."""
+        return os.fstat(self._descriptor).st_size if self._descriptor >= 0 else 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Reads bytes: fewer where the file ends or cannot be read."""
+        if self._descriptor < 0 or length <= 0 or offset < 0:
+            return b""
+        try:
+            return os.pread(self._descriptor, length, offset)
+        except OSError:
+            return b""
+
+    def anatomy(self, row: RecordRow) -> list[Part]:
+        """Tells what every byte of a record means."""
+        return anatomy(
+            self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
+        )
+
+    def row(self, number: int) -> RecordRow | None:
+        """Returns a record; None if there is none of this number, or the file has changed."""
+        found = self.rows(number, number + 1)
+        return found[0] if found else None
+
+    def rows(self, start: int, stop: int) -> list[RecordRow]:
+        """Returns records from one number up to another; fewer where the file has changed since it was mapped."""
+        found: list[RecordRow] = []
+        row = start
+        while row < min(stop, self.map.rows):
+            entry = self.map.at_row(row)
+            if isinstance(entry, Single):
+                found.append(_single(entry))
+                row += 1
+                continue
+            part = self._stretch(entry).describe(row - entry.row, stop - entry.row)
+            found += part
+            row += max(len(part), 1)
+            if not part or (row < min(stop, entry.row + entry.rows)):
+                rest = min(stop, entry.row + entry.rows) - (start + len(found))
+                text = "the file has changed"
+                found += [RecordRow(entry.end, 0, "changed", False, detail=text)] * max(rest, 0)
+                row = start + len(found)
+        return found
+
+    def row_at(self, offset: int) -> int:
+        """Returns the number of the record that holds a byte; of the last one before it, if none does."""
+        entry = self.map.at_offset(offset)
+        if entry is None:
+            return 0
+        if isinstance(entry, Single):
+            return entry.row
+        offsets = self._stretch(entry).offsets
+        return entry.row + max(int(np.searchsorted(offsets, offset, side="right")) - 1, 0)
+
+    def row_of_sequence(self, sequence: int) -> int | None:
+        """Returns the number of the first record of a message; None if it is not here. Goes through the whole file."""
+        for entry in self.map.entries:
+            if isinstance(entry, Single):
+                if entry.sequence == sequence:
+                    return entry.row
+                continue
+            # Not by way of what is remembered: this may be asked for in the background.
+            found = np.flatnonzero(self._decode(entry).sequences == np.uint64(sequence))
+            if len(found):
+                return entry.row + int(found[0])
+        return None
+
+    def _stretch(self, entry: Stretch) -> _Decoded:
+        known = self._decoded.get(entry.start)
+        if known is not None:
+            self._decoded.move_to_end(entry.start)
+            return known
+        decoded = self._decoded[entry.start] = self._decode(entry)
+        while len(self._decoded) > _REMEMBERED:
+            self._decoded.popitem(last=False)
+        return decoded
+
+    def _decode(self, entry: Stretch) -> _Decoded:
+        data = self.read(entry.start, entry.end - entry.start)
+        if self.kind is FileKind.MESSAGES:
+            return self._messages(data, entry)
+        if self.kind is FileKind.INDEX:
+            return self._index(data, entry)
+        return self._log(data, entry)
+
+    def _messages(self, data: bytes, entry: Stretch) -> _Decoded:
+        columns = MessageColumns(entry.rows)
+        # The CRCs were checked when the file was gone through; that of the record at the cursor is checked again.
+        rows, _, _ = kernels.scan_messages(data, 0, len(data), self._crc, False, self._channel, columns)
+        part = columns.take(rows)
+        offsets = part.offset + entry.start
+
+        def describe(low: int, high: int) -> list[RecordRow]:
+            table = zip(
+                offsets[low:high].tolist(),
+                part.size[low:high].tolist(),
+                part.sequence[low:high].tolist(),
+                part.timestamp[low:high].tolist(),
+                part.data_size[low:high].tolist(),
+                strict=True,
+            )
+            return [
+                RecordRow(at, RECORD_HEADER_SIZE + size, "message", True, seq, "", {"timestamp": time, "data": count})
+                for at, size, seq, time, count in table
+            ]
+
+        return _Decoded(offsets, part.sequence, describe)
+
+    def _index(self, data: bytes, entry: Stretch) -> _Decoded:
+        count = min(len(data) // INDEX_RECORD_SIZE, entry.rows)
+        table = np.frombuffer(data, index.DTYPE, count)
+
+        def describe(low: int, high: int) -> list[RecordRow]:
+            found = []
+            for place, (sequence, offset, timestamp, size, _) in enumerate(table[low:high].tolist(), low):
+                at = entry.start + place * INDEX_RECORD_SIZE
+                fields = {"timestamp": timestamp, "offset": offset, "size": size}
+                found.append(RecordRow(at, INDEX_RECORD_SIZE, "index", True, sequence, "", fields))
+            return found
+
+        offsets = entry.start + INDEX_RECORD_SIZE * np.arange(count, dtype=np.int64)
+        return _Decoded(offsets, table["sequence"], describe)
+
+    def _log(self, data: bytes, entry: Stretch) -> _Decoded:
+        layout = CLIENTS_LOG if self.kind is FileKind.CLIENTS else SUBS_LOG
+        names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
+        columns = LogColumns(entry.rows)
+        rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc, False, columns)
+        part = columns.take(rows)
+
+        def describe(low: int, high: int) -> list[RecordRow]:
+            found = []
+            table = zip(*(each[low:high].tolist() for each in (part.offset, part.size, part.type)), strict=True)
+            for at, size, kind in table:
+                begin = at + RECORD_HEADER_SIZE
+                sequence, ok, detail = None, True, ""
+                try:
+                    fields = fields_of(decode_record(layout, kind, memoryview(data)[begin : begin + size]))
+                    sequence = fields.get("seqno")
+                except gogo.DecodeError as error:
+                    fields, ok, detail = {}, False, str(error)
+                name = names(kind).name.lower() if kind in layout.messages else f"type {kind}"
+                offset = entry.start + at
+                found.append(RecordRow(offset, RECORD_HEADER_SIZE + size, name, ok, sequence, detail, fields))
+            return found
+
+        return _Decoded(part.offset + entry.start, np.empty(0, np.uint64), describe)
+
+
+def _single(entry: Single) -> RecordRow:
+    return RecordRow(entry.start, entry.end - entry.start, entry.type, entry.ok, entry.sequence, entry.detail)
+
+
+def part_at(parts: list[Part], offset: int) -> int:
+    """Returns the place of the part that holds a byte; -1 if none does."""
+    place = bisect_right(parts, offset, key=lambda part: part.start) - 1
+    return place if place >= 0 and offset < parts[place].end else -1

@@ -1,0 +1,230 @@
+"""Finding messages of a window that hold a text, a pattern or bytes, forward and backward.
+
+A plain payload is searched where it lies: records are read many at a time, the bytes of all are searched in one go, and
+only where something is found it is asked which record it lies in. Patterns and encrypted payloads are looked at message
+by message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from stantools.errors import StoreUnreadableError, UsageError
+from stantools.escaping import escape
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.encryption import ChannelCipher, DecryptError
+from stantools.format.layout import RECORD_HEADER_SIZE, Stop
+from stantools.inspection.window import Window, WindowMessage
+from stantools.inspection.windowparts import Stretch
+from stantools.inspection.windowread import BLOCK, Located
+from stantools.progress import Progress
+
+#: Bytes that are searched together, unless one record is larger.
+_REGION = 1 << 20
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to look for.
+
+    Attributes:
+        pattern: Found in a payload or a reply subject.
+        fixed: It is a text or bytes: where it is found does not depend on what is around.
+        text: As the user wrote it.
+        case: Upper and lower case differ.
+    """
+
+    pattern: re.Pattern[bytes]
+    fixed: bool
+    text: str
+    case: bool
+
+
+def parse_query(text: str, *, case: bool | None = None) -> Query:
+    r"""Reads what to look for: a text, `r:` and a regular expression over bytes, or `x:` and bytes in hex.
+
+    Args:
+        text: What the user wrote. `t:` in front of a text makes it one that begins with `r:`, `x:` or `t:`.
+        case: Whether upper and lower case differ; if not given, they do as soon as the text has an upper one.
+
+    Raises:
+        UsageError: It cannot be understood.
+    """
+    kind, wanted = (text[0], text[2:]) if text[:2] in ("r:", "x:", "t:") else ("t", text)
+    if not wanted.strip():
+        raise UsageError("there is nothing to look for", "a text, r:PATTERN, or x:DE AD BE EF")
+    if kind == "x":
+        digits = "".join(wanted.split()).removeprefix("0x")
+        try:
+            return Query(re.compile(re.escape(bytes.fromhex(digits))), fixed=True, text=text, case=True)
+        except ValueError:
+            raise UsageError(f"{escape(wanted)} is not bytes in hex", "two digits each, such as x:de ad") from None
+    if case is None:
+        case = wanted != wanted.lower()
+    if kind == "r":
+        try:
+            pattern = re.compile(wanted.encode("utf-8", "surrogateescape"), 0 if case else re.IGNORECASE)
+        except (re.error, OverflowError, RecursionError) as problem:
+            raise UsageError(f"{escape(wanted)} is no regular expression: {problem}") from None
+        return Query(pattern, fixed=False, text=text, case=case)
+    return Query(_literal(wanted, case=case), fixed=True, text=text, case=case)
+
+
+def _literal(text: str, *, case: bool) -> re.Pattern[bytes]:
+    """Returns a pattern for a text; without case it takes each letter in all its forms."""
+    if case or text.isascii():
+        whole = re.escape(text.encode("utf-8", "surrogateescape"))
+        return re.compile(whole, 0 if case else re.IGNORECASE)
+    parts = []
+    for letter in text:
+        forms = dict.fromkeys((letter, letter.lower(), letter.upper()))
+        encoded = [re.escape(form.encode("utf-8", "surrogateescape")) for form in forms]
+        parts.append(encoded[0] if len(encoded) == 1 else b"(?:" + b"|".join(encoded) + b")")
+    return re.compile(b"".join(parts))
+
+
+class Searcher:
+    """Looks for messages. It reads with a window of its own.
+
+    Args:
+        window: Whose rows are searched.
+        query: What to look for.
+        crc: The store's CRC.
+        key: The encryption key, if payloads are to be decrypted.
+        channel: The channel's name as stored in subjects.
+    """
+
+    def __init__(self, window: Window, query: Query, crc: Crc, channel: bytes, key: bytes | None = None) -> None:
+        self._window = window.another()
+        self._query = query
+        self._crc = crc
+        self._cipher = ChannelCipher(key, channel) if key else None
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._window.close()
+
+    def forward(self, first: int, last: int, progress: Progress | None = None) -> int | None:
+        """Returns the first row from `first` up to but without `last` that matches, None if none does.
+
+        Args:
+            first: The first row to look at.
+            last: The row behind the last one.
+            progress: Told the number of rows as they are done.
+        """
+        return next(self.matches(first, last, progress), None)
+
+    def matches(self, first: int, last: int, progress: Progress | None = None) -> Iterator[int]:
+        """Gives every row that matches, rising; see `forward`."""
+        at = first
+        for low, high in self._spans(first, last):
+            yield from self._of_span(low, high)
+            if progress:
+                progress(high - at)
+            at = high
+
+    def backward(self, first: int, last: int, progress: Progress | None = None) -> int | None:
+        """Returns the last row from `first` up to but without `last` that matches; see `forward`."""
+        for low, high in reversed(self._spans(first, last)):
+            found = self._of_span(low, high)
+            if found:
+                return found[-1]
+            if progress:
+                progress(high - low)
+        return None
+
+    def _spans(self, first: int, last: int) -> list[tuple[int, int]]:
+        first, last = max(first, 0), min(last, len(self._window))
+        return [(low, min(low + BLOCK, last)) for low in range(first, last, BLOCK)]
+
+    def _of_span(self, first: int, last: int) -> list[int]:
+        found = []
+        for row in self._window.single_rows(first, last):
+            message = self._window.row(row)
+            if isinstance(message, WindowMessage) and self._matches(message.data, message.reply):
+                found.append(row)
+        for stretch, begin, low, high in self._window.stretches(first, last):
+            with suppress(StoreUnreadableError):  # its rows say why
+                located = self._window.located(stretch, low, high)
+                found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located)]
+        return sorted(found)
+
+    def _of_messages(self, stretch: Stretch, located: Located) -> Iterator[int]:
+        for low, high in _regions(located):
+            part = located.part(low, high)
+            start = int(part.offset[0])
+            end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
+            raw = self._window.read(stretch, start, end - start)
+            for position in self._of_region(stretch, raw, part.offset - start):
+                yield low + position
+
+    def _of_region(
+        self, stretch: Stretch, raw: bytes, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    ) -> list[int]:
+        plain = self._cipher is None and self._query.fixed
+        if plain and not self._query.pattern.search(raw):
+            return []
+        columns, stops = MessageColumns(len(offsets)), np.zeros(len(offsets), np.uint8)
+        kernels.read_messages_at(raw, len(raw), offsets, self._crc, False, stretch.subject, columns, stops)
+        good = stops == Stop.END
+        if plain:
+            return self._plain(raw, columns, good)
+        found = []
+        places = zip(
+            columns.data_start.tolist(),
+            columns.data_size.tolist(),
+            columns.reply_start.tolist(),
+            columns.reply_size.tolist(),
+            strict=True,
+        )
+        for position, (data, size, reply, length) in enumerate(places):
+            if good[position] and self._matches(raw[data : data + size], raw[reply : reply + length], decrypt=True):
+                found.append(position)
+        return found
+
+    def _plain(
+        self, raw: bytes, columns: MessageColumns, good: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ) -> list[int]:
+        """Finds records by what is found in the bytes of all: it counts where it lies within a payload or reply."""
+        found: list[int] = []
+        search, at = self._query.pattern.search, 0
+        fields = (columns.data_start, columns.data_size), (columns.reply_start, columns.reply_size)
+        while match := search(raw, at):
+            start, end = match.span()
+            position = int(np.searchsorted(columns.offset, start, side="right")) - 1
+            at = start + 1
+            if position < 0 or not good[position]:
+                continue
+            for begins, sizes in fields:
+                begin = int(begins[position])
+                if sizes[position] and begin <= start and end <= begin + int(sizes[position]):
+                    found.append(position)
+                    # Enough of this record.
+                    at = int(columns.offset[position]) + RECORD_HEADER_SIZE + int(columns.size[position])
+                    break
+        return found
+
+    def _matches(self, data: bytes, reply: bytes, *, decrypt: bool = False) -> bool:
+        if decrypt and self._cipher is not None and data:
+            with suppress(DecryptError):  # as it is stored then, as it is shown
+                data = self._cipher.decrypt(data)
+        search = self._query.pattern.search
+        return search(data) is not None or (bool(reply) and search(reply) is not None)
+
+
+def _regions(located: Located) -> Iterator[tuple[int, int]]:
+    """Gives parts of some messages that are read together."""
+    ends = located.offset + located.size.astype(np.int64) + RECORD_HEADER_SIZE
+    low = 0
+    while low < len(located):
+        limit = int(located.offset[low]) + _REGION
+        high = max(int(np.searchsorted(ends, limit, side="right")), low + 1)
+        yield low, high
+        low = high

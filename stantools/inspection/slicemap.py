@@ -1,0 +1,165 @@
+"""A data file as a bar: which of its bytes are good, damaged, zero, or unknown to the index."""
+
+from __future__ import annotations
+
+import enum
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stantools.format.layout import FILE_HEADER_SIZE, Stop
+from stantools.inspection.runs import Run
+from stantools.inspection.survey import SliceSurvey
+from stantools.store.resync import DamageKind
+
+#: Ranges of orphans that are drawn each; more do not fit any screen.
+_MOST = 1000
+
+
+class State(enum.IntEnum):
+    """What bytes of a data file are; where several fall on one place of a bar, the highest is shown."""
+
+    EMPTY = 0  #: there are no bytes
+    UNKNOWN = 1  #: not scanned yet
+    GOOD = 2
+    INDEX_ONLY = 3  #: an index names messages, the data file is gone
+    FOREIGN = 4  #: good messages of another channel
+    ORPHAN = 5  #: good messages that the index does not name
+    ZERO = 6  #: zero bytes where records should be
+    BAD = 7  #: no good record
+    UNREADABLE = 8  #: the file cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Bytes of one state, from `start` up to but without `end`."""
+
+    start: int
+    end: int
+    state: State
+
+
+def segments(survey: SliceSurvey | None) -> list[Segment]:
+    """Returns what a scan has found out about a data file, in order; later segments lie on top of earlier ones.
+
+    Args:
+        survey: The scan; None if there was none.
+    """
+    if survey is None:
+        return [Segment(0, 1, State.UNKNOWN)]
+    if survey.error:
+        return [Segment(0, 1, State.UNREADABLE)]
+    if survey.files.data is None:
+        return [Segment(0, 1, State.INDEX_ONLY)]
+    found = [Segment(0, min(FILE_HEADER_SIZE, survey.size), State.BAD if survey.header_error else State.GOOD)]
+    channel = os.fsencode(survey.files.data.parent.name)
+    for run in survey.runs:
+        found.append(Segment(run.start, run.end, State.GOOD if run.subject == channel else State.FOREIGN))
+    found += _orphans(survey)
+    for neighbours in survey.damages:
+        damage = neighbours.damage
+        state = State.ZERO if damage.kind is DamageKind.ZEROS else State.BAD
+        found.append(Segment(damage.offset, damage.end, state))
+    return [each for each in found if each.end > each.start]
+
+
+def _orphans(survey: SliceSurvey) -> Iterator[Segment]:
+    report = survey.index
+    if not report.present or not report.orphan_count:
+        return
+    pairs = report.orphans.pairs()[:_MOST]
+    for run in survey.runs:
+        for first, last in pairs:
+            if last < run.first or first > run.last:
+                continue
+            start = run.start if first <= run.first else _place(run, first)
+            end = run.end if last >= run.last else _place(run, last + 1)
+            if start <= report.first_orphan < end:
+                start = report.first_orphan
+            yield Segment(start, max(end, start + 1), State.ORPHAN)
+
+
+def _place(run: Run, sequence: int) -> int:
+    """Returns about where a message of a run lies: in proportion between two places that are known."""
+    marks = [(run.first, run.start), *run.marks, (run.last + 1, run.end)]
+    at = bisect_right(marks, sequence, key=lambda mark: mark[0])
+    if at >= len(marks):
+        return run.end
+    (low, start), (high, end) = marks[at - 1], marks[at]
+    return start + (end - start) * (sequence - low) // max(high - low, 1)
+
+
+def cells(found: Sequence[Segment], size: int, width: int) -> list[State]:
+    """Draws a file as places of a bar, each for an equal part of its bytes.
+
+    What is worse than good is never invisible, however few bytes it has.
+
+    Args:
+        found: What is where.
+        size: Bytes of the file; 0 for a file whose bytes are not known.
+        width: Places of the bar.
+    """
+    bar = [State.EMPTY] * width
+    if width <= 0:
+        return []
+    if size <= 0:
+        return [max((each.state for each in found if each.end > 0), default=State.EMPTY)] * width
+    if len(found) == 1 and found[0].state in (State.UNKNOWN, State.UNREADABLE, State.INDEX_ONLY):
+        return [found[0].state] * width
+    for each in found:
+        low = min(each.start * width // size, width - 1)
+        high = min(-(-each.end * width // size), width)
+        for place in range(low, max(high, low + 1)):
+            bar[place] = max(bar[place], each.state)
+    return bar
+
+
+@dataclass(frozen=True)
+class IndexState:
+    """How an index compares with its data file, in few words.
+
+    Attributes:
+        level: `clean`, `warning` or `error`.
+        short: For a narrow column.
+        text: The whole of it.
+    """
+
+    level: str
+    short: str
+    text: str
+
+
+def index_state(survey: SliceSurvey) -> IndexState:
+    """Says how a slice's index is."""
+    report = survey.index
+    if survey.index_error:
+        return IndexState("error", "unreadable", survey.index_error)
+    if not report.present:
+        if survey.files.index is None and survey.size <= FILE_HEADER_SIZE and not survey.error:
+            return IndexState("clean", "none", "there is no index, and nothing to name in it")
+        return IndexState("warning", "missing", "there is no index: the server makes a new one from the data file")
+    if report.header_error:
+        return IndexState("error", "version", f"the index: {report.header_error}")
+    parts, short = [], ""
+    if report.stop == Stop.ZEROS:
+        short = f"zeros at {report.count + 1}"
+        parts.append(f"zeros from its record {report.count + 1} on")
+    elif report.stop != Stop.END:
+        what = "damaged" if report.stop == Stop.BAD_CRC else "torn"
+        short = f"{what} at {report.count + 1}"
+        parts.append(f"{what} at its record {report.count + 1}")
+    for count, name, text in (
+        (report.orphan_count, "unnamed", "good messages that it does not name"),
+        (report.dangling_count, "dangling", "records that point to no good message"),
+        (report.mismatch_count, "differ", "records that differ from their message"),
+    ):
+        if count:
+            short = short or f"{count:,} {name}"
+            parts.append(f"{text}: {count:,}")
+    if survey.files.data is None:
+        return IndexState("error", "no data", f"the data file is gone; the index named {report.count:,} messages")
+    if not parts:
+        return IndexState("clean", "agrees", f"the index agrees with the data, {report.count:,} records")
+    bad = report.stop not in (Stop.END, Stop.ZEROS) or report.mismatch_count
+    return IndexState("error" if bad else "warning", short, "the index: " + "; ".join(parts))

@@ -1,0 +1,428 @@
+"""Reading the messages of a stretch: where they lie, and what they are.
+
+Little is kept: a few blocks of places, a few open files.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import gogo, index, kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted
+from stantools.format.layout import (
+    FILE_HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    Flag,
+    Stop,
+)
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.survey import stop_text
+from stantools.inspection.windowfiles import OpenFiles
+from stantools.inspection.windowparts import Note, NoteKind, Proven, Stretch
+from stantools.inspection.wireview import message_head
+
+#: Messages that are located together.
+BLOCK = 4096
+_BLOCKS_KEPT = 8
+#: A record of more bytes is not read whole for a row of a table; only so much of it is.
+LARGE, HEAD = 1 << 16, 1 << 12
+_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where messages lie, as columns of the same length: sequence, offset of the record, timestamp, payload size."""
+
+    sequence: npt.NDArray[np.uint64]
+    offset: npt.NDArray[np.int64]
+    timestamp: npt.NDArray[np.int64]
+    size: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def part(self, low: int, high: int) -> Located:
+        """Returns the messages from `low` up to but without `high`."""
+        return Located(self.sequence[low:high], self.offset[low:high], self.timestamp[low:high], self.size[low:high])
+
+
+@dataclass(frozen=True, slots=True)
+class WindowMessage:
+    """A message in a row.
+
+    Attributes:
+        sequence: Its sequence.
+        timestamp: Nanoseconds since 1970.
+        subject: As stored.
+        reply: Reply subject, empty if there is none.
+        data: Payload, decrypted if a key was given and fits; only its beginning if `whole` is False.
+        size: Bytes of the payload as it is stored.
+        file: The slice, without its directory.
+        offset: Of its record.
+        record_size: Bytes of the record without its header.
+        crc: The CRC in the record's header.
+        flags: What is special about the record.
+        error: Why the payload could not be decrypted; "" if it could, or no key was given.
+        encrypted: It was decrypted, or it is encrypted as far as one can tell.
+        whole: All of the record was read, and it is good.
+        proven: The record's header is damaged, and its payload is good nevertheless.
+    """
+
+    sequence: int
+    timestamp: int
+    subject: bytes
+    reply: bytes
+    data: bytes
+    size: int
+    file: str
+    offset: int
+    record_size: int
+    crc: int
+    flags: Flag
+    error: str = ""
+    encrypted: bool = False
+    whole: bool = True
+    proven: bool = False
+
+
+Row = WindowMessage | Note
+
+
+class StretchReader:
+    """Reads the messages of stretches. Not for several threads at once.
+
+    Args:
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        check_crc: False takes messages with a wrong CRC for good.
+        key: The encryption key given to the server; None leaves payloads as they are stored.
+
+    Attributes:
+        cipher: Decrypts, if a key was given.
+        encrypted: Payloads that look encrypted are taken for encrypted.
+    """
+
+    def __init__(self, channel: bytes, crc: Crc, *, check_crc: bool, key: bytes | None) -> None:
+        self._channel = channel
+        self._crc = crc
+        self._check_crc = check_crc
+        self.cipher = ChannelCipher(key, channel) if key else None
+        self.encrypted = False
+        self._open = OpenFiles()
+        self._blocks: OrderedDict[tuple[int, int], Located] = OrderedDict()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._open.close()
+
+    def read(self, stretch: Stretch, offset: int, size: int) -> bytes:
+        """Reads bytes of the slice that a stretch lies in; fewer if it ends before.
+
+        Raises:
+            StoreUnreadableError: It cannot be read.
+        """
+        assert stretch.files.data is not None
+        return self._open.read(stretch.files.data, offset, size)
+
+    # where messages lie
+
+    def located(self, stretch: Stretch, low: int, high: int) -> Located:
+        """Tells where messages of a stretch lie; fewer if the files have changed.
+
+        Args:
+            stretch: One of this window.
+            low: Position of the first message in the stretch.
+            high: Position behind the last one.
+
+        Raises:
+            StoreUnreadableError: A file cannot be read.
+        """
+        parts: list[Located] = []
+        while low < high:
+            begin, block = self._block(stretch, low)
+            part = block.part(low - begin, high - begin)
+            parts.append(part)
+            if not len(part):
+                break
+            low += len(part)
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return _NOTHING
+        return Located(
+            np.concatenate([part.sequence for part in parts]),
+            np.concatenate([part.offset for part in parts]),
+            np.concatenate([part.timestamp for part in parts]),
+            np.concatenate([part.size for part in parts]),
+        )
+
+    def _block(self, stretch: Stretch, position: int) -> tuple[int, Located]:
+        """Returns the block of messages around one, and the position of its first."""
+        if stretch.index_from is not None:
+            begin = position // BLOCK * BLOCK
+        else:
+            begin = int(stretch.marks[np.searchsorted(stretch.marks, position, side="right") - 1])
+        key = id(stretch), begin
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._load(stretch, begin)
+            self._blocks[key] = block
+            if len(self._blocks) > _BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        else:
+            self._blocks.move_to_end(key)
+        return begin, block
+
+    def _load(self, stretch: Stretch, begin: int) -> Located:
+        if stretch.index_from is not None:
+            assert stretch.files.index is not None
+            count = min(BLOCK, stretch.count - begin)
+            at = FILE_HEADER_SIZE + (stretch.index_from + begin) * INDEX_RECORD_SIZE
+            raw = self._open.read(stretch.files.index, at, count * INDEX_RECORD_SIZE)
+            return _possible(stretch, np.frombuffer(raw, index.DTYPE, len(raw) // INDEX_RECORD_SIZE))
+        place = int(np.searchsorted(stretch.marks, begin))
+        following = place + 1
+        end = int(stretch.offsets[following]) if following < len(stretch.offsets) else stretch.end
+        stop = int(stretch.marks[following]) if following < len(stretch.marks) else stretch.count
+        start = int(stretch.offsets[place])
+        return self._scan(stretch, start, end, stop - begin)
+
+    def _scan(self, stretch: Stretch, start: int, end: int, count: int) -> Located:
+        """Locates messages by reading the data."""
+        assert stretch.files.data is not None
+        raw = self._open.read(stretch.files.data, start, end - start)
+        columns = MessageColumns(count)
+        rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc, False, stretch.subject, columns)
+        part = columns.take(rows)
+        return Located(part.sequence, part.offset + start, part.timestamp, part.size)
+
+    # messages
+
+    def messages(self, stretch: Stretch, located: Located, *, whole: bool = False) -> list[Row]:
+        """Reads messages; each that is not good becomes a note."""
+        assert stretch.files.data is not None
+        path = stretch.files.data
+        sizes = located.size.astype(np.int64) + RECORD_HEADER_SIZE
+        if not whole:
+            sizes = np.where(sizes > LARGE, HEAD, sizes)
+        starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)[:-1])) if len(sizes) else sizes
+        if len(sizes) and np.array_equal(located.offset - located.offset[0], starts):
+            content = self._open.read(path, int(located.offset[0]), int(sizes.sum()))
+        else:
+            parts = zip(located.offset.tolist(), sizes.tolist(), strict=True)
+            content = b"".join(
+                self._open.read(path, offset, size).ljust(size, b"\0") if size <= LARGE or whole else b""
+                for offset, size in parts
+            )
+        columns, stops = MessageColumns(len(sizes)), np.zeros(len(sizes), np.uint8)
+        kernels.read_messages_at(
+            content, len(content), starts, self._crc, self._check_crc, stretch.subject, columns, stops
+        )
+        rows: list[Row] = []
+        for row, (offset, size, sequence) in enumerate(
+            zip(located.offset.tolist(), located.size.tolist(), located.sequence.tolist(), strict=True)
+        ):
+            start = int(starts[row])
+            if not whole and size + RECORD_HEADER_SIZE > LARGE:
+                head = content[start : start + HEAD]
+                rows.append(self._of_head(stretch, head, offset, size, sequence, int(located.timestamp[row])))
+            elif stops[row] != Stop.END or (columns.sequence[row], columns.size[row]) != (sequence, size):
+                rows.append(_bad(stretch, content[start:], Stop(int(stops[row])), offset, size, sequence))
+            else:
+                rows.append(self._message(stretch, content, start, offset, columns, row))
+        return rows
+
+    def _message(
+        self, stretch: Stretch, content: bytes, start: int, offset: int, columns: MessageColumns, row: int
+    ) -> WindowMessage:
+        flags = Flag(int(columns.flags[row]))
+        size = int(columns.size[row])
+        subject = stretch.subject
+        if flags & Flag.FOREIGN_SUBJECT:
+            begin = start + RECORD_HEADER_SIZE
+            subject = bytes(gogo.decode(pb.MsgProto, content[begin : begin + size]).subject)
+        elif subject != self._channel:
+            flags |= Flag.FOREIGN_SUBJECT
+        reply = int(columns.reply_start[row])
+        begin, length = int(columns.data_start[row]), int(columns.data_size[row])
+        message = WindowMessage(
+            int(columns.sequence[row]),
+            int(columns.timestamp[row]),
+            subject,
+            content[reply : reply + int(columns.reply_size[row])],
+            content[begin : begin + length],
+            length,
+            stretch.files.name,
+            offset,
+            size,
+            RECORD_HEADER.unpack_from(content, start)[1],
+            flags,
+        )
+        return self._decrypted(message)
+
+    def _decrypted(self, message: WindowMessage) -> WindowMessage:
+        stored = message.data
+        if not stored:
+            return message
+        if self.cipher is None:
+            return replace(message, encrypted=self.encrypted) if looks_encrypted(stored) else message
+        try:
+            data = self.cipher.decrypt(stored)
+        except DecryptError as problem:
+            return replace(message, error=problem.message, encrypted=True)
+        return replace(message, data=data, encrypted=len(data) != len(stored))
+
+    def _of_head(self, stretch: Stretch, head: bytes, offset: int, size: int, sequence: int, timestamp: int) -> Row:
+        """Returns a large message of which only the beginning was read."""
+        if len(head) < RECORD_HEADER_SIZE or RECORD_HEADER.unpack_from(head)[0] != size:
+            return _bad(stretch, head, Stop.BAD_DECODE, offset, size, sequence)
+        crc = int(RECORD_HEADER.unpack_from(head)[1])
+        fields = message_head(head[RECORD_HEADER_SIZE:])
+        foreign = Flag.FOREIGN_SUBJECT if fields.subject != self._channel else Flag(0)
+        flags = foreign | (Flag.HAS_REPLY if fields.reply else Flag(0))
+        encrypted = looks_encrypted(fields.data) and (self.cipher is not None or self.encrypted)
+        return WindowMessage(
+            sequence,
+            timestamp,
+            fields.subject,
+            fields.reply,
+            fields.data,
+            fields.data_size,
+            stretch.files.name,
+            offset,
+            size,
+            crc,
+            flags,
+            encrypted=encrypted,
+            whole=False,
+        )
+
+    def proven(self, piece: Proven) -> Row:
+        """Reads a message whose header is damaged."""
+        assert piece.files.data is not None
+        note = Note(NoteKind.DAMAGE, "it has changed since it was looked at", piece.files.name, piece.offset, 0)
+        try:
+            payload = self._open.read(piece.files.data, piece.start, piece.size)
+            message = gogo.decode(pb.MsgProto, payload)
+        except StoreUnreadableError as error:
+            return Note(NoteKind.FILE, error.message, piece.files.name)
+        except gogo.DecodeError:
+            return note
+        if len(payload) != piece.size or message.sequence != piece.sequence:
+            return note
+        foreign = Flag.FOREIGN_SUBJECT if message.subject != self._channel else Flag(0)
+        return self._decrypted(
+            WindowMessage(
+                message.sequence,
+                message.timestamp,
+                bytes(message.subject),
+                bytes(message.reply),
+                bytes(message.data),
+                len(message.data),
+                piece.files.name,
+                piece.offset,
+                piece.size,
+                self._crc(payload),
+                foreign | (Flag.HAS_REPLY if message.reply else Flag(0)),
+                proven=True,
+            )
+        )
+
+    def looks_encrypted(self, stretch: Stretch) -> bool:
+        """Tells whether most of the last messages look encrypted; a single one can do so by chance."""
+        try:
+            rows = self.messages(stretch, self.located(stretch, max(stretch.count - _SAMPLES, 0), stretch.count))
+        except StoreUnreadableError:
+            return False
+        looks = [looks_encrypted(row.data) for row in rows if isinstance(row, WindowMessage) and row.size]
+        return sum(looks) * 2 > len(looks)
+
+    # finding messages
+
+    def position_of(self, stretch: Stretch, value: int, name: str, side: str = "left") -> int:
+        """Returns the position of the first message whose value is not below one, or the last not above it."""
+
+        def head(number: int) -> int:
+            if stretch.index_from is None:
+                if name == "offset":
+                    return int(stretch.offsets[number])
+                one = self._first(stretch, number)
+            else:
+                one = self._one(stretch, int(heads[number]))
+            return int(getattr(one, name)[0]) if len(one) else value + 1
+
+        heads = stretch.marks if stretch.index_from is None else np.arange(0, stretch.count, BLOCK)
+        cut = bisect_left if side == "left" else bisect_right
+        block = max(cut(range(len(heads)), value, key=head) - 1, 0)
+        low = int(heads[block])
+        high = int(heads[block + 1]) if block + 1 < len(heads) else stretch.count
+        inside: npt.NDArray[np.int64] = getattr(self.located(stretch, low, high), name)
+        wanted = np.asarray(min(value, 2**64 - 1 if inside.dtype == np.uint64 else 2**63 - 1), inside.dtype)
+        if side == "right":
+            return low + max(int(np.searchsorted(inside, wanted, side="right")) - 1, 0)
+        # Times may go back: the first that is not below, as somebody who reads on would find it.
+        reached = np.flatnonzero(inside >= wanted)
+        position = low + (int(reached[0]) if len(reached) else len(inside))
+        return min(position, stretch.count - 1)
+
+    def _one(self, stretch: Stretch, position: int) -> Located:
+        """Locates a single message by the index."""
+        assert stretch.files.index is not None and stretch.index_from is not None
+        at = FILE_HEADER_SIZE + (stretch.index_from + position) * INDEX_RECORD_SIZE
+        raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
+        return _possible(stretch, np.frombuffer(raw, index.DTYPE, len(raw) // INDEX_RECORD_SIZE))
+
+    def _first(self, stretch: Stretch, number: int) -> Located:
+        """Locates the message at a mark by the data."""
+        assert stretch.files.data is not None
+        start = int(stretch.offsets[number])
+        header = self._open.read(stretch.files.data, start, RECORD_HEADER_SIZE)
+        if len(header) < RECORD_HEADER_SIZE:
+            return _NOTHING
+        end = min(start + RECORD_HEADER_SIZE + int(RECORD_HEADER.unpack(header)[0]), stretch.end)
+        return self._scan(stretch, start, end, 1)
+
+
+def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Located:
+    """Returns what index records say, up to the first that cannot be: the index has changed or lies."""
+    offset = records["offset"]
+    end = offset + records["size"].astype(np.int64) + RECORD_HEADER_SIZE
+    possible = (offset >= stretch.start) & (end <= stretch.end)
+    possible[1:] &= offset[1:] >= end[:-1]
+    if not possible.all():
+        records = records[: int(np.argmin(possible))]
+    return Located(records["sequence"], records["offset"], records["timestamp"], records["size"])
+
+
+def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, sequence: int) -> Note:
+    """Returns the row for a record that is not what it should be.
+
+    Args:
+        stretch: Where it lies.
+        found: What was read of it, or more.
+        stop: Why a reader would stop at it.
+        offset: Of the record.
+        size: Of its payload, as it should be.
+        sequence: As it should be.
+    """
+    text = stop_text(stop)
+    if len(found) < RECORD_HEADER_SIZE:
+        text = "the file ends before it"
+    elif RECORD_HEADER.unpack_from(found)[0] != size:
+        text = "its length is not the one that the index gives"
+    elif stop is Stop.END:
+        text = "another message is stored here than the index names"
+    return Note(NoteKind.DAMAGE, text, stretch.files.name, offset, size + RECORD_HEADER_SIZE, sequence, sequence)
+
+
+_NOTHING = Located(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))

@@ -1,0 +1,83 @@
+"""What a session finds out of a store is what the command line says of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stantools.errors import StoreUnreadableError
+from stantools.inspection.forecast.judgement import harmless
+from stantools.inspection.overview import overview
+from stantools.inspection.verify import verify
+from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import golden_cases, load_expected
+from tui.jobs import State
+from tui.session import Stage, StoreSession
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_golden(case: str, golden: Path) -> None:
+    session = StoreSession(golden / case / "datastore")
+    job = session.start()
+    assert job.wait(60)
+    assert job.state is State.DONE, job.problem
+    assert session.stage is Stage.COMPLETE
+    verdict = verify(session.store, session.crc)
+    assert list(session.findings()) == verdict.findings
+    assert [facts.verdict for facts in session.channels.values()] == verdict.channels
+    looked = overview(session.store, session.crc)
+    assert session.overview is not None
+    assert session.overview.as_json() == looked.as_json()
+    assert session.forecasts is not None
+    seen = load_expected(case)["server_open"]
+    if not load_expected(case)["open_args"] and not load_expected(case)["setup"]:
+        assert session.forecasts[0].starts == seen["started"]
+    advice = session.advice()
+    assert advice is not None
+    if not verdict.clean or not harmless(session.forecasts[0]):
+        assert advice.command[:2] == ("stantools", "salvage")
+    else:
+        assert advice.command[:2] == ("stantools", "migrate")
+
+
+def test_what_is_no_store_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnreadableError):
+        StoreSession(tmp_path / "nothing")
+
+
+def test_a_scan_can_be_stopped_and_begun_again(tmp_path: Path) -> None:
+    write_sample(tmp_path / "datastore", SampleOptions(channels=20, messages=2000))
+    session = StoreSession(tmp_path / "datastore")
+    session.start()
+    session.close()
+    assert session.job is not None
+    assert session.job.state in (State.CANCELLED, State.DONE)
+    job = session.rescan()
+    assert job.wait(60)
+    assert job.state is State.DONE
+    assert session.scanned
+
+
+def test_a_channel_that_goes_while_it_is_scanned(tmp_path: Path) -> None:
+    write_sample(tmp_path / "datastore", SampleOptions(channels=3, messages=10))
+    session = StoreSession(tmp_path / "datastore")
+    shutil.rmtree(tmp_path / "datastore" / session.store.channel_names[1])
+    job = session.start()
+    assert job.wait(60)
+    assert job.state is State.DONE, job.problem
+    gone = session.channels[session.store.channel_names[1]]
+    assert gone.overview is not None
+    assert gone.overview.problems
+
+
+def test_a_store_that_is_gone_leaves_what_is_known(tmp_path: Path) -> None:
+    write_sample(tmp_path / "datastore", SampleOptions(channels=3, messages=10))
+    session = StoreSession(tmp_path / "datastore")
+    assert session.start().wait(60)
+    shutil.rmtree(tmp_path / "datastore")
+    with pytest.raises(StoreUnreadableError):
+        session.rescan()
+    assert len(session.channels) == 3
+    assert session.scanned

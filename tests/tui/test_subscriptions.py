@@ -1,0 +1,387 @@
+"""Subscriptions, queue groups and clients, and their histories."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.logwriter import ClientsLog, SubsLog
+from tests.cli.expected import healthy_cases, renamed
+from tests.conftest import golden_cases, load_expected
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tui.screens.history import HistoryScreen
+from tui.screens.pending import PendingScreen
+from tui.screens.subrows import Gathered
+from tui.screens.subscriptions import SubscriptionsScreen
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.rowtable import RowTable
+
+SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+CRC = Crc()
+
+
+async def opened(pilot: Any, place: Place | None = None) -> SubscriptionsScreen:
+    """Opens the view for a channel, or for the whole store."""
+    pilot.app.push_screen(SubscriptionsScreen(pilot.app.session, place or Place()))
+    await until(pilot, lambda: isinstance(pilot.app.screen, SubscriptionsScreen) and pilot.app.screen._gathered.known)
+    await until(pilot, lambda: "Quit" in screen_text(pilot.app))
+    screen: SubscriptionsScreen = pilot.app.screen
+    await until(pilot, lambda: screen._asked <= screen._losses.keys())
+    return screen
+
+
+async def history(pilot: Any) -> HistoryScreen:
+    """Opens the history of what is at the cursor."""
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, HistoryScreen) and pilot.app.screen.ready)
+    await until(pilot, lambda: pilot.app.screen._rows is not None and "Quit" in screen_text(pilot.app))
+    found: HistoryScreen = pilot.app.screen
+    return found
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
+    """The views that are opened, which are not shown."""
+    from tui.app import Browser
+
+    found: list[tuple[View, Place]] = []
+
+    def open_view(_self: Any, view: View, place: Place | None = None, *, above: bool = False) -> None:
+        assert above
+        found.append((view, place or Place()))
+
+    monkeypatch.setattr(Browser, "open_view", open_view)
+    return found
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("case", "channel"),
+    [
+        ("durables", None),
+        ("durables", "jobs.queue"),
+        ("compaction", None),
+        ("basic", None),
+        ("archived_bak", None),
+        ("clustered", None),
+        ("dmg_subs_cut_header", None),
+        ("dmg_subs_cut_payload", None),
+        ("dmg_subs_payload_flip", "alpha"),
+        ("dmg_subs_missing", None),
+        ("dmg_garbage_subs", None),
+        ("dmg_version_0_subs", None),
+        ("dmg_unknown_type_subs", None),
+        ("dmg_zero_tail_subs_clients", None),
+        ("dmg_clients_missing", None),
+    ],
+)
+def test_subscriptions(
+    case: str, channel: str | None, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot, Place(channel=channel))
+        where = f"-{channel}" if channel else ""
+        check_screen(pilot.app, f"subscriptions-{case}{where}-{size[0]}")
+
+    monkeypatch.chdir(golden / case)
+    browse("datastore", look, size=size)
+
+
+@SIZES
+def test_queue_groups(size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot)
+        await pilot.press("tab", "j", "j")
+        await pilot.pause()
+        check_screen(pilot.app, f"subscriptions-groups-durables-{size[0]}")
+
+    monkeypatch.chdir(golden / "durables")
+    browse("datastore", look, size=size)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    "case",
+    ["clients_many", "durables", "dmg_clients_payload_flip", "dmg_clients_missing", "dmg_clients_cut_header",
+     "dmg_unknown_type_clients", "dmg_version_255_clients", "dmg_garbage_clients", "dmg_zero_tail_subs_clients"],
+)  # fmt: skip
+def test_clients(case: str, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot)
+        await pilot.press("shift+tab")
+        await pilot.pause()
+        check_screen(pilot.app, f"clients-{case}-{size[0]}")
+
+    monkeypatch.chdir(golden / case)
+    browse("datastore", look, size=size)
+
+
+@SIZES
+@pytest.mark.parametrize(("case", "keys"), [("durables", "jjj"), ("dmg_subs_payload_flip", "jjj")])
+def test_history(
+    case: str, keys: str, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot)
+        await pilot.press(*keys)
+        await history(pilot)
+        await pilot.press("j")
+        await pilot.pause()
+        check_screen(pilot.app, f"subscriptions-history-{case}-{size[0]}")
+
+    monkeypatch.chdir(golden / case)
+    browse("datastore", look, size=size)
+
+
+def test_history_of_a_client(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        await pilot.press("shift+tab")
+        screen.go_to("w-3")
+        await pilot.pause()
+        await history(pilot)
+        await pilot.press("j")
+        await pilot.pause()
+        check_screen(pilot.app, "clients-history-dmg_clients_payload_flip-80")
+        await pilot.press("enter")
+        assert places == [(View.SLICES, Place(file="clients.dat", offset=152))]
+        await pilot.press("m")
+        assert len(places) == 1
+        assert pilot.app.commands[-1] == "stantools clients datastore --history"
+
+    monkeypatch.chdir(golden / "dmg_clients_payload_flip")
+    browse("datastore", look)
+
+
+def test_a_record_opens_its_bytes_and_its_message(
+    golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]
+) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, Place(channel="events"))
+        assert screen.go_to("3") == ""
+        await pilot.pause()
+        await history(pilot)
+        assert pilot.app.commands[-1] == "stantools subs datastore --channel events --id 3 --history"
+        await pilot.press("j", "j", "enter", "m")
+        assert places == [
+            (View.SLICES, Place(channel="events", file="events/subs.dat", offset=717)),
+            (View.MESSAGES, Place(channel="events", seq=2)),
+        ]
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert screen.query_one(RowTable).cursor == screen.rows.find(("subscription", "events", "3"))
+
+    monkeypatch.chdir(golden / "durables")
+    browse("datastore", look)
+
+
+def test_messages_at_the_first_pending_one(golden: Path, browse: Any, places: list[Any]) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, Place(channel="jobs.queue"))
+        screen.go_to("5")
+        await pilot.press("m")
+        assert places == [(View.MESSAGES, Place(channel="jobs.queue", seq=2))]
+        await pilot.press("tab")
+        screen.go_to("workers")
+        await pilot.press("m")
+        assert places[1:] == [(View.MESSAGES, Place(channel="jobs.queue", seq=3))]
+        await pilot.press("tab", "m", "p")
+        assert len(places) == 2
+
+    browse(golden / "durables" / "datastore", look)
+
+
+def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any]) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, Place(channel="events"))
+        screen.go_to("2")
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PendingScreen))
+        assert "18 messages sent and not acknowledged" in screen_text(pilot.app)
+        await pilot.press("j", "enter")
+        assert places == [(View.MESSAGES, Place(channel="events", seq=4))]
+        pilot.app.go_to("11")
+        assert pilot.app.screen.query_one(RowTable).cursor == 7
+
+    browse(golden / "durables" / "datastore", look)
+
+
+def test_filter_sort_and_all_channels(golden: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, Place(channel="jobs.queue"))
+
+        def ids() -> list[int]:
+            return [row.one.state.id for row in screen.rows.shown]
+
+        assert ids() == [8, 5, 2, 4, 1, 10, 11]
+        await pilot.press("s")
+        assert ids()[:3] == [5, 10, 11]
+        await pilot.press("S")
+        assert ids()[0] == 1
+        await pilot.press("slash", *"workers")
+        await until(pilot, lambda: sorted(ids()) == [2, 4])
+        await pilot.press("enter", "c")
+        assert screen.place.channel is None
+        assert sorted(ids()) == [2, 4]
+        await pilot.press("escape")
+        await until(pilot, lambda: len(ids()) == 15)
+        await pilot.press("c")
+        assert screen.place.channel == "jobs.queue"
+        await pilot.press("slash", *"nothing like it", "enter")
+        await until(pilot, lambda: "match the filter" in screen_text(pilot.app))
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: pilot.app.screen is not screen)
+
+    browse(golden / "durables" / "datastore", look)
+
+
+def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        await pilot.press("j", "j")
+        before = screen._row()
+        for size in (LARGE, (100, 30), (60, 12), SMALL):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert screen._row() is before
+        assert "wait" not in screen_text(pilot.app).splitlines()[2]
+
+    browse(golden / "durables" / "datastore", look)
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_the_rows_are_what_the_real_server_recovered(case: str, golden_copy: Any) -> None:
+    expected = load_expected(case)
+    session = StoreSession(golden_copy(case))
+    session.start().wait()
+    gathered = Gathered(session, None)
+    while gathered.behind:
+        gathered.update()
+    assert gathered.known
+    healthy = case in healthy_cases()
+    for name, channel in expected["channels"].items():
+        ours = {row.one.state.id: row.one for row in gathered.subscriptions if row.channel.name == name}
+        theirs = {each["ID"]: renamed(each) for each in channel["subscriptions"]}
+        if not healthy and (name in gathered.damaged or ours.keys() != theirs.keys()):
+            assert name in gathered.damaged or not session.channels[name].overview or "subs" in case or "empty" in case
+            continue
+        assert ours.keys() == theirs.keys()
+        for number, each in theirs.items():
+            said = ours[number].as_json()
+            assert {field: said[field] for field in each} == each
+            if healthy:
+                sent = max(
+                    other["last_sent"]
+                    for other in theirs.values()
+                    if other is each
+                    or (
+                        each["q_group"]
+                        and (other["q_group"], other["is_durable"]) == (each["q_group"], each["is_durable"])
+                    )
+                )
+                assert ours[number].lag == max(channel["last_seq"] - max(sent, channel["first_seq"] - 1), 0)
+
+
+def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreSession, "start", lambda _self: None)
+
+    async def look(pilot: Any) -> None:
+        screen = SubscriptionsScreen(pilot.app.session, Place())
+        pilot.app.push_screen(screen)
+        await until(pilot, lambda: "not read yet: 2 of 2 channels" in screen_text(pilot.app))
+        session = pilot.app.session
+        from tui.jobs import Job
+
+        job: Job[None] = Job("look", session._look)
+        job.start().wait()
+        session.touch()
+        await until(pilot, lambda: "[subscriptions 15]" in screen_text(pilot.app))
+        assert "not known yet" in screen_text(pilot.app)
+
+    browse(golden / "durables" / "datastore", look, scan=False)
+
+
+HOSTILE = b"\x1b[31m[bold]x[/bold]\xe2\x80\xae\xff\x07\r\n"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A store whose names hold markup, escapes, bytes that are not UTF-8, and a change of writing direction."""
+    from stantools.store.sample import SampleOptions, write_sample
+
+    store = tmp_path / "store"
+    write_sample(store, SampleOptions(seed=7))
+    for channel in [each for each in store.iterdir() if each.is_dir()]:
+        (channel / "subs.dat").unlink(missing_ok=True)
+        with SubsLog(channel, store, CRC, sync=False) as log:
+            for number, group, durable in ((1, b"", HOSTILE), (2, HOSTILE, b""), (3, b"", b"")):
+                log.new(
+                    pb.SubState(
+                        id=number, client_id=HOSTILE, inbox=HOSTILE, ack_inbox=HOSTILE, max_in_flight=2,
+                        q_group=group, durable_name=durable, is_durable=bool(durable),
+                    )
+                )  # fmt: skip
+                log.sent([number, number], [1, 2])
+    with ClientsLog(store, CRC, sync=False) as clients:
+        clients.add(pb.ClientInfo(id=HOSTILE, hb_inbox=HOSTILE, conn_id=HOSTILE, protocol=1))
+    return store
+
+
+@SIZES
+def test_hostile_names_are_shown_harmlessly(size: tuple[int, int], hostile: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot)
+        for key in ("j", "tab", "j", "tab", "enter"):
+            text = screen_text(pilot.app)
+            assert "[bold]" in text
+            assert all(character.isprintable() for line in text.splitlines() for character in line)
+            await pilot.press(key)
+            await pilot.pause()
+        await until(pilot, lambda: isinstance(pilot.app.screen, HistoryScreen) and pilot.app.screen.ready)
+        text = screen_text(pilot.app)
+        assert "[bold]" in text
+        assert all(character.isprintable() for line in text.splitlines() for character in line)
+
+    browse(hostile, look, size=size)
+
+
+def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) -> None:
+    store = golden_copy("durables")
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, Place(channel="events"))
+        found = await history(pilot)
+        shutil.rmtree(store)
+        await pilot.press("G", "enter", "m")
+        await until(pilot, lambda: "cannot be read" in screen_text(pilot.app))
+        assert pilot.app.screen is found
+        await pilot.press("escape", "j", "enter")
+        await until(pilot, lambda: "there is no such file" in screen_text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+
+    browse(store, look)
+
+
+def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path], browse: Any) -> None:
+    store = golden_copy("durables")
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, Place(channel="events"))
+        found = await history(pilot)
+        path = store / "events" / "subs.dat"
+        path.write_bytes(path.read_bytes()[:500])
+        found.query_one(RowTable).reload()
+        await until(pilot, lambda: "the file has changed since it was read" in screen_text(pilot.app))
+        await pilot.press("escape", "R")
+        await until(pilot, lambda: pilot.app.session.scanned and screen._gathered.known)
+        await until(pilot, lambda: "the server stops reading at offset" in screen_text(pilot.app))
+
+    browse(store, look)

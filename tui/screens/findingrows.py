@@ -1,0 +1,311 @@
+"""Findings as rows: grouped, filtered, and taken in little by little, so that a hundred thousand delay no key press."""
+
+from __future__ import annotations
+
+import enum
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import attrgetter
+from pathlib import PurePosixPath
+
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.records import FileKind, kind_of
+from tui.cells import SYMBOLS, Cell, counted, name_text
+from tui.session import ChannelFacts, StoreSession
+from tui.widgets.rowtable import Column
+
+_RANKS = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
+_SEVERITIES = tuple(_RANKS)
+#: Findings that are taken in between two looks at the clock.
+_STEP = 200
+
+
+class Grouping(enum.StrEnum):
+    """What findings are put together by."""
+
+    CHANNEL = "channel"
+    CODE = "code"
+    SEVERITY = "severity"
+
+
+@dataclass(eq=False)
+class Group:
+    """Findings that belong together.
+
+    Attributes:
+        name: The channel, code or severity; "" for what belongs to no channel.
+        members: Numbers of its findings, those of each severity in the order in which they came.
+        open: Its findings are shown.
+        size: How many they are.
+        worst: Rank of the worst one; 0 is an error.
+    """
+
+    name: str
+    members: tuple[list[int], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
+    open: bool = True
+    size: int = 0
+    worst: int = 3
+
+    def add(self, number: int, rank: int) -> None:
+        """Adds a finding, the number of which is higher than those of all before."""
+        self.members[rank].append(number)
+        self.size += 1
+        self.worst = min(self.worst, rank)
+
+    def number(self, at: int) -> int:
+        """Returns the number of the finding at a place in the group: errors first."""
+        for each in self.members:
+            if at < len(each):
+                return each[at]
+            at -= len(each)
+        raise IndexError(at)
+
+    def counts(self) -> str:
+        """Says how many findings of each severity there are."""
+        words = (("error", "errors"), ("warning", "warnings"), ("note", "notes"))
+        return ", ".join(counted(len(each), *what) for each, what in zip(self.members, words, strict=True) if each)
+
+
+def place_words(finding: Finding, *, channel: bool) -> str:
+    """Says where a finding is, harmless to show: file and offset, or sequence, or subscription.
+
+    Args:
+        finding: The finding.
+        channel: Name the channel too.
+    """
+    file = finding.file
+    if not channel and finding.channel is not None:
+        file = file.removeprefix(finding.channel).lstrip("/")
+    words = [name_text(file)] if file else []
+    if finding.offset is not None:
+        words.append(f"at {finding.offset}")
+    elif finding.seq is not None:
+        words.append(f"{'subscription' if of_subscription(finding) else 'seq'} {finding.seq}")
+    return " ".join(words)
+
+
+def of_subscription(finding: Finding) -> bool:
+    """The number that a finding names is the id of a subscription, not a sequence."""
+    return kind_of(PurePosixPath(finding.file).name) is FileKind.SUBS
+
+
+class FindingRows:
+    """The findings of a store as rows.
+
+    Args:
+        session: The store.
+
+    Attributes:
+        grouping: What they are put together by.
+        filter: Text that must occur in them.
+        errors_only: Leave everything else out.
+        findings: All findings that were taken in, in the order in which they came.
+        readings: How often the store was opened; the numbers of findings are those of one reading.
+    """
+
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+        self.grouping = Grouping.CHANNEL
+        self.filter = ""
+        self.errors_only = False
+        self.wide = False
+        self.findings: list[Finding] = []
+        self.readings = 0
+        self._words: list[str] = []
+        self._store: object = None
+        self._root: object = None
+        self._waiting: list[ChannelFacts] = []
+        self._coming: deque[list[Finding]] = deque()
+        self._begun = 0
+        self._next = 0
+        self._groups: dict[str, Group] = {}
+        self._order: list[Group] = []
+        self._sorted = True
+        self._starts: list[int] = []
+        self._closed = False
+        self._toggled: set[str] = set()
+        self._count = 0
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns, which depend on what the groups have said already."""
+        code = Column("code", "code", 22)
+        place = Column("place", "where", 24 if not self.wide else 30)
+        what = Column("what", "what", 24, grows=True)
+        state = Column("state", "", 3)
+        if self.grouping is Grouping.CODE:
+            return (state, place, what)
+        return (state, code, place, what)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def shown(self) -> int:
+        """How many findings pass the filter."""
+        return sum(group.size for group in self._order)
+
+    @property
+    def behind(self) -> bool:
+        """There are findings that `take` has not come to yet."""
+        return bool(self._coming) or self._next < len(self.findings)
+
+    def take(self, seconds: float = 0.015) -> bool:
+        """Takes in findings that have come, for so long at most, and tells whether there were any."""
+        self._look()
+        if not self.behind:
+            return False
+        until = time.monotonic() + seconds
+        while self.behind and time.monotonic() < until:
+            if self._coming:
+                self._bring()
+            for number in range(self._next, min(self._next + _STEP, len(self.findings))):
+                self._sort_in(number)
+                self._next = number + 1
+        self._arrange()
+        return True
+
+    def _look(self) -> None:
+        """Notes which lists of findings are new."""
+        session = self._session
+        if session.store is not self._store:
+            self._store, self._root = session.store, None
+            self.readings += 1
+            self._waiting = list(session.channels.values())
+            self.findings, self._words, self._coming, self._begun = [], [], deque(), 0
+            self.regroup()
+        if session.root_findings is not self._root:
+            self._root = session.root_findings
+            self._coming.append(session.root_findings)
+        done = [facts for facts in self._waiting if facts.verdict is not None]
+        if done:
+            self._coming += [facts.findings for facts in done if facts.findings]
+            self._waiting = [facts for facts in self._waiting if facts.verdict is None]
+
+    def _bring(self) -> None:
+        found = self._coming[0][self._begun : self._begun + _STEP]
+        self.findings += found
+        self._words += ["\n".join((each.channel or "", each.code, each.file, each.detail)).casefold() for each in found]
+        self._begun += len(found)
+        if self._begun >= len(self._coming[0]):
+            self._coming.popleft()
+            self._begun = 0
+
+    def _name(self, finding: Finding) -> str:
+        if self.grouping is Grouping.CHANNEL:
+            return finding.channel or ""
+        return finding.code if self.grouping is Grouping.CODE else finding.severity.value
+
+    def _sort_in(self, number: int) -> None:
+        finding = self.findings[number]
+        if self.errors_only and finding.severity is not Severity.ERROR:
+            return
+        if self.filter and self.filter not in self._words[number]:
+            return
+        name = self._name(finding)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name, open=self._closed == (name in self._toggled))
+            self._order.append(group)
+        rank = _RANKS[finding.severity]
+        self._sorted &= group.size > 0 and rank >= group.worst
+        group.add(number, rank)
+
+    def _arrange(self) -> None:
+        """Puts the groups in order and counts their rows."""
+        if not self._sorted:
+            self._order.sort(key=attrgetter("worst", "name"))
+            self._sorted = True
+        ends = list(accumulate(1 + group.size if group.open else 1 for group in self._order))
+        self._starts = [0, *ends[:-1]] if ends else []
+        self._count = ends[-1] if ends else 0
+
+    def regroup(self) -> None:
+        """Begins anew with the present grouping and filter; `take` does the rest."""
+        self.filter = self.filter.casefold()
+        self._groups, self._order, self._next = {}, [], 0
+        self._arrange()
+
+    def forget_folding(self) -> None:
+        """Opens all groups that will be made."""
+        self._closed, self._toggled = False, set()
+
+    def toggle(self, group: Group) -> None:
+        """Opens or closes a group."""
+        group.open = not group.open
+        self._toggled ^= {group.name}
+        self._arrange()
+
+    def toggle_all(self) -> None:
+        """Closes all groups, or opens them if they are closed."""
+        self._closed, self._toggled = not self._closed, set()
+        for group in self._order:
+            group.open = not self._closed
+        self._arrange()
+
+    def at(self, row: int) -> Group | int | None:
+        """Returns what is in a row: a group, or the number of a finding."""
+        if not 0 <= row < self._count:
+            return None
+        place = bisect_right(self._starts, row) - 1
+        group, inside = self._order[place], row - self._starts[place]
+        return group.number(inside - 1) if inside else group
+
+    def group_of(self, row: int) -> Group | None:
+        """Returns the group to which a row belongs."""
+        return self._order[bisect_right(self._starts, row) - 1] if 0 <= row < self._count else None
+
+    def row_of(self, what: Group | int) -> int | None:
+        """Returns the row of a group or finding; that of its group if it is closed; None if it is not shown."""
+        if isinstance(what, Group):
+            group, inside = self._groups.get(what.name), 0
+        else:
+            finding = self.findings[what]
+            group, inside = self._groups.get(self._name(finding)), 1
+            if group is not None:
+                rank = _RANKS[finding.severity]
+                at = bisect_left(group.members[rank], what)
+                if at == len(group.members[rank]) or group.members[rank][at] != what:
+                    return None
+                inside += sum(map(len, group.members[:rank])) + at
+        if group is None:
+            return None
+        return self._starts[self._order.index(group)] + (inside if group.open else 0)
+
+    def next_group(self, row: int, step: int) -> int:
+        """Returns the row of the next group, or the one before."""
+        if not self._starts:
+            return 0
+        if step > 0:
+            place = min(bisect_right(self._starts, row), len(self._starts) - 1)
+        else:
+            place = max(bisect_left(self._starts, row) - 1, 0)
+        return self._starts[place]
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        return [self._row(row) for row in range(start, min(stop, self._count))]
+
+    def _row(self, row: int) -> Sequence[Cell]:
+        what = self.at(row)
+        if isinstance(what, Group):
+            symbol, role = SYMBOLS[_SEVERITIES[min(what.worst, 2)].value]
+            return [(f"{'▾' if what.open else '▸'} {symbol} {self.title(what)}: {what.counts()}", role)]
+        assert what is not None
+        finding = self.findings[what]
+        symbol, role = SYMBOLS[finding.severity.value]
+        cells: list[Cell] = [(f"  {symbol}", role)]
+        if self.grouping is not Grouping.CODE:
+            cells.append(finding.code)
+        cells.append((place_words(finding, channel=self.grouping is not Grouping.CHANNEL), "strong"))
+        return [*cells, finding.detail]
+
+    def title(self, group: Group) -> str:
+        """Returns what a group is, harmless to show."""
+        if self.grouping is Grouping.CHANNEL:
+            return name_text(group.name) if group.name else "the store as a whole"
+        return group.name

@@ -1,0 +1,379 @@
+"""What is wrong, and what it means: findings in groups, with the explanation of the one at the cursor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Container, VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Input
+
+from stantools.inspection.explain import Explanation, explain
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.records import kind_of
+from tui.cells import SYMBOLS, Cell, counted, number
+from tui.screens.base import ViewScreen
+from tui.screens.findingrows import FindingRows, Group, Grouping, of_subscription, place_words
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.line import Line
+from tui.widgets.rowtable import RowTable
+
+#: Columns from which on the explanation stands beside the table.
+_WIDE = 120
+#: How often findings that have come are taken in, in seconds.
+_TAKE = 0.05
+
+_SEVERITY_WORDS = {
+    Severity.ERROR: "Data is damaged or lost, or the server would not start.",
+    Severity.WARNING: "Nothing is lost yet, but something is not as a healthy server leaves it.",
+    Severity.INFO: "Worth knowing; nothing has to be done.",
+}
+
+
+def place_of(session: StoreSession, finding: Finding) -> tuple[View, Place] | None:
+    """Returns where a finding can be looked at; None if there is nothing to look at.
+
+    Args:
+        session: The store.
+        finding: One of its findings.
+    """
+    if finding.file and finding.offset is not None:
+        return View.SLICES, Place(channel=finding.channel, file=finding.file, offset=finding.offset)
+    if finding.channel is not None and finding.seq is not None:
+        if of_subscription(finding):
+            return View.SUBSCRIPTIONS, Place(channel=finding.channel, seq=finding.seq)
+        return View.MESSAGES, Place(channel=finding.channel, seq=finding.seq)
+    named = kind_of(PurePosixPath(finding.file).name) is not None
+    if named and (session.store.path / finding.file).is_file():
+        return View.SLICES, Place(channel=finding.channel, file=finding.file)
+    return None
+
+
+class FindingsScreen(ViewScreen):
+    """The view of what is wrong. Channel, code, file, offset and seq of the place choose a finding to begin with."""
+
+    NAME: ClassVar[str] = "findings"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("b", "group", "Group by", id="findings.group"),
+        Binding("space", "fold", "Fold", id="findings.fold"),
+        Binding("z", "fold_all", "Fold all", show=False, id="findings.fold_all"),
+        Binding("e", "errors", "Errors", id="findings.errors"),
+        Binding("slash", "filter", "Filter", key_display="/", id="findings.filter"),
+        Binding("n", "next(1)", "Next group", show=False, id="findings.next_group"),
+        Binding("N", "next(-1)", "Group before", show=False, id="findings.previous_group"),
+        Binding("y", "copy", "Copy", id="findings.copy"),
+        Binding("J", "scroll(1)", "Explanation down", show=False, id="findings.explanation_down"),
+        Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
+        Binding("escape", "leave", "Clear the filter, or back", show=False, id="findings.leave"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        # The place chooses a finding; it does not restrict the view to a channel.
+        super().__init__(session, Place())
+        self._target: Place | None = place if place != Place() else None
+        self._searched = 0
+        self._rows = FindingRows(self.session)
+        self._pin: Group | int | None = None
+        self._reading = 0
+
+    @property
+    def channel(self) -> str | None:
+        """The channel of the finding at the cursor."""
+        finding = self.finding if self.is_mounted else None
+        return finding.channel if finding else None
+
+    @property
+    def finding(self) -> Finding | None:
+        """The finding at the cursor."""
+        what = self._rows.at(self.query_one(RowTable).cursor)
+        return self._rows.findings[what] if isinstance(what, int) else None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """How many there are, the table, the explanation."""
+        yield Line(id="find-summary")
+        yield Input(placeholder="part of a channel, code, file or text", id="find-filter", compact=True)
+        with Container(id="find-body"):
+            yield RowTable(self._rows)
+            with VerticalScroll(id="find-explain", can_focus=False):
+                yield Line(id="find-lines")
+
+    def on_mount(self) -> None:
+        """Begins with the worst."""
+        self.query_one("#find-filter").display = False
+        self.query_one(RowTable).focus()
+        self.set_interval(_TAKE, self._take)
+        self.note("stantools", "verify", str(self.session.path))
+
+    def on_resize(self) -> None:
+        """Puts the explanation beside the table where there is room."""
+        self._rows.wide = self.size.width >= _WIDE
+        self.query_one("#find-body").set_class(self._rows.wide, "-wide")
+        self.query_one(RowTable).reload()
+
+    def facts_changed(self) -> None:
+        """More is known."""
+        self._take()
+        self._write()
+
+    def _take(self) -> None:
+        if not self.is_mounted:
+            return
+        kept = self._rows.findings[self._pin] if isinstance(self._pin, int) else None
+        news = self._rows.take()
+        if self._reading != self._rows.readings:
+            if self._reading and kept is not None:
+                # The store was opened anew: what was at the cursor has another number now, if it is still there.
+                self._target = Place(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
+            self._reading, self._searched, self._pin = self._rows.readings, 0, None
+            news = True
+        if news:
+            self._show_rows()
+
+    def _show_rows(self) -> None:
+        """Shows the rows as they are now; the cursor stays with its finding."""
+        table = self.query_one(RowTable)
+        pin = self._pin
+        table.reload()
+        self._find_target()
+        if pin is not None and (row := self._rows.row_of(pin)) is not None:
+            table.cursor = row
+        self._write()
+
+    def _find_target(self) -> None:
+        """Puts the cursor on the finding that the view was opened for, once it is there."""
+        target = self._target
+        if target is None or self._rows.behind:
+            return
+        first: int | None = None
+        for at in range(self._searched, len(self._rows.findings)):
+            finding = self._rows.findings[at]
+            if _matches(finding, target):
+                first = self._rows.row_of(at)
+                if first is not None:
+                    self._target, self._pin = None, at
+                    self.query_one(RowTable).cursor = first
+                    return
+        self._searched = len(self._rows.findings)
+
+    @on(RowTable.Highlighted)
+    def _highlighted(self, event: RowTable.Highlighted) -> None:
+        if not self._rows.behind:
+            # At the top nothing was chosen yet: what is worse may still come above.
+            self._pin = self._rows.at(event.row) if event.row else None
+        self._write_explanation()
+        self.query_one("#find-explain", VerticalScroll).scroll_home(animate=False)
+
+    def on_key(self) -> None:
+        """Whoever presses a key has chosen for themselves."""
+        self._target = None
+
+    def _write(self) -> None:
+        rows = self._rows
+        cells: list[Cell] = [f"by {rows.grouping.value}: ", (counted(len(rows.findings), "finding"), "strong")]
+        if rows.shown != len(rows.findings):
+            cells.append((f", {number(rows.shown)} shown", "accent"))
+        if rows.errors_only:
+            cells.append((" (errors only)", "accent"))
+        if not self.session.scanned:
+            cells.append(("  not everything is checked yet", "dim"))
+        self.query_one("#find-summary", Line).show(*cells)
+        self._write_explanation()
+
+    def _write_explanation(self) -> None:
+        what = self._rows.at(self.query_one(RowTable).cursor)
+        self.query_one("#find-lines", Line).show_lines(list(self._explanation(what)))
+
+    def _explanation(self, what: Group | int | None) -> Iterator[Sequence[Cell]]:
+        rows = self._rows
+        if isinstance(what, int):
+            yield from finding_lines(rows.findings[what], place_of(self.session, rows.findings[what]))
+        elif what is not None:
+            yield [(f"{rows.title(what)}: ", "strong"), what.counts()]
+            if rows.grouping is Grouping.CODE:
+                yield from _explained(what.name, "")
+            elif rows.grouping is Grouping.SEVERITY:
+                yield [_SEVERITY_WORDS[Severity(what.name)]]
+            else:
+                yield [("space folds the group, b groups otherwise", "dim")]
+        elif rows.findings:
+            yield [("nothing matches the filter", "dim")]
+        elif self.session.scanned:
+            yield [("✓ ", "good"), "Every byte was checked, and nothing is wrong."]
+        else:
+            yield [("nothing was found yet", "dim")]
+
+    def _at_cursor(self) -> tuple[RowTable, Group | int | None]:
+        table = self.query_one(RowTable)
+        return table, self._rows.at(table.cursor)
+
+    def _anew(self, change: Callable[[], None]) -> None:
+        """Groups and filters anew; the cursor stays with its finding, if that is shown."""
+        table, what = self._at_cursor()
+        change()
+        pin = what if isinstance(what, int) else None
+        self._rows.regroup()
+        self._rows.take()
+        self._pin = pin
+        if pin is None:
+            table.cursor = 0
+        self._show_rows()
+        if pin is not None and not self._rows.behind and self._rows.row_of(pin) is None:
+            self._pin, table.cursor = None, 0
+
+    def action_group(self) -> None:
+        """Groups by channel, code or severity."""
+        kinds = list(Grouping)
+
+        def change() -> None:
+            self._rows.grouping = kinds[(kinds.index(self._rows.grouping) + 1) % len(kinds)]
+            self._rows.forget_folding()
+
+        self._anew(change)
+
+    def action_errors(self) -> None:
+        """Shows errors only, or everything."""
+
+        def change() -> None:
+            self._rows.errors_only = not self._rows.errors_only
+
+        self._anew(change)
+
+    def action_fold(self) -> None:
+        """Folds the group at the cursor, or unfolds it."""
+        table = self.query_one(RowTable)
+        group = self._rows.group_of(table.cursor)
+        if group is None:
+            return
+        self._rows.toggle(group)
+        table.reload()
+        table.cursor = self._rows.row_of(group) or 0
+        self._write()
+
+    def action_fold_all(self) -> None:
+        """Folds all groups, or unfolds them."""
+        table = self.query_one(RowTable)
+        group = self._rows.group_of(table.cursor)
+        self._rows.toggle_all()
+        table.reload()
+        table.cursor = (self._rows.row_of(group) or 0) if group else 0
+        self._write()
+
+    def action_next(self, step: int) -> None:
+        """Goes to the next group."""
+        table = self.query_one(RowTable)
+        table.cursor = self._rows.next_group(table.cursor, step)
+
+    @on(RowTable.Selected)
+    def action_open(self) -> None:
+        """Opens the place of the finding at the cursor; folds a group."""
+        finding = self.finding
+        if finding is None:
+            self.action_fold()
+            return
+        self.note("stantools", "explain", finding.code)
+        found = place_of(self.session, finding)
+        if found is None:
+            self.notify("this finding has no place that could be shown", severity="warning")
+            return
+        self.browser.open_view(*found, above=True)
+
+    def action_copy(self) -> None:
+        """Copies the finding as json."""
+        finding = self.finding
+        if finding is None:
+            self.notify("choose a finding first", severity="warning")
+            return
+        self.app.copy_to_clipboard(json.dumps(finding.as_json()))
+        self.notify(f"copied {finding.code} as json", markup=False)
+
+    def action_scroll(self, pages: int) -> None:
+        """Scrolls the explanation."""
+        self.query_one("#find-explain", VerticalScroll).scroll_relative(y=pages * 4, animate=False)
+
+    def action_filter(self) -> None:
+        """Asks for a text."""
+        field = self.query_one("#find-filter", Input)
+        field.display = True
+        field.focus()
+
+    @on(Input.Changed, "#find-filter")
+    def _filter(self, event: Input.Changed) -> None:
+        def change() -> None:
+            self._rows.filter = event.value
+
+        self._anew(change)
+
+    @on(Input.Submitted, "#find-filter")
+    def _filtered(self) -> None:
+        field = self.query_one("#find-filter", Input)
+        field.display = bool(field.value)
+        self.query_one(RowTable).focus()
+
+    def action_leave(self) -> None:
+        """Shows everything again, or goes back."""
+        field = self.query_one("#find-filter", Input)
+        if not field.display:
+            self.action_back()
+            return
+        field.value = ""
+        field.display = False
+        self.query_one(RowTable).focus()
+
+    def go_to(self, text: str) -> str | None:
+        """Goes to the first finding of a code, or of a channel."""
+        for at, finding in enumerate(self._rows.findings):
+            if text in (finding.code, finding.channel) and (row := self._rows.row_of(at)) is not None:
+                self.query_one(RowTable).cursor = row
+                return ""
+        return f"there is no finding {text} here" if explain(text) else None
+
+    def go_to_hint(self) -> str:
+        """What can be typed."""
+        return "a code or a channel that has findings"
+
+
+def _matches(finding: Finding, place: Place) -> bool:
+    wanted = (
+        (place.code, finding.code),
+        (place.channel, finding.channel),
+        (place.file, finding.file),
+        (place.offset, finding.offset),
+        (place.seq, finding.seq),
+    )
+    return all(given is None or given == found for given, found in wanted)
+
+
+def finding_lines(finding: Finding, place: tuple[View, Place] | None) -> Iterator[Sequence[Cell]]:
+    """Gives what is to be said about a finding, as lines.
+
+    Args:
+        finding: The finding.
+        place: Where it can be looked at.
+    """
+    symbol, role = SYMBOLS[finding.severity.value]
+    where = place_words(finding, channel=True) or "the store as a whole"
+    length = f", {counted(finding.length, 'byte')}" if finding.length is not None else ""
+    yield [(f"{symbol} {finding.code} ", role), (f"{where}{length}", "strong")]
+    yield [finding.detail]
+    yield from _explained(finding.code, finding.remedy)
+    if place is not None:
+        yield [(f"Enter opens it among the {place[0].value}.", "dim")]
+
+
+def _explained(code: str, remedy: str) -> Iterator[Sequence[Cell]]:
+    found = explain(code)
+    known = found[0] if found else Explanation(code, "")
+    for label, text in (
+        ("Meaning: ", known.meaning),
+        ("Cause: ", known.cause),
+        ("The server: ", known.server),
+        ("Remedy: ", remedy or known.remedy),
+    ):
+        if text:
+            yield [(label, "accent"), text]

@@ -1,0 +1,198 @@
+"""A channel of a running server with its subscriptions, and a client with its."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+
+from stantools.notation import format_size
+from tui.cells import Cell, Role, counted, name_text, number, sparkline
+from tui.live.monitor import Monitor
+from tui.live.watched import Watched, WatchedChannel
+from tui.live.watching import Watching
+from tui.screens.livecells import rate_text, subscription_rows
+from tui.screens.livetable import LiveRows
+from tui.screens.liveview import WATCHING, LiveView
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.rowtable import RowTable
+
+
+class _MonitorView(LiveView):
+    """What both share.
+
+    Args:
+        session: The store, if one is open as well.
+        place: Where to look.
+        watching: The server.
+        name: Of the channel or client.
+    """
+
+    def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
+        super().__init__(session, place, watching)
+        self._thing = name
+
+    @property
+    def monitor(self) -> Monitor:
+        """The server."""
+        assert self.watching.monitor is not None
+        return self.watching.monitor
+
+    @property
+    def source(self) -> Monitor:
+        """The server."""
+        return self.monitor
+
+    def chosen(self) -> Watched | None:
+        """Returns the subscription at the cursor."""
+        row = self.table.cursor
+        return self.rows.shown[row] if row < len(self.rows) else None
+
+
+class LiveChannelScreen(_MonitorView):
+    """A channel: its figures and its subscriptions. Enter opens the client of a subscription.
+
+    Args:
+        session: The store, if one is open as well.
+        place: Where to look.
+        watching: The server.
+        name: Of the channel.
+        at: The subscription to begin with.
+    """
+
+    NAME = "live › channel"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Client", id="live.open"),
+        *WATCHING,
+        Binding("m", "messages", "Messages", show=False, id="live.messages"),
+    ]
+
+    def __init__(
+        self, session: StoreSession | None, place: Place, watching: Watching, name: str, at: Hashable = None
+    ) -> None:
+        super().__init__(session, place, watching, name)
+        self._rows = subscription_rows(channel=False)
+        self._at = at
+
+    @property
+    def rows(self) -> LiveRows[Watched]:
+        """Its subscriptions."""
+        return self._rows
+
+    @property
+    def channel(self) -> str | None:
+        """The channel, if the store that is open has one of that name."""
+        return self._thing if self._session is not None and self._thing in self._session.channels else None
+
+    def fill_rows(self) -> None:
+        """Its subscriptions."""
+        watched = self.monitor.channels.get(self._thing)
+        self._rows.fill(watched.subscriptions if watched else ())
+
+    def write(self) -> None:
+        """Puts the cursor where it is to be at first."""
+        super().write()
+        if self._at is not None and self.is_mounted:
+            self.table.cursor = self._rows.find(self._at) or 0
+            self._at = None
+
+    def head(self) -> Iterable[Sequence[Cell]]:
+        """Its figures."""
+        watched = self.monitor.channels.get(self._thing)
+        name: Cell = (name_text(self._thing), "strong")
+        if watched is None:
+            yield [name, ("  there is no such channel now", "warn")]
+        else:
+            yield [name]
+            yield from self._figures(watched, "dim" if self.monitor.problem is not None else "")
+
+    def _figures(self, watched: WatchedChannel, grey: Role) -> Iterable[Sequence[Cell]]:
+        facts = watched.facts
+        parts = [
+            counted(facts.messages, "message"),
+            format_size(facts.bytes),
+            f"sequences {facts.first} to {facts.last}",
+            counted(facts.subscriptions_count, "subscription"),
+        ]
+        yield [(" · ".join(parts), grey)]
+        figures = f"in {rate_text(watched.meter.rate) or '…':>5} msg/s  "
+        line = sparkline(watched.meter.rates, max(min(self.size.width - len(figures) - 4, 60), 0))
+        yield [(figures, grey), (line, grey or "accent")]
+        cells: list[Cell] = [
+            (f"not acknowledged {number(watched.pending)} · worst lag {number(watched.lag)}", grey),
+        ]
+        if watched.stalled:
+            cells.append((f" · ✗ {watched.stalled:,} stalled", grey or "bad"))
+        if watched.still:
+            cells.append((f" · ! {watched.still:,} not moving", grey or "warn"))
+        yield cells
+
+    @on(RowTable.Selected)
+    def _selected(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Opens the client of the subscription at the cursor."""
+        chosen = self.chosen()
+        if chosen is None:
+            return
+        if not chosen.facts.client_id:
+            self.notify("nobody has this subscription now", severity="warning")
+            return
+        self.app.push_screen(LiveClientScreen(self._session, self.place, self.watching, chosen.facts.client_id))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Messages are those of the store."""
+        return self.channel is not None if action == "messages" else super().check_action(action, parameters)
+
+    def action_messages(self) -> None:
+        """Shows the messages of the channel of this name in the store."""
+        chosen = self.chosen()
+        seq = chosen.facts.last_sent if chosen else None
+        self.browser.open_view(View.MESSAGES, Place(channel=self._thing, seq=seq), above=True)
+
+
+class LiveClientScreen(_MonitorView):
+    """A client: its subscriptions in all channels. Enter opens the channel of one."""
+
+    NAME = "live › client"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "Channel", id="live.open"), *WATCHING]
+
+    def __init__(self, session: StoreSession | None, place: Place, watching: Watching, name: str) -> None:
+        super().__init__(session, place, watching, name)
+        self._rows = subscription_rows(client=False)
+
+    @property
+    def rows(self) -> LiveRows[Any]:
+        """Its subscriptions."""
+        return self._rows
+
+    def fill_rows(self) -> None:
+        """Its subscriptions."""
+        self._rows.fill(each for each in self.monitor.subscriptions() if each.facts.client_id == self._thing)
+
+    def head(self) -> Iterable[Sequence[Cell]]:
+        """What is known of it."""
+        client = self.monitor.clients.get(self._thing)
+        grey: Role = "dim" if self.monitor.problem is not None else ""
+        state: Cell = ("connected", grey or "good") if client else ("not connected", grey or "warn")
+        yield [(name_text(self._thing), "strong"), "  ", state]
+        if client is not None:
+            count = counted(client.subscriptions, "subscription")
+            yield [(f"{count} · heartbeats on {name_text(client.hb_inbox)}", grey)]
+        pending = sum(each.facts.pending for each in self._rows.shown)
+        yield [(f"not acknowledged {number(pending)}", grey)]
+
+    @on(RowTable.Selected)
+    def _selected(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Opens the channel of the subscription at the cursor."""
+        chosen = self.chosen()
+        if chosen is not None:
+            key = chosen.channel, chosen.facts.key
+            self.app.push_screen(LiveChannelScreen(self._session, self.place, self.watching, chosen.channel, key))

@@ -1,0 +1,287 @@
+"""A stream beside the channel of the store that it came from: which channel that is, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from stantools.errors import StantoolsError
+from stantools.inspection.findings import Finding
+from stantools.migration.proof.match import channels_of
+from stantools.notation import format_size
+from tui.cells import SYMBOLS, Cell, bar, counted, name_text, number
+from tui.jobs import Job, State
+from tui.live.compare import Compared, compare_job
+from tui.live.streamfacts import Stream
+from tui.live.streams import Streams
+from tui.live.watching import Watching
+from tui.screens.base import ViewScreen
+from tui.screens.liveview import LiveView
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.line import Line
+from tui.widgets.rowtable import Column, ListSource, RowTable
+
+
+def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
+    """Compares a stream with the channel that it came from; asks which that is where it is not clear.
+
+    Args:
+        view: The view that it is wanted in.
+        watching: The server.
+        stream: The stream.
+    """
+    session = view._session
+    if session is None:
+        problem = StantoolsError(
+            "there is no store to compare the stream with", "open one with the server: stantools tui STORE --server URL"
+        )
+        view.browser.fail(problem)
+        return
+    streams = watching.streams
+    assert streams is not None
+
+    def begin(channels: Sequence[str] | None) -> None:
+        if channels:
+            view.app.push_screen(LiveCompareScreen(session, view.place, streams, stream.name, channels))
+
+    try:
+        candidates = channels_of(stream.info, list(session.channels))
+    except (KeyError, TypeError, ValueError):  # not as servers describe streams
+        candidates = []
+    if len(candidates) == 1:
+        begin(candidates)
+    else:
+        view.app.push_screen(ChannelChoice(stream.name, candidates, list(session.channels)), begin)
+
+
+class ChannelChoice(ModalScreen[Sequence[str] | None]):
+    """Asks which channels went into a stream.
+
+    Args:
+        stream: The stream.
+        candidates: Channels that it may be; empty if nothing tells.
+        names: All channels of the store.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="live.close")]
+
+    def __init__(self, stream: str, candidates: Sequence[str], names: Sequence[str]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._candidates = candidates
+        self._choices: list[Sequence[str]] = []
+        self._all: list[Sequence[str]] = [[name] for name in candidates or names]
+        if len(candidates) > 1:
+            self._all.insert(0, list(candidates))
+
+    def compose(self) -> ComposeResult:
+        """What is asked, a filter, the channels."""
+        with Vertical(classes="sheet"):
+            yield Line(id="question")
+            yield Input(placeholder="part of a channel's name", compact=True)
+            yield RowTable(ListSource([Column("name", "channel", 20, grows=True)]))
+
+    def on_mount(self) -> None:
+        """Asks."""
+        why = "its subjects are those of several channels" if self._candidates else "nothing in it tells"
+        self.query_one("#question", Line).show(f"Which channel is stream {name_text(self._stream)} made of? ({why})")
+        self._fill("")
+        self.query_one(RowTable).focus()
+
+    def _fill(self, wanted: str) -> None:
+        wanted = wanted.casefold()
+        self._choices = [each for each in self._all if any(wanted in name.casefold() for name in each)]
+        cells = [
+            [name_text(each[0]) if len(each) == 1 else (f"all {len(each)} of them, numbered anew", "accent")]
+            for each in self._choices
+        ]
+        table = self.query_one(RowTable)
+        table.source = ListSource([Column("name", "channel", 20, grows=True)], cells)  # type: ignore[arg-type]
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        self._fill(event.value)
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self.query_one(RowTable).focus()
+
+    @on(RowTable.Selected)
+    def _selected(self, event: RowTable.Selected) -> None:
+        self.dismiss(self._choices[event.row])
+
+
+class LiveCompareScreen(ViewScreen):
+    """A comparison: how far it is, then what differs.
+
+    Args:
+        session: The store.
+        place: Where the view looks that this one was opened from.
+        streams: The server.
+        stream: The stream.
+        channels: What went into it.
+    """
+
+    NAME = "live › compare"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Messages", id="live.open"),
+        Binding("c", "cancel", "Cancel", id="live.cancel"),
+        Binding("equals_sign", "again", "Again", key_display="=", id="live.compare"),
+    ]
+
+    def __init__(
+        self, session: StoreSession, place: Place, streams: Streams, stream: str, channels: Sequence[str]
+    ) -> None:
+        super().__init__(session, replace(place, channel=None))
+        self._streams = streams
+        self._stream = stream
+        self._channels = channels
+        self._findings: Sequence[Finding] = ()
+        self._job: Job[Compared] | None = None
+
+    @property
+    def channel(self) -> str | None:
+        """The channel, if it is one."""
+        return self._channels[0] if len(self._channels) == 1 else None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """Verdict, findings, the whole text of the one at the cursor."""
+        yield Line(id="live-head")
+        yield RowTable(ListSource(()))
+        yield Line(id="live-finding")
+
+    def on_mount(self) -> None:
+        """Begins."""
+        self.query_one(RowTable).focus()
+        self.action_again()
+
+    def action_again(self) -> None:
+        """Compares, or compares again."""
+        if self._job is not None and self._job.running:
+            return
+        session = self.session
+        self._show_findings(())
+        self._job = compare_job(
+            self._streams.connecting,
+            self._stream,
+            session.store,
+            session.crc,
+            self._channels,
+            key=session.reading.encryption_key,
+            workers=session.workers,
+        )
+        self.watch_job(self._job, self._finished, self._write)
+        words = [word for name in self._channels for word in ("--channel", name)]
+        url = self._streams.url if self._streams.answered is not None else ""
+        self.note("stantools", "diff", str(session.path), f"{url}#{self._stream}", *words)
+        self._write()
+        self.refresh_bindings()
+
+    def action_cancel(self) -> None:
+        """Ends it."""
+        if self._job is not None and self._job.running:
+            self._job.cancel()
+            self._write()
+
+    def _finished(self) -> None:
+        job = self._job
+        if job is not None and job.state is State.DONE:
+            self._show_findings(job.result.proof.findings)
+        self._write()
+        self.refresh_bindings()
+
+    def _show_findings(self, findings: Sequence[Finding]) -> None:
+        self._findings = findings
+        columns = [Column("state", " ", 1), Column("code", "difference", 20), Column("detail", "", 20, grows=True)]
+        cells: list[Sequence[Cell]] = [[SYMBOLS[each.severity.value], each.code, each.detail] for each in findings]
+        table = self.query_one(RowTable)
+        table.source = ListSource(columns if findings else (), cells)
+        table.cursor = 0
+        self._show_whole(0)
+
+    @on(RowTable.Highlighted)
+    def _highlighted(self, event: RowTable.Highlighted) -> None:
+        self._show_whole(event.row)
+
+    def _show_whole(self, row: int) -> None:
+        line = self.query_one("#live-finding", Line)
+        line.display = bool(self._findings)
+        if row < len(self._findings):
+            each = self._findings[row]
+            remedy: list[Sequence[Cell]] = [[(each.remedy, "dim")]] if each.remedy else []
+            line.show_lines([[each.detail], *remedy])
+
+    def _write(self) -> None:
+        self.query_one("#live-head", Line).show_lines(list(self._lines()))
+
+    def _lines(self) -> Iterable[Sequence[Cell]]:
+        names = ", ".join(map(name_text, self._channels[:5])) + (" …" if len(self._channels) > 5 else "")
+        what = "channel" if len(self._channels) == 1 else "channels"
+        yield [("stream ", "dim"), (name_text(self._stream), "strong"), (f"  {what} ", "dim"), (names, "strong")]
+        job = self._job
+        if job is None:
+            return
+        if job.running:
+            share = job.share
+            text = "cancelling" if job.cancelling else job.phase or "connecting"
+            shown = f"{share:>4.0%} {bar(share, 30):<30}" if share is not None else ""
+            yield [(f"{text} ", "accent"), (shown, "accent")]
+            yield [("The stream is read through a consumer that is removed again; nothing else is made there.", "dim")]
+        elif job.state is State.CANCELLED:
+            yield [("cancelled", "warn"), ("  = compares again", "dim")]
+        elif job.problem is not None:
+            yield [("✗ ", "bad"), (job.problem.message, "bad")]
+            yield [f"  {job.problem.remedy}", ("  = compares again", "dim")]
+        else:
+            yield from _verdict(job.result)
+
+    @on(RowTable.Selected)
+    def _selected(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Shows the messages that the difference at the cursor is about."""
+        row = self.query_one(RowTable).cursor
+        if row >= len(self._findings):
+            return
+        finding = self._findings[row]
+        if finding.channel in self.session.channels:
+            place = Place(channel=finding.channel, seq=finding.seq)
+            self.browser.open_view(View.MESSAGES, place, above=True)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There is something to cancel only while it runs."""
+        running = self._job is not None and self._job.running
+        if action in ("cancel", "again"):
+            return running == (action == "cancel")
+        return bool(self._findings) if action == "open" else super().check_action(action, parameters)
+
+
+def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:
+    proof, source = result.proof, result.match.source
+    verdict: Cell = ("✓ equal", "good") if result.equal else ("✗ different", "bad")
+    same = f": {counted(proof.messages, 'message')} ({format_size(proof.bytes)}) of the stream compared"
+    yield [verdict, same, (f"  in {proof.seconds:.1f} s", "dim")]
+    missing = max(source.count - proof.messages, 0)
+    cells: list[Cell] = [f"the store has {number(source.count)}, sequences {source.first} to {source.last}"]
+    if missing:
+        cells.append((f"; {number(missing)} of them are missing in the stream", "bad"))
+    yield cells
+    consumers = result.match.consumers
+    if consumers:
+        wrong = {each.code for each in proof.findings if each.code.startswith("consumer-")}
+        names = ", ".join(name_text(plan.name) for plan, _ in consumers[:5]) + (" …" if len(consumers) > 5 else "")
+        text = f"{counted(len(consumers), 'durable')}: {names}"
+        yield [text, ("  ✗ not as in the store" if wrong else "  ✓ each at its position", "bad" if wrong else "good")]
+    elif not any(each.code.startswith("consumer-") for each in proof.findings):
+        yield [("the store has no durables here", "dim")]

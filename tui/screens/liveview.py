@@ -1,0 +1,251 @@
+"""What the views of running servers share: figures that are written anew when there are new ones, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Input
+
+from tui.cells import Cell
+from tui.live.monitor import Monitor
+from tui.live.streams import Streams
+from tui.live.watching import Watching
+from tui.screens.base import ViewScreen
+from tui.screens.livecells import seconds_text
+from tui.screens.livetable import LiveRows
+from tui.session import StoreSession
+from tui.views import Place
+from tui.widgets.line import Line
+from tui.widgets.rowtable import RowTable
+
+_LOOK = 0.1
+#: Ages on the screen are written anew so often, in looks.
+_SECOND = 10
+
+#: Keys of every view here.
+WATCHING: tuple[BindingType, ...] = (
+    Binding("slash", "filter", "Filter", key_display="/", id="live.filter"),
+    Binding("s", "sort", "Sort", id="live.sort"),
+    Binding("S", "reverse", "Reverse", show=False, id="live.reverse"),
+    Binding("space", "pause", "Pause", key_display="space", id="live.pause"),
+    Binding("plus", "faster", "Ask more often", key_display="+", show=False, id="live.faster"),
+    Binding("minus", "slower", "Ask less often", key_display="-", show=False, id="live.slower"),
+    Binding("escape", "clear", "Clear the filter, or back", show=False, id="live.clear"),
+)
+
+
+class LiveView(ViewScreen):
+    """A view of something that runs.
+
+    Args:
+        session: The store, if one is open as well.
+        place: Where to look.
+        watching: What is watched; None if it is made by the view itself.
+    """
+
+    NAME: ClassVar[str] = "live"
+
+    def __init__(self, session: StoreSession | None, place: Place, watching: Watching | None = None) -> None:
+        # A channel that another view shows has nothing to do with what is shown here.
+        super().__init__(session, replace(place, channel=None))
+        self._watching = watching
+        self._written: tuple[int, int] | None = None
+        self._looks = 0
+
+    @property
+    def watching(self) -> Watching:
+        """What is watched."""
+        assert self._watching is not None
+        return self._watching
+
+    @property
+    def source(self) -> Monitor | Streams | None:
+        """What this view shows figures of."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> LiveRows[Any]:
+        """The table that is shown."""
+        raise NotImplementedError
+
+    def fill_rows(self) -> None:
+        """Fills the table with what is known now."""
+        raise NotImplementedError
+
+    def head(self) -> Iterable[Sequence[Cell]]:
+        """Gives the lines above the table."""
+        raise NotImplementedError
+
+    def compose_body(self) -> Iterable[Widget]:
+        """Figures, filter, table."""
+        yield Line(id="live-head")
+        yield Line(id="live-trouble")
+        yield Input(placeholder="part of a name", id="live-filter", compact=True)
+        yield RowTable(self.rows)
+
+    def on_mount(self) -> None:
+        """Begins to look for news."""
+        self.query_one("#live-filter").display = False
+        self.table.focus()
+        self.set_interval(_LOOK, self._look_for_figures)
+
+    def on_resize(self) -> None:
+        """Shows more columns where there is room."""
+        self.rows.wide = self.size.width >= 120
+        self.write()
+
+    def on_screen_resume(self) -> None:
+        """Shows at once what was found out while another view was open."""
+        self.write()
+
+    @property
+    def table(self) -> RowTable:
+        """The widget with the table."""
+        return self.query_one(RowTable)
+
+    def _look_for_figures(self) -> None:
+        self._looks += 1
+        if self._watching is None or not self.is_current:
+            return
+        if self._watching.revision != self._written:
+            self.write()
+        elif self._looks % _SECOND == 0:
+            self.write_head()
+
+    def write(self) -> None:
+        """Writes everything anew; the cursor stays on its row."""
+        if not self.is_mounted or self._watching is None:
+            return
+        self._written = self._watching.revision
+        table, rows = self.table, self.rows
+        row = table.cursor
+        key = rows.key(rows.shown[row]) if row < len(rows.shown) else None
+        rows.wide = self.size.width >= 120
+        rows.grey = self.source is None or self.source.problem is not None
+        self.fill_rows()
+        table.reload()
+        # At the top one looks at what is there, not at one of the rows.
+        if key is not None and row and (found := rows.find(key)) is not None:
+            table.cursor = found
+        self.write_head()
+
+    def write_head(self) -> None:
+        """Writes the figures above the table anew, and the line at the top."""
+        if self.is_mounted and self._watching is not None:
+            self.query_one("#live-head", Line).show_lines(list(self.head()))
+            trouble = list(self.trouble())
+            shown = self.query_one("#live-trouble", Line)
+            shown.display = bool(trouble)
+            shown.show_lines(trouble)
+            self.status_changed()
+
+    def status_cells(self) -> Sequence[Cell]:
+        """The line at the top, with how often the server is asked and whether it answers."""
+        cells = list(super().status_cells())
+        source = self.source
+        if source is None or self._watching is None:
+            return cells
+        pace = source.pace
+        if source.problem is not None:
+            since = f" for {seconds_text(source.age)}" if source.answered is not None else ""
+            cells += ["  ", (f"✗ no figures{since}", "bad")]
+        elif pace.paused:
+            cells += ["  ", ("‖ paused", "warn")]
+        elif source.answered is None:
+            cells += ["  ", ("asking", "accent")]
+        else:
+            slow = f", an answer takes {seconds_text(source.took)}" if source.took > max(pace.seconds, 1.0) else ""
+            cells += ["  ", (f"● every {seconds_text(pace.seconds)}{slow}", "good")]
+        return cells
+
+    def trouble(self) -> Iterable[Sequence[Cell]]:
+        """Says that the server cannot be asked, and what to do; or what happened last."""
+        source = self.source
+        if source is None:
+            return
+        if source.problem is not None:
+            yield [("✗ ", "bad"), (source.problem.message, "bad")]
+            again = f"asked again every {seconds_text(source.pace.seconds)}"
+            old = "; what is shown is old" if source.answered is not None else ""
+            yield [("  ", ""), source.problem.remedy or "see the server's log", (f" ({again}{old})", "dim")]
+        elif source.events:
+            event = source.events[-1]
+            yield [(f"{clock_text(event.time)} {event.text}", "warn" if event.bad else "dim")]
+
+    def action_filter(self) -> None:
+        """Asks for a part of a name."""
+        field = self.query_one("#live-filter", Input)
+        field.value = self.rows.filter
+        field.display = True
+        field.focus()
+
+    def action_clear(self) -> None:
+        """Shows all rows again; goes back if it does already."""
+        field = self.query_one("#live-filter", Input)
+        if not field.display and not self.rows.filter:
+            self.action_back()
+            return
+        self.hide_filter()
+        self.rows.filter = ""
+        self.write()
+
+    def hide_filter(self) -> None:
+        """Takes the field away."""
+        field = self.query_one("#live-filter", Input)
+        with field.prevent(Input.Changed):
+            field.value = ""
+        field.display = False
+        self.table.focus()
+
+    @on(Input.Changed, "#live-filter")
+    def _filter(self, event: Input.Changed) -> None:
+        self.rows.filter = event.value
+        self.write()
+
+    @on(Input.Submitted, "#live-filter")
+    def _filtered(self) -> None:
+        field = self.query_one("#live-filter", Input)
+        field.display = bool(field.value)
+        self.table.focus()
+
+    def action_sort(self) -> None:
+        """Sorts by the next column."""
+        self.rows.sort_by_next()
+        self.write()
+
+    def action_reverse(self) -> None:
+        """Turns the order around."""
+        self.rows.reverse = not self.rows.reverse
+        self.write()
+
+    def action_pause(self) -> None:
+        """Asks nothing any more, or goes on."""
+        paused = not self.watching.pace.paused
+        for pace in self.watching.paces:
+            if pace.paused != paused:
+                pace.toggle_pause()
+        self.write_head()
+
+    def action_faster(self) -> None:
+        """Asks more often."""
+        for pace in self.watching.paces:
+            pace.faster()
+        self.write_head()
+
+    def action_slower(self) -> None:
+        """Asks less often."""
+        for pace in self.watching.paces:
+            pace.slower()
+        self.write_head()
+
+
+def clock_text(seconds: float) -> str:
+    """Writes a time of today, in UTC like all others here: `03:00:00`."""
+    import time
+
+    return time.strftime("%H:%M:%S", time.gmtime(seconds))

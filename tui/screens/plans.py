@@ -1,0 +1,122 @@
+"""Which plan: the wizards there are, and the one that is advised."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from stantools.errors import StantoolsError
+from tui.cells import Cell
+from tui.plans.catalogue import WIZARDS, Entry, entry
+from tui.plans.wizard import Source
+from tui.screens.base import ViewScreen
+from tui.screens.wizard import WizardScreen
+from tui.session import StoreSession
+from tui.views import Place
+from tui.widgets.line import Line
+from tui.widgets.rowtable import Column, ListSource, RowTable
+
+
+class PlansScreen(ViewScreen):
+    """The plans to choose from."""
+
+    NAME = "plans"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Choose", id="plans.open"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, Place(plan=place.plan))  # plans are about the whole store
+        self._wanted = entry(place.plan)
+        self._row_seen = False
+
+    def compose_body(self) -> Iterable[Widget]:
+        """What is advised, and the plans."""
+        yield Line(id="plan-advice")
+        yield RowTable(ListSource(self._columns(), self._rows()), id="plans")
+        yield Line(
+            [("A plan is shown before anything is written. Nothing starts before W and the store's name.", "dim")],
+            id="plan-note",
+        )
+
+    def on_mount(self) -> None:
+        """Opens the plan that was asked for."""
+        table = self.query_one(RowTable)
+        table.focus()
+        if self._wanted is not None:
+            table.cursor = WIZARDS.index(self._wanted)
+            self._row_seen = True
+            self.call_after_refresh(self._open, self._wanted)
+
+    def facts_changed(self) -> None:
+        """What is advised may be known now."""
+        advice = self.session.advice()
+        rows: list[Sequence[Cell]] = []
+        if advice is None:
+            rows.append([("next step: not known yet", "dim")])
+        else:
+            rows.append([("Next: ", "strong"), advice.text])
+            if advice.command:
+                rows.append([("  $ " + shlex.join(advice.command), "accent")])
+        self.query_one("#plan-advice", Line).show_lines(rows)
+        table = self.query_one(RowTable)
+        table.source = ListSource(self._columns(), self._rows())
+        if (advised := self._advised()) and not self._row_seen:
+            self._row_seen = True
+            table.cursor = WIZARDS.index(advised)
+
+    def on_resize(self) -> None:
+        """Says more where there is room."""
+        self.query_one(RowTable).source = ListSource(self._columns(), self._rows())
+
+    def _columns(self) -> list[Column]:
+        columns = [
+            Column("mark", " ", 1),
+            Column("verb", "plan", 16),
+            Column("does", "what it makes", 52, grows=True),
+        ]
+        if self._wide:
+            columns.append(Column("store", "the store is", 40))
+        return columns
+
+    @property
+    def _wide(self) -> bool:
+        return self.app.size.width >= 120 if self.is_attached else False
+
+    def _rows(self) -> list[list[Cell]]:
+        advised = self._advised()
+        rows: list[list[Cell]] = []
+        for each in WIZARDS:
+            mark: Cell = ("▸", "accent") if each is advised else ""
+            rows.append([mark, (each.verb, "strong"), each.does, *([(each.changes, "dim")] if self._wide else [])])  # type: ignore[list-item]
+        return rows
+
+    def _advised(self) -> Entry | None:
+        advice = self.session.advice()
+        return entry(advice.command[1]) if advice and len(advice.command) > 1 else None
+
+    def action_open(self) -> None:
+        """Opens the plan at the cursor."""
+        self._open(WIZARDS[self.query_one(RowTable).cursor])
+
+    @on(RowTable.Selected)
+    def _selected(self) -> None:
+        self.action_open()
+
+    def _open(self, chosen: Entry) -> None:
+        session = self.session
+        source = Source(session.path, session.crc, session.reading, session.workers, self.browser.connecting)
+        try:
+            wizard = chosen.make(source)
+        except StantoolsError as problem:
+            self.browser.fail(problem)
+            return
+        except ImportError as problem:
+            self.browser.fail(StantoolsError(f"{chosen.verb} cannot run: {problem}"))
+            return
+        self.app.push_screen(WizardScreen(session, Place(), wizard))

@@ -1,0 +1,462 @@
+"""A single file of a store: its records as rows, and the bytes of the one at the cursor."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widget import Widget
+
+from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.inspection.anatomy import Part, PartRole
+from stantools.inspection.recordmap import RecordMap, Single, map_of_survey, map_records
+from stantools.inspection.recordreader import RecordReader, RecordRow
+from stantools.inspection.records import FileKind, kind_of
+from stantools.inspection.survey import SliceSurvey
+from stantools.notation import format_size
+from stantools.store.mapping import mapped
+from tui.cells import Cell, Role, bar, counted, name_text, number, time_text
+from tui.jobs import Job, State
+from tui.screens.base import ViewScreen
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.hexview import HexView
+from tui.widgets.line import Line
+from tui.widgets.rowtable import Column, ListSource, RowTable
+
+_WRONG = {PartRole.WRONG: "bad", PartRole.UNKNOWN: "warn", PartRole.ZEROS: "warn"}
+_OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
+
+
+class RecordRows:
+    """The records of a file as rows.
+
+    Args:
+        reader: The file; None while it is not open.
+    """
+
+    def __init__(self, reader: RecordReader | None = None) -> None:
+        self.reader = reader
+        self.columns: Sequence[Column] = (
+            Column("state", " ", 1),
+            Column("offset", "offset", 10, right=True),
+            Column("length", "bytes", 8, right=True),
+            Column("type", "type", 9),
+            Column("seq", "seq", 8, right=True),
+            Column("crc", "CRC", 8),
+            Column("detail", "what it says", 20, grows=True),
+        )
+
+    def __len__(self) -> int:
+        return self.reader.map.rows if self.reader else 0
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the records."""
+        return [self._cells(row) for row in self.reader.rows(start, stop)] if self.reader else []
+
+    def _cells(self, row: RecordRow) -> Sequence[Cell]:
+        role: Role = "" if row.ok else "bad"
+        return [
+            ("✓", "good") if row.ok else ("✗", "bad"),
+            str(row.offset),
+            number(row.length),
+            (row.type, role),
+            "" if row.sequence is None else str(row.sequence),
+            self._crc(row),
+            _detail(row),
+        ]
+
+    def _crc(self, row: RecordRow) -> Cell:
+        """The stored CRC, where there is one."""
+        assert self.reader is not None
+        if row.type in ("version", "zeros", "torn", "changed") or row.length < 8:
+            return ""
+        offset = row.offset + (28 if self.reader.kind is FileKind.INDEX else 4)
+        stored = self.reader.read(offset, 4)
+        text = f"{int.from_bytes(stored, 'little'):08x}" if len(stored) == 4 else ""
+        return text if row.ok else (text, "bad")
+
+
+def _detail(row: RecordRow) -> Cell:
+    if row.detail:
+        return row.detail if row.ok else (row.detail, "bad")
+    if "timestamp" in row.fields:
+        time = time_text(row.fields["timestamp"])
+        if "data" in row.fields:
+            return f"{time}, {format_size(row.fields['data'])} of data"
+        return f"{time}, at {row.fields['offset']}, {number(row.fields['size'])} bytes"
+    shown = []
+    for name, value in row.fields.items():
+        if value in ("", b"", 0, False):
+            continue
+        text = value.hex() if isinstance(value, bytes) else name_text(value) if isinstance(value, str) else str(value)
+        shown.append(name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {text}")
+    return ", ".join(shown)
+
+
+class RecordScreen(ViewScreen):
+    """A file, record by record.
+
+    Args:
+        session: The store.
+        place: The file, relative to the store, and where in it to look.
+    """
+
+    NAME = "records"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", show=False, id="record.back"),
+        Binding("n", "flaw(1)", "Next damage", id="record.next_damage"),
+        Binding("N", "flaw(-1)", "Damage before", show=False, id="record.damage_before"),
+        Binding("f", "fields", "Fields", id="record.fields"),
+        Binding("m", "messages", "Messages", id="record.messages"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, place)
+        assert place.file is not None
+        self._path = self.session.store.path / place.file
+        self._kind = kind_of(self._path.name)
+        self._reader: RecordReader | None = None
+        self._job: Job[RecordMap] | None = None
+        self._survey: SliceSurvey | None = None
+        self._problem: StantoolsError | None = None
+        self._rows = RecordRows()
+        self._wanted = place.offset
+        self._row: RecordRow | None = None
+        self._parts: list[Part] = []
+        self._fields_only = False
+        #: A message to go to once the file is open.
+        self.sought: int | None = None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """The file, its records, what is to be said of the one at the cursor, and its bytes."""
+        yield Line(id="record-file")
+        yield RowTable(self._rows, id="records")
+        yield Line(id="record-about")
+        with Horizontal(id="record-bytes"):
+            yield HexView(id="hex")
+            yield RowTable(ListSource(_FIELDS), id="fields")
+
+    def on_mount(self) -> None:
+        """Opens the file."""
+        self.query_one("#records").focus()
+        self.note("stantools", "records", str(self.session.path / (self.place.file or "")))
+        self._layout()
+        self._open()
+
+    def on_unmount(self) -> None:
+        """Closes it."""
+        super().on_unmount()
+        if self._reader is not None:
+            self._reader.close()
+
+    def on_resize(self) -> None:
+        """Shows the fields beside the bytes where there is room."""
+        self._layout()
+
+    def _layout(self) -> None:
+        wide = self.size.width >= 120
+        self.query_one("#hex").display = wide or not self._fields_only
+        self.query_one("#fields").display = wide or self._fields_only
+
+    def facts_changed(self) -> None:
+        """The file was scanned anew."""
+        survey = self._known_survey()
+        if survey is not None and self._survey is not None and survey is not self._survey:
+            self._wanted = self._row.offset if self._row else self._wanted
+            self._open()
+
+    def status_cells(self) -> Sequence[Cell]:
+        """Tells the file instead of the view's name."""
+        cells = list(super().status_cells())
+        shown: list[Cell] = [" › ", (name_text(self._path.name), "strong")]
+        at = next((n for n, cell in enumerate(cells) if cell == self.NAME), None)
+        if at is None:
+            return cells
+        name = cells[at + 1 : at + 3]
+        return [*cells[: at - 1], *name, *shown, *cells[at + 1 + len(name) :]] if self.place.channel else cells
+
+    # Opening
+
+    def _known_survey(self) -> SliceSurvey | None:
+        """The scan of this data file, if there is one."""
+        facts = self.session.channels.get(self.channel or "")
+        if facts is None or facts.survey is None:
+            return None
+        return next((each for each in facts.survey.slices if each.files.data == self._path), None)
+
+    def _open(self) -> None:
+        self._problem = None
+        kind = self._kind
+        if kind is None:
+            self._problem = StantoolsError(f"{name_text(self._path.name)}: its name does not say what it holds")
+            self._write()
+            return
+        channel = os.fsencode(self._path.parent.name) if kind is FileKind.MESSAGES else b""
+        try:
+            reader = RecordReader(self._path, kind, self.session.crc, channel)
+        except StoreUnreadableError as problem:
+            self._problem = problem
+            self._write()
+            return
+        survey = self._survey = self._known_survey()
+        size, path, session = reader.size, self._path, self.session
+
+        def work(job: Job[RecordMap]) -> RecordMap:
+            if survey is not None and not survey.error and survey.size == size:
+                return map_of_survey(survey)
+            with mapped(path, sequential=True) as buffer:
+                check = session.reading.check_crc
+                return map_records(buffer, kind, session.crc, channel=channel, check_crc=check, progress=job.advance)
+
+        if self._job is not None and self._job.running:
+            self._job.cancel()
+        job: Job[RecordMap] = Job("records", work, total=size)
+        self._job = job
+        self.watch_job(job, lambda: self._opened(job, reader), self._write)
+        self._write()
+
+    def _opened(self, job: Job[RecordMap], reader: RecordReader) -> None:
+        if job is not self._job or job.state is not State.DONE:
+            reader.close()
+            if job is self._job:
+                self._problem = job.problem
+                self._write()
+            return
+        if self._reader is not None:
+            self._reader.close()
+        reader.map = job.result
+        self._reader = self._rows.reader = reader
+        table = self.query_one("#records", RowTable)
+        table.reload()
+        if self._wanted is not None:
+            self._go_to_offset(self._wanted)
+            self._wanted = None
+        if self.sought is not None:
+            self.find_sequence(self.sought)
+            self.sought = None
+        self._show_record()
+
+    # What is shown
+
+    def _write(self) -> None:
+        if not self.is_mounted:
+            return
+        self.query_one("#record-file", Line).show(*self._file_cells())
+        self.query_one("#record-about", Line).show_lines(list(self._about()))
+
+    def _file_cells(self) -> Iterable[Cell]:
+        job, reader = self._job, self._reader
+        if self._problem is not None:
+            yield (f"✗ {self._problem.message}", "bad")
+            return
+        if job is not None and job.running:
+            share = f" {bar(job.share, 20)} {job.share:.0%}" if job.share else ""
+            yield (f"reading the records{share}", "accent")
+            return
+        if reader is None:
+            return
+        flaws = sum(1 for _ in reader.map.flaws())
+        yield f"{_KINDS[reader.kind]}, {format_size(reader.map.size)}, "
+        yield counted(reader.map.rows - flaws - self._version_rows(), "record")
+        if flaws:
+            yield (f"  ✗ {counted(flaws, 'damaged place')}", "bad")
+        elif reader.map.rows:
+            yield ("  ✓ every CRC is right", "good")
+        if reader.size != reader.map.size:
+            yield (f"  ! the file has {format_size(reader.size)} now: press R", "warn")
+
+    def _version_rows(self) -> int:
+        first = self._reader.map.entries[0] if self._reader and self._reader.map.entries else None
+        return int(isinstance(first, Single) and first.ok and first.type == "version")
+
+    def _about(self) -> Iterable[Sequence[Cell]]:
+        if self._problem is not None:
+            yield [(self._problem.remedy, "dim")]
+            return
+        row, reader = self._row, self._reader
+        if row is None or reader is None:
+            return
+        part = self._parts[self._field] if self._field < len(self._parts) else None
+        if row.ok:
+            yield [(f"{row.type}", "strong"), f" at {row.offset} = 0x{row.offset:x}, {counted(row.length, 'byte')}"]
+        else:
+            yield list(self._flaw_cells(row, reader))
+        if part is not None:
+            role = _WRONG.get(part.role, "")
+            mark = "✗ " if role == "bad" else ""
+            where = f"{part.start}" if part.end - part.start == 1 else f"{part.start}–{part.end - 1}"
+            yield [(f"{mark}{part.name}", role or "strong"), f" ({where}): {part.value}"]  # type: ignore[list-item]
+        else:
+            yield [""]
+
+    def _flaw_cells(self, row: RecordRow, reader: RecordReader) -> Iterable[Cell]:
+        yield (f"✗ {row.type}: {row.detail}", "bad")
+        yield f", {counted(row.length, 'byte')}"
+        entry = reader.map.at_offset(row.offset)
+        good = reader.map.next_good(entry) if isinstance(entry, Single) else None
+        if good is not None:
+            yield f"; next good record at {good} = 0x{good:x}"
+        else:
+            yield "; no good record follows"
+
+    @property
+    def _field(self) -> int:
+        return self.query_one(HexView).field
+
+    def _show_record(self) -> None:
+        reader, table = self._reader, self.query_one("#records", RowTable)
+        row = reader.row(table.cursor) if reader else None
+        self._row = row
+        hexview = self.query_one(HexView)
+        if row is None or reader is None:
+            self._parts = []
+            hexview.show(lambda _offset, _length: b"", 0, 0, [])
+        else:
+            self._parts = reader.anatomy(row)
+            hexview.show(reader.read, row.offset, row.length, self._parts)
+            wrong = next((n for n, part in enumerate(self._parts) if part.role is PartRole.WRONG), 0)
+            hexview.choose(wrong)
+        fields = self.query_one("#fields", RowTable)
+        fields.source = ListSource(_FIELDS, [_field_cells(part) for part in self._parts])
+        fields.cursor = self._field
+        self._write()
+
+    # Keys
+
+    @on(RowTable.Highlighted)
+    def _highlighted(self, event: RowTable.Highlighted) -> None:
+        if event.table.id == "records":
+            self._show_record()
+        elif self.query_one(HexView).field != event.row:
+            self.query_one(HexView).choose(event.row)
+            self._write()
+
+    @on(RowTable.Selected)
+    def _selected(self, event: RowTable.Selected) -> None:
+        if event.table.id == "records":
+            self.query_one("#hex" if self.query_one("#hex").display else "#fields").focus()
+
+    @on(HexView.FieldChosen)
+    def _field_chosen(self, event: HexView.FieldChosen) -> None:
+        self.query_one("#fields", RowTable).cursor = event.field
+        self._write()
+
+    def action_back(self) -> None:
+        """Goes from the bytes to the records, and from there to the slices."""
+        table = self.query_one("#records")
+        if table.has_focus:
+            super().action_back()
+        else:
+            table.focus()
+
+    def action_fields(self) -> None:
+        """Shows the fields as a list instead of the bytes, or goes to them."""
+        self._fields_only = not self._fields_only
+        self._layout()
+        self.query_one("#fields" if self._fields_only else "#hex").focus()
+
+    def action_flaw(self, way: int) -> None:
+        """Goes to the next damage."""
+        if self._reader is None:
+            return
+        table = self.query_one("#records", RowTable)
+        known = self._reader.map
+        flaw = known.next_flaw(table.cursor) if way > 0 else known.flaw_before(table.cursor)
+        if flaw is None:
+            self.notify(f"no damage {'behind' if way > 0 else 'before'} this record")
+        else:
+            table.cursor = flaw.row
+
+    def action_messages(self) -> None:
+        """Opens the messages at this one."""
+        if self.channel is None or self._row is None or self._row.sequence is None:
+            self.notify("this record is no message of a channel", severity="warning")
+            return
+        self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=self._row.sequence), above=True)
+
+    # Places
+
+    def go_to_hint(self) -> str:
+        """What can be typed."""
+        return "an offset: 1234 or 0x4d2; 50%; a sequence: #17"
+
+    def go_to(self, text: str) -> str | None:
+        """Goes to an offset, a share of the file, or a sequence."""
+        reader = self._reader
+        if reader is None or not reader.map.rows:
+            return None
+        if re.fullmatch(r"\d{1,3}(\.\d+)?%", text):
+            return self._go_to_offset(int(reader.map.size * min(float(text[:-1]), 100) / 100))
+        if re.fullmatch(r"#\d{1,20}", text):
+            return self.find_sequence(int(text[1:]))
+        if not _OFFSET.fullmatch(text):
+            return None
+        return self._go_to_offset(int(text.replace(",", "").replace("_", ""), 16 if text[:2].lower() == "0x" else 10))
+
+    def _go_to_offset(self, offset: int) -> str:
+        reader = self._reader
+        if reader is None:
+            self._wanted = offset
+            return ""
+        if offset > reader.map.size:
+            return f"the file has {number(reader.map.size)} bytes"
+        table = self.query_one("#records", RowTable)
+        table.cursor = reader.row_at(offset)
+        self._show_record()
+        inside = next((n for n, part in enumerate(self._parts) if part.start <= offset < part.end), None)
+        if inside and self._row and self._row.ok:
+            self.query_one(HexView).choose(inside)
+            self.query_one("#fields", RowTable).cursor = inside
+        self._write()
+        return ""
+
+    def find_sequence(self, sequence: int) -> str:
+        """Looks for a message in the background, and goes to it."""
+        reader = self._reader
+        if reader is None or sequence >= 2**64:
+            return "there is no such sequence"
+
+        def work(_job: Job[int | None]) -> int | None:
+            return reader.row_of_sequence(sequence)
+
+        job: Job[int | None] = Job("look up", work)
+
+        def done() -> None:
+            if job.state is State.DONE and job.result is not None:
+                self.query_one("#records", RowTable).cursor = job.result
+            elif job.state is State.DONE:
+                self.notify(f"sequence {sequence} is not in this file", severity="warning")
+
+        self.watch_job(job, done)
+        return ""
+
+
+_FIELDS = (
+    Column("start", "offset", 8, right=True),
+    Column("bytes", "bytes", 5, right=True),
+    Column("name", "field", 16),
+    Column("value", "value", 20, grows=True),
+)
+_KINDS = {
+    FileKind.SERVER: "the server's identity",
+    FileKind.CLIENTS: "clients",
+    FileKind.SUBS: "subscriptions",
+    FileKind.MESSAGES: "messages",
+    FileKind.INDEX: "index",
+}
+
+
+def _field_cells(part: Part) -> Sequence[Cell]:
+    role: Any = _WRONG.get(part.role, "")
+    value: Cell = (part.value, role) if role else part.value
+    name: Cell = (
+        f"✗ {part.name}" if role == "bad" else part.name,
+        role or ("dim" if part.role is PartRole.TAG else ""),
+    )
+    return [str(part.start), number(part.end - part.start), name, value]

@@ -1,0 +1,430 @@
+"""The slices of a channel: how much of each is good, and the way into their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from stantools.errors import StoreUnreadableError
+from stantools.inspection.findings import Finding
+from stantools.inspection.records import FileKind, kind_of
+from stantools.inspection.slicemap import IndexState, State, cells, index_state, segments
+from stantools.inspection.survey import Reading, SliceSurvey, stop_text, survey_slice
+from stantools.notation import describe_ranges, format_size
+from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.ranges import Ranges
+from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
+from tui.jobs import Job
+from tui.jobs import State as JobState
+from tui.screens.base import ViewScreen
+from tui.screens.record import RecordScreen
+from tui.session import StoreSession, worst
+from tui.views import Place, View
+from tui.widgets.line import Line
+from tui.widgets.rowtable import Column, RowTable
+from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
+
+#: Archived slices of up to so many bytes are scanned without being asked for.
+_SCANNED_AT_ONCE = 64 << 20
+_INDEX_ROLES: dict[str, Role] = {"clean": "good", "warning": "warn", "error": "bad"}
+_FILES = {
+    FileKind.SERVER: "the server's identity",
+    FileKind.CLIENTS: "clients of the store",
+    FileKind.SUBS: "subscriptions of the channel",
+    FileKind.INDEX: "index",
+    FileKind.MESSAGES: "messages",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row: a slice, another file, or a heading.
+
+    Attributes:
+        path: The file; None for a heading.
+        text: The heading.
+        slice: The slice, if it is one.
+        size: Bytes of the file.
+    """
+
+    path: Path | None
+    text: str = ""
+    slice: SliceFiles | None = None
+    size: int = 0
+
+
+class SliceRows:
+    """The slices and other files as rows.
+
+    Args:
+        findings: What is wrong, for the files that are no slices.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.surveys: dict[Path, SliceSurvey] = {}
+        self.worst: dict[Path, str] = {}
+        self.columns: Sequence[Column] = ()
+        self.arrange(80)
+
+    def arrange(self, width: int) -> None:
+        """Gives the bar what room the other columns leave."""
+        wide = width >= 120
+        columns = [
+            Column("state", " ", 1),
+            Column("name", "file", 15),
+            Column("size", "size", 9, right=True),
+            Column("messages", "messages", 10 if wide else 8, right=True),
+            Column("first", "first", 9 if wide else 6, right=True),
+            Column("last", "last", 9 if wide else 6, right=True),
+        ]
+        if wide:
+            columns.append(Column("newest", "newest", 19))
+        columns.append(Column("index", "index", 16 if wide else 12))
+        taken = sum(column.width for column in columns) + len(columns)
+        columns.insert(3, Column(BAR, "map of its bytes" if wide else "map", max(width - 3 - taken, 4)))
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        return [self._row(entry) for entry in self.entries[start:stop]]
+
+    @property
+    def _wide(self) -> bool:
+        return any(column.key == "newest" for column in self.columns)
+
+    def _row(self, entry: Entry) -> Sequence[Cell]:
+        if entry.path is None:
+            return [entry.text]
+        symbol = SYMBOLS[self.level(entry)]
+        name, size = name_text(entry.path.name), format_size(entry.size)
+        if entry.slice is None:
+            kind = kind_of(entry.path.name)
+            text: Cell = (_FILES[kind] if kind else "", "dim")
+            return [symbol, name, size, text, *[""] * (len(self.columns) - 4)]
+        survey = self.surveys.get(entry.path)
+        width = next(column.width for column in self.columns if column.key == BAR)
+        shown = bar_text(cells(segments(survey), entry.slice.data_size, width))
+        if survey is None:
+            unknown: Sequence[Cell] = [("…", "dim")] * 3
+            return [symbol, name, size, shown, *unknown, *[""] * self._wide, ("not scanned", "dim")]
+        count = sum(run.count for run in survey.runs)
+        held = Ranges.union(run.sequences for run in survey.runs)
+        state = index_state(survey)
+        row: list[Cell] = [symbol, name, size, shown, number(count)]
+        row += [str(held.first), str(held.last)] if held else ["", ""]
+        if self._wide:
+            row.append(time_text(survey.runs[-1].last_timestamp)[:19] if survey.runs else "")
+        mark = SYMBOLS[state.level][0]
+        row.append((f"{mark} {state.short}", _INDEX_ROLES[state.level]))
+        return row
+
+    def level(self, entry: Entry) -> str:
+        """Returns the worst of what is known of a row."""
+        if entry.path is None:
+            return "unknown"
+        if entry.slice is None:
+            return self.worst.get(entry.path, "unknown")
+        survey = self.surveys.get(entry.path)
+        if survey is None:
+            return "unknown"
+        if survey.error or survey.header_error or survey.damages or entry.slice.data is None:
+            return "error"
+        return index_state(survey).level
+
+
+class SlicesScreen(ViewScreen):
+    """The slices of a channel, or only the files of the store where there is no channel."""
+
+    NAME = "slices"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "damage(1)", "Next damage", id="slices.next_damage"),
+        Binding("N", "damage(-1)", "Damage before", show=False, id="slices.damage_before"),
+        Binding("m", "messages", "Messages", id="slices.messages"),
+        Binding("f", "findings", "Findings", id="slices.findings"),
+        Binding("s", "scan", "Scan an archived slice", show=False, id="slices.scan"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, place)
+        self._rows = SliceRows()
+        self._files: ChannelFiles | None = None
+        self._problem = ""
+        self._extra: dict[Path, SliceSurvey] = {}  # of archived slices, which the scan of the store leaves out
+        self._scanning: set[Path] = set()
+
+    def compose_body(self) -> Iterable[Widget]:
+        """The files, and more of the one at the cursor."""
+        yield SliceTable(self._rows, id="slices")
+        yield Line(id="slice-about")
+
+    def on_mount(self) -> None:
+        """Begins with the names; goes to a file's bytes if they are asked for."""
+        self.query_one(SliceTable).focus()
+        words = ["--channel", self.channel] if self.channel else []
+        self.note("stantools", "verify", str(self.session.path), *words)
+        self._update()
+        if self.place.seq is not None and self.place.file is None:
+            self._open_sequence(self.place.seq)
+        elif self.place.file is not None:
+            self.call_after_refresh(self._open_place)
+
+    def on_resize(self) -> None:
+        """Gives the bars what room there is."""
+        self._rows.arrange(self.size.width)
+        self.query_one(SliceTable).reload()
+        self._write()
+
+    def facts_changed(self) -> None:
+        """More is known."""
+        self._update()
+
+    def _update(self) -> None:
+        session, name = self.session, self.channel
+        self._problem = ""
+        if name is not None:
+            try:
+                self._files = session.store.channel(name)
+            except StoreUnreadableError as problem:
+                self._problem = problem.message
+        facts = session.channels.get(name) if name is not None else None
+        surveys = dict(self._extra)
+        if facts is not None and facts.survey is not None:
+            for survey in (*facts.survey.slices, *facts.survey.lone_indexes):
+                surveys[survey.files.data or survey.files.index or session.store.path] = survey
+        rows = self._rows
+        rows.surveys = surveys
+        rows.entries = list(_entries(session, self._files))
+        rows.worst = self._levels() if session.scanned or (facts and facts.verdict) else {}
+        self.query_one(SliceTable).reload()
+        self._write()
+        self._scan_archived()
+
+    def _levels(self) -> dict[Path, str]:
+        """The worst finding of each file that is no slice."""
+        found: dict[str, list[Finding]] = {}
+        for finding in self.session.findings():
+            found.setdefault(finding.file, []).append(finding)
+        root = self.session.store.path
+        return {
+            entry.path: worst(found.get(entry.path.relative_to(root).as_posix(), []))
+            for entry in self._rows.entries
+            if entry.path is not None and entry.slice is None
+        }
+
+    # Archived slices
+
+    def _scan_archived(self) -> None:
+        if self._files is None or not self.session.scanned:
+            return
+        waiting = [each for each in self._files.archived if each.data and each.data not in self._extra]
+        if sum(each.data_size for each in waiting) <= _SCANNED_AT_ONCE:
+            for each in waiting:
+                self._scan(each)
+
+    def _scan(self, files: SliceFiles) -> None:
+        path = files.data or files.index
+        if path is None or path in self._scanning or self.channel is None:
+            return
+        self._scanning.add(path)
+        session, channel = self.session, self.channel.encode("utf-8", "surrogateescape")
+
+        def work(job: Job[SliceSurvey]) -> SliceSurvey:
+            return survey_slice(files, channel, Reading(session.crc, session.reading.check_crc, job.advance))
+
+        job: Job[SliceSurvey] = Job("scan", work, total=files.data_size)
+
+        def done() -> None:
+            self._scanning.discard(path)
+            if job.state is JobState.DONE:
+                self._extra[path] = job.result
+                self._update()
+
+        self.watch_job(job, done)
+
+    # What is shown
+
+    @property
+    def _entry(self) -> Entry | None:
+        row = self.query_one(SliceTable).cursor
+        return self._rows.entries[row] if row < len(self._rows.entries) else None
+
+    def _write(self) -> None:
+        if self.is_mounted:
+            self.query_one("#slice-about", Line).show_lines(list(self._about()))
+
+    def _about(self) -> Iterable[Sequence[Cell]]:
+        room = self.size.width - 2
+        if self._problem:
+            yield [(f"✗ {self._problem}", "bad")]
+        entry = self._entry
+        if entry is None or entry.path is None:
+            yield [("files of the store that are no slices", "dim")] if entry else [("there are no files", "dim")]
+        elif entry.slice is None:
+            yield [(name_text(entry.path.name), "strong"), f", {format_size(entry.size)}"]
+            yield from self._file_findings(entry.path, room)
+        else:
+            survey = self._rows.surveys.get(entry.path)
+            if survey is None:
+                scan = "not scanned yet" if not entry.slice.archived else "archived, not scanned: s scans it"
+                yield [(name_text(entry.path.name), "strong"), f", {format_size(entry.size)}: {scan}"]
+            else:
+                yield from _survey_lines(survey, room, 3 if self.size.height < 35 else 10)
+        states = {
+            State(state)
+            for each in self._rows.entries
+            if each.slice is not None and each.path is not None
+            for state in cells(segments(self._rows.surveys.get(each.path)), each.slice.data_size, 64)
+        }
+        yield legend(sorted(states - {State.EMPTY}))
+
+    def _file_findings(self, path: Path, room: int) -> Iterable[Sequence[Cell]]:
+        name = path.relative_to(self.session.store.path).as_posix()
+        for finding in [each for each in self.session.findings() if each.file == name][:3]:
+            symbol, role = SYMBOLS[finding.severity.value]
+            where = f"at {finding.offset}: " if finding.offset is not None else ""
+            yield [(f"{symbol} ", role), cut(f"{where}{finding.detail}", room - 2)]
+
+    # Keys
+
+    @on(RowTable.Highlighted)
+    def _highlighted(self) -> None:
+        self._write()
+
+    @on(RowTable.Selected)
+    def _selected(self) -> None:
+        entry = self._entry
+        if entry is not None and entry.path is not None:
+            self._open_file(entry.path)
+
+    def action_damage(self, way: int) -> None:
+        """Goes to the next file in which something is wrong."""
+        table, entries = self.query_one(SliceTable), self._rows.entries
+        places = range(table.cursor + 1, len(entries)) if way > 0 else range(table.cursor - 1, -1, -1)
+        for place in places:
+            if self._rows.level(entries[place]) in ("error", "warning"):
+                table.cursor = place
+                return
+        self.notify(f"nothing is wrong {'below' if way > 0 else 'above'} this")
+
+    def action_messages(self) -> None:
+        """Opens the messages of the slice at the cursor."""
+        entry = self._entry
+        survey = self._rows.surveys.get(entry.path) if entry is not None and entry.path is not None else None
+        first = survey.runs[0].first if survey is not None and survey.runs else None
+        if self.channel is not None:
+            self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=first), above=True)
+
+    def action_findings(self) -> None:
+        """Opens the findings of the channel."""
+        self.browser.open_view(View.FINDINGS, Place(channel=self.channel), above=True)
+
+    def action_scan(self) -> None:
+        """Scans the archived slice at the cursor."""
+        entry = self._entry
+        if entry is not None and entry.slice is not None and entry.slice.archived:
+            self._scan(entry.slice)
+            self.notify("scanning it")
+
+    # Into the bytes
+
+    def _open_file(self, path: Path, offset: int | None = None) -> RecordScreen:
+        name = path.relative_to(self.session.store.path).as_posix()
+        screen = RecordScreen(self.session, Place(channel=self.channel, file=name, offset=offset))
+        self.app.push_screen(screen)
+        return screen
+
+    def _open_place(self) -> None:
+        file = self.place.file or ""
+        path = self.session.store.path / file
+        place = next((n for n, entry in enumerate(self._rows.entries) if entry.path == path), None)
+        if place is not None:
+            self.query_one(SliceTable).cursor = place
+        if kind_of(path.name) is not None and not path.is_dir():
+            self._open_file(path, self.place.offset)
+
+    def _open_sequence(self, sequence: int) -> None:
+        """Goes to the record of a message, where a scan knows in which slice it is."""
+        for path, survey in self._rows.surveys.items():
+            if any(sequence in run.sequences for run in survey.runs):
+                place = next((n for n, entry in enumerate(self._rows.entries) if entry.path == path), 0)
+                self.query_one(SliceTable).cursor = place
+                start = next(run.place(sequence) for run in survey.runs if sequence in run.sequences)
+                self._open_file(path, start).sought = sequence
+                return
+
+    def go_to_hint(self) -> str:
+        """What can be typed."""
+        return "the number of a slice; a sequence: #17"
+
+    def go_to(self, text: str) -> str | None:
+        """Goes to a slice, or to the record of a message."""
+        if text.isdecimal():
+            for place, entry in enumerate(self._rows.entries):
+                if entry.slice is not None and entry.slice.number == int(text):
+                    self.query_one(SliceTable).cursor = place
+                    return ""
+            return f"there is no slice {text}"
+        if text[:1] == "#" and text[1:].isdecimal():
+            self._open_sequence(int(text[1:]))
+            return ""
+        return None
+
+
+def _entries(session: StoreSession, files: ChannelFiles | None) -> Iterable[Entry]:
+    store = session.store
+    others: list[Path] = []
+    if files is not None:
+        slices = sorted((*files.archived, *files.slices, *files.lone_indexes), key=lambda each: each.number)
+        for each in slices:
+            path = each.data or each.index
+            if path is not None:
+                yield Entry(path, slice=each, size=each.data_size if each.data else each.index_size)
+        others += [each.index for each in slices if each.index and each.data]
+        others += [files.subs] if files.subs else []
+        others += [path for path in (*files.misnamed, *files.foreign) if kind_of(path.name)]
+    others += [path for path in (store.clients, store.server, *store.leftovers) if path]
+    if others:
+        yield Entry(None, "— other files —")
+    for path in others:
+        yield Entry(path, size=_size(path))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequence[Cell]]:
+    files = survey.files
+    name: list[Cell] = [(name_text(files.name), "strong")]
+    if survey.error:
+        yield [*name, (f": {survey.error}", "bad")]
+    elif survey.runs:
+        held = Ranges.union(run.sequences for run in survey.runs)
+        when = f"{time_text(survey.runs[0].first_timestamp)} – {time_text(survey.runs[-1].last_timestamp)}"
+        yield [*name, cut(f": sequences {describe_ranges(held.pairs(), 3)}; {when}", room - len(files.name))]
+    else:
+        yield [*name, ": no good message" if files.data else ": the data file is gone"]
+    state: IndexState = index_state(survey)
+    yield [(f"{SYMBOLS[state.level][0]} ", _INDEX_ROLES[state.level]), cut(state.text, room - 2)]
+    if survey.header_error:
+        yield [(f"✗ {cut(survey.header_error, room - 2)}", "bad")]
+    for neighbours in survey.damages[:most]:
+        damage = neighbours.damage
+        seq = f", sequence {damage.sequence}" if damage.sequence is not None else ""
+        text = f"at {damage.offset} = 0x{damage.offset:x}: {counted(damage.length, 'byte')}, {damage.kind.value}{seq}"
+        yield [("✗ ", "bad"), cut(f"{text}: {stop_text(damage.stop)}", room - 2)]
+    if len(survey.damages) > most:
+        yield [(f"  … and {counted(len(survey.damages) - most, 'more damaged place')}", "dim")]

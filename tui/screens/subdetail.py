@@ -1,0 +1,158 @@
+"""Everything about one subscription, queue group or client, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stantools.inspection.forecast.model import Forecast
+from stantools.inspection.forecast.outlook import subscription_outlook
+from stantools.inspection.logloss import LogLoss
+from stantools.inspection.subscribers import Subscriber, first_ranges
+from stantools.store.sublog import SubStatus
+from tui.cells import Cell, counted, name_text, number
+from tui.screens.subrows import CLIENT_STATUS, STATUS, ClientRow, GroupRow, Row, SubscriptionRow
+
+#: Ranges of pending messages and channels of a client that are written out.
+_RANGES, _CHANNELS = 60, 40
+
+_STATUS_WORDS = {
+    SubStatus.ACTIVE: "active",
+    SubStatus.OFFLINE_DURABLE: "offline",
+    SubStatus.SHADOW: "without members",
+    SubStatus.GHOST: "ghost: its client is not in clients.dat",
+    SubStatus.ORPHAN: "orphan: its client is not in clients.dat",
+}
+
+Lines = Iterator[Sequence[Cell]]
+
+
+def detail(row: Row, forecast: Forecast | None) -> Lines:
+    """Gives the lines about a row.
+
+    Args:
+        row: What is at the cursor.
+        forecast: What a normal start would do, if that is known.
+    """
+    if isinstance(row, SubscriptionRow):
+        yield from _subscription(row, forecast)
+    elif isinstance(row, GroupRow):
+        yield from _group(row, forecast)
+    else:
+        yield from _client(row)
+
+
+def _field(label: str, *cells: Cell) -> Sequence[Cell]:
+    return [(f"{label:<12} ", "dim"), *cells]
+
+
+def _subscription(row: SubscriptionRow, forecast: Forecast | None) -> Lines:
+    one, state, channel = row.one, row.one.state, row.channel
+    symbol, role = STATUS[one.status]
+    closed = ", closed" if state.is_closed else ""
+    known = _STATUS_WORDS[one.status]
+    yield [
+        (f"{symbol} subscription {state.id}", "strong"),
+        f" of {name_text(channel.name)}: ",
+        (f"{one.kind}{closed}, {known}", role),
+    ]
+    yield _field("client", name_text(state.client_id) or ("none", "dim"))
+    if one.name:
+        yield _field("queue group" if state.q_group else "durable", name_text(one.name))
+    lag = f", {counted(one.lag, 'message')} behind" if one.lag else ""
+    yield _field("last sent", number(state.last_sent), f" of {number(channel.last_seq)}{lag}")
+    yield _pending(one.pending)
+    limit: list[Cell] = [f"{number(state.max_in_flight)} in flight, {state.ack_wait_in_secs} s to acknowledge"]
+    if one.at_limit:
+        limit.append(("; the limit is reached: nothing new is sent before an acknowledgement", "warn"))
+    yield _field("limits", *limit)
+    yield _field("at a start", *_start(forecast, channel.name, one))
+    yield _field("inbox", name_text(state.inbox) or ("none", "dim"))
+    yield _field("ack inbox", name_text(state.ack_inbox) or ("none", "dim"))
+    if state.q_group and state.durable_name:
+        yield _field("durable", name_text(state.durable_name))
+
+
+def _pending(pending: Sequence[int]) -> Sequence[Cell]:
+    if not pending:
+        return _field("pending", ("nothing", "dim"))
+    ranges = first_ranges(pending, _RANGES)
+    written = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    rest = len(pending) - sum(last - first + 1 for first, last in ranges)
+    cells: list[Cell] = [(number(len(pending)), "strong"), f": {written}"]
+    if rest:
+        cells.append((f" … and {number(rest)} more (p)", "dim"))
+    return _field("pending", *cells)
+
+
+def _start(forecast: Forecast | None, channel: str, one: Subscriber) -> Sequence[Cell]:
+    if forecast is None:
+        return [("not known yet", "dim")]
+    said = subscription_outlook(forecast, channel, one.state.id)
+    return [said if said.startswith("kept") else (said, "warn")]
+
+
+def _group(row: GroupRow, forecast: Forecast | None) -> Lines:
+    group, channel = row.group, row.channel
+    kind = "durable queue group" if group.durable else "queue group"
+    yield [(f"{kind} {name_text(group.name)}", "strong"), f" of {name_text(channel.name)}"]
+    away = f", {number(group.away)} away" if group.away else ""
+    yield _field("members", f"{number(group.present)} present{away}")
+    lag = f", {counted(group.lag, 'message')} behind" if group.lag else ""
+    yield _field("last sent", number(group.last_sent), f" of {number(channel.last_seq)}{lag}")
+    yield _field("pending", number(group.pending) if group.pending else ("nothing", "dim"))
+    for each in group.members:
+        symbol, role = STATUS[each.status]
+        client = name_text(each.state.client_id) or "no client"
+        sent = f"{each.state.id} {client}, sent {number(each.state.last_sent)}: "
+        yield [(f"  {symbol} ", role), sent, *_start(forecast, channel.name, each)]
+
+
+def _client(row: ClientRow) -> Lines:
+    client = row.client
+    symbol, role = CLIENT_STATUS[client.status]
+    yield [(f"{symbol} client {name_text(client.id)}", "strong"), ": ", (client.status.value, role)]
+    if client.info is not None:
+        info = client.info
+        yield _field("heartbeats", name_text(info.hb_inbox))
+        yield _field("connection", name_text(info.conn_id) or ("none", "dim"), f"; protocol {info.protocol}")
+        if info.ping_interval:
+            yield _field("pings", f"every {info.ping_interval} s, given up after {info.ping_max_out} without answer")
+    elif client.needed:
+        yield [
+            (
+                f"It is not in clients.dat, so the server drops or deletes {counted(client.needed, 'subscription')}.",
+                "warn",
+            )
+        ]
+    else:
+        yield ["It left; its durables wait for it."]
+    if not client.channels:
+        yield _field("subscribes", ("to nothing", "dim"))
+    for place, (name, count) in enumerate(client.channels.items()):
+        if place == _CHANNELS:
+            yield _field("", (f"… and {counted(len(client.channels) - _CHANNELS, 'more channel')}", "dim"))
+            break
+        yield _field("" if place else "subscribes", f"{name_text(name)}: {counted(count, 'subscription')}")
+    if client.pending:
+        yield _field("pending", number(client.pending))
+
+
+def loss_lines(file: str, problem: str, loss: LogLoss | None, what: str) -> Lines:
+    """Gives the lines about a log that the server does not read to its end.
+
+    Args:
+        file: Path relative to the store.
+        problem: What is wrong, as the overview says it.
+        loss: What that costs; None while nobody knows.
+        what: What the log holds: subscription, client.
+    """
+    yield [("✗ ", "bad"), (f"{name_text(file)}: ", "strong"), problem]
+    if loss is not None:
+        yield [
+            f"  The server gets {counted(loss.read, what)} from {counted(loss.read_records, 'record')} before that; ",
+            (
+                f"intact in the file: {counted(loss.found, what)} from {counted(loss.found_records, 'record')}",
+                "warn" if (loss.found, loss.found_records) != (loss.read, loss.read_records) else "",
+            ),
+            f", and {number(loss.repaired)} that can be proven" if loss.repaired else "",
+        ]

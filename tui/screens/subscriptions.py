@@ -1,0 +1,391 @@
+"""Who reads the store and how far they are: subscriptions, queue groups, clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Container, VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Input
+
+from stantools.inspection.logloss import LogLoss, log_loss
+from stantools.inspection.records import FileKind
+from stantools.inspection.subscribers import text
+from tui.cells import Cell, counted, name_text, number
+from tui.jobs import Job, State
+from tui.screens.base import ViewScreen
+from tui.screens.history import HistoryScreen
+from tui.screens.pending import PendingScreen
+from tui.screens.subdetail import detail, loss_lines
+from tui.screens.subrows import ClientRow, ClientRows, Gathered, GroupRow, GroupRows, Row, Rows, SubscriptionRow
+from tui.screens.subrows import SubscriptionRows as _SubscriptionRows
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.line import Line
+from tui.widgets.rowtable import RowTable
+
+_TABS = ("subscriptions", "queue groups", "clients")
+#: Columns from which on the details stand beside the table.
+_WIDE = 120
+#: How often rows that have come are taken in, in seconds; filling takes at most a tenth of the time.
+_TAKE = 0.05
+
+
+class SubscriptionsScreen(ViewScreen):
+    """The view of subscriptions, queue groups and clients.
+
+    `seq` of the place is the id of a subscription.
+    """
+
+    NAME: ClassVar[str] = "subscriptions"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "tab(1)", "Groups", id="subscriptions.next_tab"),
+        Binding("shift+tab", "tab(-1)", "Tab before", show=False, id="subscriptions.previous_tab"),
+        Binding("c", "all_channels", "All", id="subscriptions.all_channels"),
+        Binding("m", "messages", "Messages", id="subscriptions.messages"),
+        Binding("p", "pending", "Pending messages", show=False, id="subscriptions.pending"),
+        Binding("s", "sort(1)", "Sort", id="subscriptions.sort"),
+        Binding("S", "reverse", "Reverse", show=False, id="subscriptions.reverse"),
+        Binding("slash", "filter", "Filter", key_display="/", id="subscriptions.filter"),
+        Binding("J", "scroll(1)", "Details down", show=False, id="subscriptions.details_down"),
+        Binding("K", "scroll(-1)", "Details up", show=False, id="subscriptions.details_up"),
+        Binding("escape", "leave", "Clear the filter, or back", show=False, id="subscriptions.leave"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, place)
+        self._home = place.channel
+        self._gathered = Gathered(self.session, place.channel)
+        self._sources: tuple[Rows, Rows, Rows] = (_SubscriptionRows(), GroupRows(), ClientRows())
+        self._cursors = [0, 0, 0]
+        self._tab = 0
+        self._wanted = place.seq
+        self._stale = True
+        self._cost = self._last = 0.0
+        self._losses: dict[str, LogLoss | None] = {}
+        self._asked: set[str] = set()
+        self._read: object = None
+        self._facts: tuple[object, ...] = ()
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the tab that is open."""
+        return self._sources[self._tab]
+
+    @property
+    def channel(self) -> str | None:
+        """The channel of the row at the cursor, or the one that this view shows."""
+        row = self._row() if self.is_mounted else None
+        if isinstance(row, (SubscriptionRow, GroupRow)):
+            return row.channel.name
+        return self.place.channel
+
+    def _row(self) -> Row | None:
+        at = self.query_one(RowTable).cursor
+        return self.rows.shown[at] if at < len(self.rows.shown) else None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """The tabs, what is damaged, the table, the details."""
+        yield Line(id="sub-tabs")
+        yield Line(id="sub-problems")
+        yield Input(placeholder="part of a channel, client, durable, group or status", id="sub-filter", compact=True)
+        with Container(id="sub-body"):
+            yield RowTable(self.rows)
+            with VerticalScroll(id="sub-detail", can_focus=False):
+                yield Line(id="sub-lines")
+
+    def on_mount(self) -> None:
+        """Begins with the subscriptions."""
+        self.query_one("#sub-filter").display = False
+        self.query_one(RowTable).focus()
+        self.set_interval(_TAKE, self._take)
+        self._note()
+
+    def _note(self) -> None:
+        words = ["stantools", "subs" if self._tab < 2 else "clients", str(self.session.path)]
+        if self.place.channel is not None and self._tab < 2:
+            words += ["--channel", self.place.channel]
+        self.note(*words)
+
+    def on_resize(self) -> None:
+        """Puts the details beside the table where there is room, and shows more columns."""
+        wide = self.size.width >= _WIDE
+        self.query_one("#sub-body").set_class(wide, "-wide")
+        for rows in self._sources:
+            rows.wide = wide
+        self._update()
+
+    def facts_changed(self) -> None:
+        """More is known."""
+        self._stale = True
+        self._take()
+
+    def _take(self) -> None:
+        """Takes in what has come, and shows it unless that was done a moment ago."""
+        if not self.is_mounted:
+            return
+        if self.session.overview is not self._read:
+            # The store was opened anew.
+            self._read, self._losses, self._asked = self.session.overview, {}, set()
+        self._stale |= self._gathered.update()
+        facts = (self.session.forecasts, self._gathered.known)
+        if self._stale and time.monotonic() - self._last >= 10 * self._cost:
+            self._update()
+        elif facts != self._facts:
+            self._write()
+        self._facts = facts
+
+    def _update(self) -> None:
+        begun = time.monotonic()
+        table = self.query_one(RowTable)
+        before = self._row() if table.cursor else None
+        for rows in self._sources:
+            rows.one_channel = self.place.channel is not None
+        self.rows.update(self._gathered)
+        table.reload()
+        if before is not None:
+            found = self.rows.find(before.key)
+            table.cursor = table.cursor if found is None else found
+        if self._wanted is not None and self._tab == 0:
+            found = self.rows.find(("subscription", self.place.channel or "", str(self._wanted)))
+            if found is not None:
+                table.cursor, self._wanted = found, None
+        self._stale = self._gathered.behind
+        self._last = time.monotonic()
+        self._cost = self._last - begun
+        self._write()
+
+    def _write(self) -> None:
+        self._write_tabs()
+        self._write_problems()
+        self._write_detail()
+
+    def _write_tabs(self) -> None:
+        gathered = self._gathered
+        counts = (len(gathered.subscriptions), len(gathered.groups), len(gathered.clients))
+        cells: list[Cell] = []
+        for place, (name, count) in enumerate(zip(_TABS, counts, strict=True)):
+            cells.append("  " if place else "")
+            cells.append(
+                (f"[{name} {number(count)}]", "strong") if place == self._tab else (f" {name} {number(count)} ", "dim")
+            )
+        if not gathered.known:
+            total = len(self.session.channels)
+            cells.append((f"   not read yet: {number(total - gathered.read)} of {counted(total, 'channel')}", "accent"))
+        elif self.rows.filter:
+            cells.append((f"   {number(len(self.rows))} shown", "accent"))
+        self.query_one("#sub-tabs", Line).show(*cells)
+
+    def _write_problems(self) -> None:
+        lines = list(self._problems(2 if self.size.height < 35 else 5))
+        shown = self.query_one("#sub-problems", Line)
+        shown.display = bool(lines)
+        shown.show_lines(lines)
+
+    def _problems(self, most: int) -> Iterable[Sequence[Cell]]:
+        overview = self.session.overview
+        if overview is None:
+            return
+        if overview.server is not None and overview.server.node_id:
+            yield [("i the node is clustered: its subscriptions and clients are in the raft log, not here", "dim")]
+        found = [
+            ("clients.dat", FileKind.CLIENTS, each) for each in overview.problems if each.startswith("clients.dat: ")
+        ]
+        for name in self._gathered.damaged:
+            facts = self.session.channels.get(name)
+            known = facts.overview if facts else None
+            problems = [each for each in known.problems if each.startswith("subs.dat: ")] if known else []
+            found += [(f"{name}/subs.dat", FileKind.SUBS, each) for each in problems]
+        for file, kind, problem in found[:most]:
+            self._ask(file, kind)
+            what = "subscription" if kind is FileKind.SUBS else "client"
+            yield from loss_lines(file, problem.split(": ", 1)[1], self._losses.get(file), what)
+        if len(found) > most:
+            yield [(f"  … and {counted(len(found) - most, 'more damaged file')}; see the findings", "dim")]
+
+    def _ask(self, file: str, kind: FileKind) -> None:
+        """Begins to find out what a damaged log costs."""
+        path = self._file(file)
+        if file in self._asked or path is None:
+            return
+        self._asked.add(file)
+        session = self.session
+
+        def compare(_job: Job[LogLoss | None]) -> LogLoss | None:
+            return log_loss(path, kind, session.crc, check_crc=session.reading.check_crc)
+
+        job: Job[LogLoss | None] = Job("compare", compare)
+
+        def done() -> None:
+            if job.state is State.DONE:
+                self._losses[file] = job.result
+                self._write_problems()
+
+        self.watch_job(job, done)
+
+    def _file(self, file: str) -> Path | None:
+        path = self.session.store.path / file
+        return path if path.is_file() else None
+
+    def _write_detail(self) -> None:
+        row = self._row()
+        shown = self.query_one("#sub-lines", Line)
+        if row is None:
+            shown.show((self._nothing(), "dim"))
+            return
+        forecast = self.session.forecasts[0] if self.session.forecasts else None
+        shown.show_lines(list(detail(row, forecast)))
+
+    def _nothing(self) -> str:
+        if not self._gathered.known:
+            return "not read yet"
+        if self.rows.filter:
+            return f"no {_TABS[self._tab]} match the filter"
+        return (
+            f"no {_TABS[self._tab]} in this channel (c: all channels)"
+            if self.place.channel
+            else f"no {_TABS[self._tab]}"
+        )
+
+    @on(RowTable.Highlighted)
+    def _highlighted(self) -> None:
+        self._write_detail()
+        self.query_one("#sub-detail", VerticalScroll).scroll_home(animate=False)
+
+    def action_tab(self, step: int) -> None:
+        """Shows subscriptions, queue groups or clients."""
+        table = self.query_one(RowTable)
+        self._cursors[self._tab] = table.cursor
+        self._tab = (self._tab + step) % len(_TABS)
+        self.rows.filter = self.query_one("#sub-filter", Input).value
+        table.cursor = 0
+        self.rows.update(self._gathered)
+        table.source = self.rows
+        table.cursor = self._cursors[self._tab]
+        self._update()
+        self._note()
+
+    def action_all_channels(self) -> None:
+        """Shows the whole store, or again only the channel that the view was opened with."""
+        here = self.channel
+        wanted = None if self.place.channel is not None else self._home or here
+        if wanted is None and self.place.channel is None:
+            self.notify("choose a row first", severity="warning")
+            return
+        row = self._row()
+        self.place = Place(channel=wanted)
+        self._gathered = Gathered(self.session, wanted)
+        self._gathered.update()
+        self.query_one(RowTable).cursor = 0
+        self._update()
+        if row is not None and (found := self.rows.find(row.key)) is not None:
+            self.query_one(RowTable).cursor = found
+        self.status_changed()
+        self._note()
+
+    def action_sort(self, step: int) -> None:
+        """Sorts by the next column."""
+        orders = self.rows.orders
+        self.rows.order = orders[(orders.index(self.rows.order) + step) % len(orders)]
+        self._update()
+
+    def action_reverse(self) -> None:
+        """Turns the order around."""
+        self.rows.reverse = not self.rows.reverse
+        self._update()
+
+    def action_filter(self) -> None:
+        """Asks for a part of a name."""
+        field = self.query_one("#sub-filter", Input)
+        field.display = True
+        field.focus()
+
+    @on(Input.Changed, "#sub-filter")
+    def _filter(self, event: Input.Changed) -> None:
+        self.rows.filter = event.value
+        self._update()
+
+    @on(Input.Submitted, "#sub-filter")
+    def _filtered(self) -> None:
+        field = self.query_one("#sub-filter", Input)
+        field.display = bool(field.value)
+        self.query_one(RowTable).focus()
+
+    def action_leave(self) -> None:
+        """Shows everything again, or goes back."""
+        field = self.query_one("#sub-filter", Input)
+        if not field.display:
+            self.action_back()
+            return
+        field.value = ""
+        field.display = False
+        self.query_one(RowTable).focus()
+
+    def action_scroll(self, pages: int) -> None:
+        """Scrolls the details."""
+        self.query_one("#sub-detail", VerticalScroll).scroll_relative(y=pages * 4, animate=False)
+
+    @on(RowTable.Selected)
+    def action_open(self) -> None:
+        """Opens the history of the subscription or client at the cursor."""
+        row = self._row()
+        if isinstance(row, SubscriptionRow):
+            name, one = row.channel.name, row.one
+            about = (
+                f"subscription {one.state.id} of {name_text(name)}, client {name_text(one.state.client_id) or 'none'}"
+            )
+            path = self._file(f"{name}/subs.dat")
+            self.app.push_screen(HistoryScreen(self.session, Place(channel=name), path, one.state.id, about))
+        elif isinstance(row, ClientRow):
+            about = f"client {name_text(row.client.id)}"
+            path = self._file("clients.dat")
+            place = Place(channel=self.place.channel)
+            self.app.push_screen(HistoryScreen(self.session, place, path, row.client.id, about))
+        elif isinstance(row, GroupRow):
+            self.notify("choose a member: its history is its own", severity="information")
+
+    def action_messages(self) -> None:
+        """Opens the messages at the first one that is pending, else at the last one that was sent."""
+        row = self._row()
+        if isinstance(row, SubscriptionRow):
+            seq = row.one.pending[0] if row.one.pending else row.one.state.last_sent
+        elif isinstance(row, GroupRow):
+            first = [each.pending[0] for each in row.group.members if each.pending]
+            seq = min(first) if first else row.group.last_sent
+        else:
+            self.notify("choose a subscription first", severity="warning")
+            return
+        self.browser.open_view(View.MESSAGES, Place(channel=row.channel.name, seq=seq or None), above=True)
+
+    def action_pending(self) -> None:
+        """Opens the list of pending messages."""
+        row = self._row()
+        if isinstance(row, SubscriptionRow) and row.one.pending:
+            self.app.push_screen(PendingScreen(self.session, Place(channel=row.channel.name), row.one))
+        else:
+            self.notify("nothing is pending here", severity="warning")
+
+    def go_to(self, text_: str) -> str | None:
+        """Goes to a subscription by its id, or to a client by its name."""
+        table = self.query_one(RowTable)
+        for place, row in enumerate(self.rows.shown):
+            names: tuple[str, ...]
+            if isinstance(row, SubscriptionRow):
+                names = (str(row.one.state.id), text(row.one.state.client_id), row.one.name)
+            elif isinstance(row, ClientRow):
+                names = (text(row.client.id),)
+            else:
+                names = (row.group.name,)
+            if text_ in names:
+                table.cursor = place
+                return ""
+        return f"there is no subscription {text_} here" if text_.isdigit() else None
+
+    def go_to_hint(self) -> str:
+        """What can be typed."""
+        return "the id of a subscription, a client, a durable or queue group"

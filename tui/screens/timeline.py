@@ -1,0 +1,498 @@
+"""When the messages of a channel were stored: a plot that can be zoomed, with what is missing below it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import numpy as np
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from stantools.inspection.histogram import Bucket, Histogram
+from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.timeline import BINS, Timeline, read_timeline
+from stantools.inspection.timescale import fitting, narrower, wider, width_text
+from stantools.notation import format_size, format_time, parse_time
+from tui.cells import Cell, Role, bar, counted, number, time_text
+from tui.jobs import Job, State
+from tui.screens.base import ViewScreen
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.line import Line
+from tui.widgets.plot import Bars, Plot
+
+_UNITS = ("messages", "bytes", "mean size")
+_SECOND, _MILLISECOND = 10**9, 10**6
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,9})?)?")
+
+
+def span_text(start: int, stop: int, width: int) -> str:
+    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
+    digits = 19 if width >= _SECOND else 23 if width >= _MILLISECOND else 29
+    low, high = (_exact(each, digits) for each in (start, stop))
+    return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
+
+
+def _exact(timestamp: int, digits: int) -> str:
+    text = format_time(timestamp)
+    return text[:digits].replace("T", " ") if text.endswith("Z") else text
+
+
+class TimelineScreen(ViewScreen):
+    """The timeline of a channel."""
+
+    NAME = "timeline"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Messages", id="timeline.open"),
+        Binding("plus,equals_sign", "zoom(1)", "In", key_display="+", id="timeline.zoom_in"),
+        Binding("minus", "zoom(-1)", "Out", key_display="-", id="timeline.zoom_out"),
+        Binding("0", "whole", "Whole", id="timeline.whole"),
+        Binding("b", "unit", "Bytes", id="timeline.unit"),
+        Binding("n", "next_gap(1)", "Next gap", id="timeline.next_gap"),
+        Binding("N", "next_gap(-1)", "Gap before", show=False, id="timeline.previous_gap"),
+        Binding("left,h", "move(-1)", "Earlier", show=False, id="timeline.earlier"),
+        Binding("right,l", "move(1)", "Later", show=False, id="timeline.later"),
+        Binding("H,shift+left,pageup", "pan(-1)", "Half a screen earlier", show=False, id="timeline.pan_earlier"),
+        Binding("L,shift+right,pagedown", "pan(1)", "Half a screen later", show=False, id="timeline.pan_later"),
+        Binding("g,home", "end(0)", "Beginning", show=False, id="timeline.first"),
+        Binding("G,end", "end(1)", "End", show=False, id="timeline.last"),
+    ]
+
+    def __init__(self, session: StoreSession | None, place: Place) -> None:
+        super().__init__(session, place)
+        self._timeline: Timeline | None = None
+        self._job: Job[Timeline] | None = None
+        self._detail_job: Job[Histogram] | None = None
+        self._detail: Histogram | None = None
+        self._survey: ChannelSurvey | None = None
+        self._problem = ""
+        self._unit = 0
+        self._limits = 0, 0  # what can be panned to
+        self._start, self._width, self._buckets = 0, 1, 1
+        self._cursor = 0  # a time
+        self._shown: Histogram | None = None
+
+    def compose_body(self) -> Iterable[Widget]:
+        """What there is, the plot, and what lies at the cursor."""
+        yield Line(id="timeline-summary")
+        yield Plot(id="timeline-plot")
+        yield Line(id="timeline-bucket")
+
+    def on_mount(self) -> None:
+        """Begins to read."""
+        self.query_one(Plot).focus()
+        assert self.channel is not None
+        path = str(self.session.path)
+        self.note("stantools", "messages", path, self.channel, "--data", "none", "-o", "ndjson")
+        self._read()
+
+    def facts_changed(self) -> None:
+        """A scan has told more about the channel: which messages are damaged, which indexes are wrong."""
+        facts = self.session.channels.get(self.channel or "")
+        if facts is not None and facts.survey is not None and facts.survey is not self._survey:
+            self._read()
+        self._write()
+
+    def on_resize(self) -> None:
+        """Shows as many buckets as there is room for."""
+        self.call_after_refresh(self._arrange)
+
+    # Reading
+
+    def _read(self) -> None:
+        facts = self.session.channels.get(self.channel or "")
+        if facts is None:
+            self._problem = "the store has no such channel any more"
+            return
+        if self._job is not None and self._job.running:
+            self._job.cancel()
+        survey = self._survey = facts.survey
+        session, name = self.session, facts.name
+
+        def work(job: Job[Timeline]) -> Timeline:
+            files = session.store.channel(name)
+            check = session.reading.check_crc
+            return read_timeline(files, session.crc, check_crc=check, survey=survey, progress=job.advance)
+
+        total = 2 * facts.overview.count if facts.overview else 0
+        job: Job[Timeline] = Job("timeline", work, total=total)
+        self._job = job
+        self.watch_job(job, lambda: self._read_done(job), self._write)
+
+    def _read_done(self, job: Job[Timeline]) -> None:
+        if job is not self._job or job.state is State.CANCELLED:
+            return
+        if job.problem is not None:
+            self._problem = job.problem.message
+            self._write()
+            return
+        first_time = self._timeline is None
+        self._timeline, self._detail, self._problem = job.result, None, ""
+        timeline = self._timeline
+        self._limits = timeline.first, timeline.last
+        if first_time and timeline.count:
+            self._cursor = timeline.first
+            self.action_whole()
+            if self.place.timestamp is not None:
+                self._jump(self.place.timestamp)
+            elif self.place.seq is not None:
+                self._jump_to_sequence(self.place.seq)
+        self._arrange()
+
+    # What is shown
+
+    @property
+    def _columns(self) -> int:
+        return self.query_one(Plot).columns
+
+    def _arrange(self) -> None:
+        """Takes a part of the time that there is room for, with the cursor in it, and shows it."""
+        timeline = self._timeline
+        if timeline is None or not timeline.count or not self.is_mounted:
+            self._write()
+            return
+        low, high = self._limits
+        self._cursor = max(low, min(self._cursor, high))
+        first = low // self._width * self._width
+        total = (high - first) // self._width + 1
+        self._buckets = min(total, self._columns)
+        self._start = max(
+            first, min(self._start // self._width * self._width, first + (total - self._buckets) * self._width)
+        )
+        at = (self._cursor - self._start) // self._width
+        if at < 0:
+            self._start += at * self._width
+        elif at >= self._buckets:
+            self._start += (at - self._buckets + 1) * self._width
+        found = self._histogram(timeline)
+        if found is not None:
+            self._shown = found
+        else:
+            self._read_detail(timeline)
+        self._write()
+
+    def _histogram(self, timeline: Timeline) -> Histogram | None:
+        """Returns the buckets that are wanted, if they can be put together of what is known."""
+        stop = self._start + self._width * self._buckets
+        for source in (timeline.whole, self._detail):
+            if source is None or self._width < source.width:
+                continue
+            whole = source is timeline.whole and self._limits == (timeline.first, timeline.last)
+            if whole or source.covers(self._start, stop):
+                return source.regroup(self._start, self._width, self._buckets)
+        return None
+
+    def _read_detail(self, timeline: Timeline) -> None:
+        job = self._detail_job
+        if job is not None and job.running:
+            job.cancel()
+        width = self._width
+        # Finer than what is shown, so that the next step is there already.
+        fine = narrower(narrower(width))
+        if self._buckets * (width // fine) * 2 > BINS:
+            fine = width
+        spare = max(BINS - self._buckets * (width // fine), 0) // 2 * fine // width * width
+        start, stop = self._start - spare, self._start + self._buckets * width + spare
+
+        def work(job: Job[Histogram]) -> Histogram:
+            return timeline.detail(start, stop, fine, job.advance)
+
+        new: Job[Histogram] = Job("timeline", work, total=timeline.count)
+        self._detail_job = new
+        self.watch_job(new, lambda: self._detail_done(new), self._write)
+
+    def _detail_done(self, job: Job[Histogram]) -> None:
+        if job is not self._detail_job or job.state is State.CANCELLED:
+            return
+        if job.problem is not None:
+            self.browser.fail(job.problem)
+            self.action_whole()
+            return
+        self._detail = job.result
+        self._arrange()
+
+    @property
+    def _reading(self) -> Job[Timeline] | Job[Histogram] | None:
+        for job in (self._job, self._detail_job):
+            if job is not None and job.running:
+                return job
+        return None
+
+    @property
+    def _at(self) -> int:
+        """The bucket of the cursor, in what is shown."""
+        shown = self._shown
+        if shown is None or not len(shown):
+            return 0
+        return max(0, min((self._cursor - shown.start) // shown.width, len(shown) - 1))
+
+    def _write(self) -> None:
+        if not self.is_mounted:
+            return
+        plot, shown = self.query_one(Plot), self._shown
+        self.query_one("#timeline-summary", Line).show_lines(list(self._summary()))
+        if shown is None:
+            plot.show(Bars())
+            self.query_one("#timeline-bucket", Line).show("")
+            return
+        plot.show(_bars(shown, self._unit, self._at))
+        self.query_one("#timeline-bucket", Line).show_lines(
+            list(_bucket_lines(shown.bucket(self._at), self.size.width))
+        )
+
+    def _summary(self) -> Iterable[Sequence[Cell]]:
+        timeline, job = self._timeline, self._reading
+        if self._problem:
+            yield [(f"✗ {self._problem}", "bad")]
+        if timeline is None:
+            if job is not None:
+                share = f" {bar(job.share, 20)} {job.share:.0%}" if job.share is not None else ""
+                yield [(f"reading the times of the messages{share}", "accent")]
+            yield [""]
+            return
+        if not timeline.count:
+            yield ["no messages"]
+            yield [*_problem_cells(timeline)]
+            return
+        span = timeline.last - timeline.first
+        exact = _SECOND if span > 100 * _SECOND else _MILLISECOND if span > 100 * _MILLISECOND else 1
+        when = span_text(timeline.first, timeline.last, exact) if span else f"all at {format_time(timeline.first)}"
+        cells: list[Cell] = [(counted(timeline.count, "message"), "strong"), f", {format_size(timeline.bytes)}, {when}"]
+        if job is not None:
+            cells.append(("  reading more closely" if job is self._detail_job else "  reading again", "accent"))
+        yield cells
+        width = self._shown.width if self._shown is not None else self._width
+        yield [(f"{_UNITS[self._unit]} per {width_text(width)}   ", "strong"), *_problem_cells(timeline)]
+
+    # Keys
+
+    def action_move(self, buckets: int) -> None:
+        """Moves the cursor."""
+        self._cursor = self._cursor // self._width * self._width + buckets * self._width
+        self._arrange()
+
+    def action_pan(self, way: int) -> None:
+        """Moves what is shown by half its length, and the cursor with it."""
+        step = max(self._buckets // 2, 1) * self._width * way
+        self._start += step
+        self._cursor += step
+        self._arrange()
+
+    def action_end(self, which: int) -> None:
+        """Moves the cursor to the beginning or the end."""
+        self._cursor = self._limits[which]
+        self._arrange()
+
+    def action_zoom(self, way: int) -> None:
+        """Shows more or less exactly; the cursor stays at its place on the screen."""
+        width = narrower(self._width) if way > 0 else wider(self._width)
+        low, high = self._limits
+        if way < 0 and (high - low) // self._width + 2 <= self._columns:
+            return
+        share = (self._cursor - self._start) // self._width / max(self._buckets - 1, 1)
+        self._cursor += min(self._width, width) // 2 if way > 0 and self._cursor % self._width == 0 else 0
+        if way > 0:
+            self._cursor = self._busiest(width)
+        self._width = width
+        self._start = (self._cursor // width - round(share * (self._columns - 1))) * width
+        self._arrange()
+
+    def _busiest(self, width: int) -> int:
+        """Returns a time within the bucket of the cursor at which there is something, so that zooming in finds it."""
+        bucket = self._cursor // self._width * self._width
+        for source in (self._detail, self._timeline.whole if self._timeline else None):
+            if source is None or source.width > width or not source.covers(bucket, bucket + self._width):
+                continue
+            parts = source.regroup(bucket, width, self._width // width)
+            if parts.count.any():
+                return bucket + int(np.argmax(parts.count)) * width
+        return self._cursor
+
+    def action_whole(self) -> None:
+        """Shows the whole time."""
+        timeline = self._timeline
+        if timeline is None or not timeline.count:
+            return
+        self._limits = timeline.first, timeline.last
+        self._width = fitting(timeline.last - timeline.first, self._columns)
+        self._start = timeline.first
+        self._arrange()
+
+    def action_unit(self) -> None:
+        """Shows messages, bytes, or the mean size."""
+        self._unit = (self._unit + 1) % len(_UNITS)
+        self._write()
+
+    def action_next_gap(self, way: int) -> None:
+        """Moves the cursor to the next bucket in which something is missing or damaged."""
+        if self._timeline is None or self._shown is None:
+            return
+        source = self._timeline.whole
+        if self._detail is not None and self._detail.width <= self._width < source.width:
+            source = self._detail
+        marked = source.start + np.flatnonzero(source.missing + source.damaged) * source.width
+        bucket = self._cursor // self._width * self._width
+        behind = marked[marked >= bucket + self._width] if way > 0 else marked[marked < bucket][::-1]
+        if len(behind):
+            self._cursor = int(behind[0])
+            self._arrange()
+        else:
+            where = "behind" if way > 0 else "before"
+            self.notify(f"nothing is missing or damaged {where} this")
+
+    def action_open(self) -> None:
+        """Opens the messages at the cursor."""
+        if self._shown is None:
+            return
+        bucket = self._shown.bucket(self._at)
+        place = Place(channel=self.channel, timestamp=bucket.start)
+        self.browser.open_view(View.MESSAGES, place, above=True)
+
+    @on(Plot.Chosen)
+    def _chosen(self, event: Plot.Chosen) -> None:
+        if self._shown is None:
+            return
+        self._cursor = self._shown.start + event.bar * self._shown.width
+        self._arrange()
+        if event.twice:
+            self.action_open()
+
+    # Places
+
+    def go_to_hint(self) -> str:
+        """What can be typed."""
+        return "2026-11-21T03:00:00Z, 03:00 of that day, 1d3h ago, a sequence, 50%"
+
+    def go_to(self, text: str) -> str | None:
+        """Goes to a time, a sequence or a share."""
+        timeline = self._timeline
+        if timeline is None or not timeline.count:
+            return None if not text[:1].isdigit() else "there are no messages"
+        if re.fullmatch(r"\d{1,3}(\.\d+)?%", text):
+            low, high = timeline.first, timeline.last
+            self._jump(low + int((high - low) * min(float(text[:-1]), 100) / 100))
+            return ""
+        if text.isdecimal():
+            return self._jump_to_sequence(int(text))
+        if _CLOCK.fullmatch(text):
+            text = f"{format_time(self._cursor)[:10]}T{text}"
+        try:
+            self._jump(parse_time(text, time.time_ns()))
+        except ValueError as error:
+            return None if not text[:1].isdigit() else str(error)
+        return ""
+
+    def _jump_to_sequence(self, sequence: int) -> str:
+        """Looks a sequence up in the background."""
+        timeline = self._timeline
+        assert timeline is not None
+
+        def work(_job: Job[int | None]) -> int | None:
+            return timeline.time_of(sequence) if sequence < 2**64 else None
+
+        job: Job[int | None] = Job("look up", work)
+
+        def done() -> None:
+            if job.problem is not None:
+                self.browser.fail(job.problem)
+            elif job.state is State.DONE and job.result is not None:
+                self._jump(job.result)
+            elif job.state is State.DONE:
+                self.notify(f"there is no message {sequence}", severity="warning")
+
+        self.watch_job(job, done)
+        return ""
+
+    def _jump(self, timestamp: int) -> None:
+        """Goes to a time, also to one so far outside that it is not on the scale."""
+        timeline = self._timeline
+        assert timeline is not None
+        self._cursor = max(timeline.earliest, min(timestamp, timeline.latest))
+        low, high = self._limits
+        if not low <= self._cursor <= high:
+            self._limits = min(low, self._cursor), max(high, self._cursor)
+        if not self._start <= self._cursor < self._start + self._buckets * self._width:
+            self._start = (self._cursor // self._width - self._columns // 2) * self._width
+        self._arrange()
+
+
+def _bars(shown: Histogram, unit: int, cursor: int) -> Bars:
+    if unit == 2:
+        values = (shown.bytes / np.maximum(shown.count, 1)).tolist()
+    else:
+        values = (shown.bytes if unit else shown.count).astype(float).tolist()
+    marks: list[tuple[str, Role]] = []
+    roles: list[Role] = []
+    damaged, missing, gap, count = (each.tolist() for each in (shown.damaged, shown.missing, shown.gap, shown.count))
+    for place in range(len(shown)):
+        role: Role = ""
+        if damaged[place]:
+            mark: tuple[str, Role] = ("✗", "bad")
+            role = "bad"
+        elif missing[place]:
+            mark, role = ("!", "warn"), "warn"
+        elif gap[place] and not count[place]:
+            mark = "-", "warn"
+        else:
+            mark = ("", "") if count[place] else ("·", "dim")
+        marks.append((mark[0] or " ", mark[1]))
+        roles.append(role)
+    return Bars(shown.start, shown.width, values, roles, marks, cursor)
+
+
+def _bucket_lines(bucket: Bucket, room: int) -> Iterable[Sequence[Cell]]:
+    when: list[Cell] = [(span_text(bucket.start, bucket.stop, bucket.stop - bucket.start), "strong")]
+    if room >= 120:
+        when.append(("     · silent  - within a gap  ! missing  ✗ damaged", "dim"))
+    yield when
+    cells: list[Cell] = []
+    if bucket.count:
+        cells += [f"{counted(bucket.count, 'message')}, {format_size(bucket.bytes)}"]
+        if bucket.first_seq == bucket.last_seq:
+            cells.append(f", sequence {bucket.first_seq}")
+        else:
+            cells.append(f", sequences {bucket.first_seq} to {bucket.last_seq}")
+            cells.append(f"; mean {format_size(round(bucket.mean))}, largest {format_size(bucket.largest)}")
+    elif bucket.gap and not (bucket.damaged or bucket.missing):
+        cells.append(("no messages; sequences around here are missing or damaged", "warn"))
+    else:
+        cells.append(("no messages", "dim"))
+    if bucket.damaged:
+        cells.append((f"  ✗ {number(bucket.damaged)} damaged", "bad"))
+    if bucket.missing:
+        cells.append((f"  ! {number(bucket.missing)} missing", "warn"))
+    yield cells
+
+
+def _problem_cells(timeline: Timeline) -> Iterable[Cell]:
+    missing = timeline.missing if timeline.missing is not None else int(timeline.whole.missing.sum())
+    said = False
+    if timeline.damaged:
+        said = True
+        yield (f"✗ {number(timeline.damaged)} damaged  ", "bad")
+    if missing:
+        said = True
+        yield (f"! {number(missing)} missing  ", "warn")
+    if timeline.strays:
+        said = True
+        ends = []
+        if timeline.earliest < timeline.whole.start:
+            ends.append(f"from {time_text(timeline.earliest)[:10]}")
+        if timeline.latest >= timeline.whole.stop:
+            ends.append(f"up to {time_text(timeline.latest)[:10]}")
+        yield (f"! {counted(timeline.strays, 'time')} far outside {' '.join(ends)}  ", "warn")
+    if timeline.disorder:
+        said = True
+        yield (f"! {number(timeline.disorder)} earlier than the one before  ", "warn")
+    for problem in timeline.problems[:1]:
+        said = True
+        yield (f"✗ {problem}", "bad")
+    if not said:
+        if timeline.missing is None:
+            yield ("no sequence is missing by the indexes; not every byte is checked yet", "dim")
+        else:
+            yield ("no sequence is missing or damaged", "dim")

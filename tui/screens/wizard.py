@@ -1,0 +1,408 @@
+"""A wizard on the screen: options, what would happen, the question, the work, what has happened."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher, Input
+
+from stantools.errors import ExitCode, StantoolsError
+from tui.cells import Cell, Role
+from tui.jobs import Job
+from tui.plans.account import Account, Outcome, Preview
+from tui.plans.flow import Flow, Step
+from tui.plans.form import FieldError
+from tui.plans.pace import Pace
+from tui.plans.wizard import Wizard
+from tui.screens.accountrows import AccountRows
+from tui.screens.base import ViewScreen
+from tui.screens.question import QuestionScreen
+from tui.session import StoreSession
+from tui.views import Place
+from tui.widgets.form import FormView
+from tui.widgets.line import Line
+from tui.widgets.rowtable import RowTable
+
+#: The steps as the user sees them, with those of the flow.
+_TRAIL: Sequence[tuple[str, frozenset[Step]]] = (
+    ("choose", frozenset({Step.CHOOSE})),
+    ("preview", frozenset({Step.LOOK, Step.PREVIEW})),
+    ("confirm", frozenset({Step.CONFIRM})),
+    ("run", frozenset({Step.RUN})),
+    ("result", frozenset({Step.RESULT})),
+)
+_SIGNS: dict[Role, str] = {"good": "✓ ", "warn": "! ", "bad": "✗ "}
+#: Obstacles that are shown; usually there is one.
+_OBSTACLES = 3
+_KEYS_OF_FORM = "↑↓ field   ␣ or ←→ choose   ⏎ preview   esc back"
+#: Seconds that a cancelled run may take to clean up when the program ends.
+_PATIENCE = 10.0
+
+
+class _AccountTable(RowTable):
+    """The table of an account; Enter goes on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Go on", id="wizard.next"),
+    ]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There is nothing to go on to behind a result."""
+        screen = self.screen
+        return action != "choose" or (isinstance(screen, WizardScreen) and screen.check_action("next", ()))
+
+
+class WizardScreen(ViewScreen):
+    """Leads through one wizard.
+
+    Args:
+        session: The store.
+        place: Where to look.
+        wizard: The wizard.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "next", "Go on", id="wizard.next"),
+        Binding("o", "open", "Open the new store", id="wizard.open"),
+        Binding("y", "copy", "Copy command", id="wizard.copy"),
+        Binding("c", "cancel", "Cancel", id="wizard.cancel"),
+        Binding("escape", "back", "Back", id="wizard.back"),
+    ]
+    #: Each step has its own; nothing that is hidden may take keys when a question above is answered.
+    AUTO_FOCUS = ""
+
+    def __init__(self, session: StoreSession, place: Place, wizard: Wizard) -> None:
+        super().__init__(session, place)
+        self._flow = Flow(wizard)
+        self._pace: Pace | None = None
+        self._job: Job[Preview] | Job[Outcome] | None = None
+        self._asking: QuestionScreen | None = None
+        self._unlocked: bool | None = None
+
+    @property
+    def flow(self) -> Flow:
+        """Where the user is."""
+        return self._flow
+
+    def status_cells(self) -> Sequence[Cell]:
+        """Names the verb behind the view."""
+        cells = list(super().status_cells())
+        place = next((number for number, cell in enumerate(cells) if cell == "  "), len(cells))
+        return [*cells[:place], " › plans › ", (self._flow.wizard.VERB, "strong"), *cells[place:]]
+
+    def compose_body(self) -> Iterable[Widget]:
+        """The way, what is said, one of the steps, the command line."""
+        yield Line(id="trail")
+        yield Line(id="said")
+        with ContentSwitcher(initial="form", id="steps"):
+            yield FormView(self._flow.wizard.form, id="form")
+            yield Line(id="progress")
+            yield _AccountTable(AccountRows(Account(), 80), id="account")
+            with Vertical(id="confirm"):
+                yield Line(id="question")
+                yield Input(placeholder="the store's name", compact=True, id="name")
+                yield Line(id="why-not")
+        yield Line(id="hint")
+        yield Line(id="command")
+
+    def on_mount(self) -> None:
+        """Begins with the options."""
+        self._show()
+
+    def on_resize(self) -> None:
+        """Breaks paragraphs anew."""
+        self._show_account()
+
+    def status_changed(self) -> None:
+        """Also looks whether changes are allowed now."""
+        super().status_changed()
+        if self.is_mounted and self._unlocked != self.browser.unlocked:
+            self._unlocked = self.browser.unlocked
+            if self._flow.step is Step.CONFIRM:
+                self._show()
+
+    def busy(self) -> str:
+        """Says that something is being written."""
+        return self._flow.writing
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Shows the keys that mean something in this step."""
+        step = self._flow.step
+        if action == "open":
+            return self._opens() is not None
+        if action == "cancel":
+            return step in (Step.LOOK, Step.RUN)
+        if action == "next":
+            return step in (Step.CHOOSE, Step.PREVIEW)
+        if action == "copy":
+            return step in (Step.PREVIEW, Step.RESULT)
+        return True
+
+    # What is shown
+
+    def _show(self) -> None:
+        step = self._flow.step
+        self._show_trail()
+        self._show_command()
+        hint = self.query_one("#hint", Line)
+        hint.display = step is Step.CHOOSE
+        self.query_one("#steps", ContentSwitcher).current = {
+            Step.CHOOSE: "form",
+            Step.LOOK: "progress",
+            Step.RUN: "progress",
+            Step.CONFIRM: "confirm",
+        }.get(step, "account")
+        self._show_said()
+        if step is Step.CHOOSE:
+            self.query_one(FormView).focus_field()
+        elif step in (Step.PREVIEW, Step.RESULT):
+            self._show_account()
+            table = self.query_one("#account", RowTable)
+            table.cursor = 0
+            table.focus()
+        elif step is Step.CONFIRM:
+            self._show_question()
+        else:
+            self.set_focus(None)
+            self._show_progress()
+        self.refresh_bindings()
+
+    def _show_trail(self) -> None:
+        cells: list[Cell] = []
+        for name, steps in _TRAIL:
+            at = self._flow.step in steps
+            cells += [(f"▸ {name}" if at else name, "accent" if at else "dim"), "   "]
+        self.query_one("#trail", Line).show(*cells)
+
+    def _show_command(self) -> None:
+        shown = self.query_one("#command", Line)
+        outcome = self._flow.outcome
+        if outcome is not None and self._flow.step is Step.RESULT:
+            rows: list[list[Cell]] = [[("Next: ", "strong"), outcome.next_text]] if outcome.next_text else []
+            command = shlex.join(outcome.next_command) if outcome.next_command else self._line()
+            rows.append([(f"$ {command}", "accent" if outcome.next_command else "dim")])
+            shown.show_lines(rows)
+            return
+        shown.show((f"$ {self._line()}", "accent"))
+
+    def _line(self) -> str:
+        return shlex.join(self._flow.wizard.command())
+
+    def _show_said(self) -> None:
+        flow = self._flow
+        rows: list[list[Cell]] = []
+        if flow.problem is not None:
+            rows += _problem_rows(flow.problem)
+            rows.append([("Escape goes back to the options, which are kept.", "dim")])
+        elif flow.step is Step.RESULT and flow.cancelled:
+            rows.append([("! ", "warn"), ("cancelled: " + flow.wizard.cancelled(), "warn")])
+        elif flow.step is Step.RESULT and flow.outcome is not None:
+            rows += _outcome_rows(flow.outcome)
+        elif flow.step is Step.PREVIEW and flow.preview is not None:
+            rows += _preview_rows(flow.preview)
+        said = self.query_one("#said", Line)
+        said.display = bool(rows)
+        said.show_lines(rows)
+
+    def _show_account(self) -> None:
+        account = self._flow.outcome if self._flow.step is Step.RESULT else self._flow.preview
+        if self._flow.step not in (Step.PREVIEW, Step.RESULT) or self._flow.problem or self._flow.cancelled:
+            account = None
+        table = self.query_one("#account", RowTable)
+        table.source = AccountRows(account or Account(), self.size.width - 3)
+
+    def _show_question(self) -> None:
+        wizard, unlocked = self._flow.wizard, self.browser.unlocked
+        rows: list[list[Cell]] = [[(wizard.question(), "strong")]]
+        if wizard.changes_store:
+            rows.append([("! The store itself is changed; what it was before is kept beside it.", "bad")])
+        rows.append([""])
+        if unlocked:
+            rows.append(["Type the name of the store and press Enter to begin: ", (wizard.source.name, "accent")])
+        else:
+            rows.append([("✗ This is read only: press W to allow changes. Nothing is written before.", "bad")])
+        self.query_one("#question", Line).show_lines(rows)
+        self.query_one("#why-not", Line).show("")
+        field = self.query_one("#name", Input)
+        field.display = unlocked
+        field.value = ""
+        if unlocked:
+            field.focus()
+        else:
+            self.set_focus(None)
+
+    def _show_progress(self) -> None:
+        if self._pace is None:
+            return
+        rows: list[Sequence[Cell]] = [self._pace.line(max(min(self.size.width - 50, 40), 10)), [""]]
+        if self._job is not None and self._job.cancelling:
+            rows.append([("cancelling, and taking back what was begun…", "warn")])
+        else:
+            rows.append([("c or Escape cancels", "dim")])
+        self.query_one("#progress", Line).show_lines(rows)
+
+    # What is done
+
+    @on(FormView.Reached)
+    def _reached(self, event: FormView.Reached) -> None:
+        self.query_one("#hint", Line).show_lines(
+            [[(f"{event.field.name}: ", "strong"), (event.field.help, "dim")], [(_KEYS_OF_FORM, "dim")]]
+        )
+
+    @on(FormView.Changed)
+    def _changed(self) -> None:
+        self._show_command()
+
+    @on(FormView.Submitted)
+    @on(RowTable.Selected)
+    def _submitted(self) -> None:
+        self.action_next()
+
+    def action_next(self) -> None:
+        """Goes a step on."""
+        flow = self._flow
+        if flow.step is Step.CHOOSE:
+            self._make_plan()
+        elif flow.step is Step.PREVIEW:
+            if flow.confirm():
+                self._show()
+            elif text := flow.obstacle():
+                self.notify(text, severity="warning", markup=False)
+
+    def _make_plan(self) -> None:
+        job = self._flow.look()
+        self._begin(job)
+        self.note(*self._flow.wizard.command())
+        self.watch_job(job, lambda: self._plan_made(job), self._show_progress)
+        self._show()
+
+    def _begin(self, job: Job[Preview] | Job[Outcome]) -> None:
+        self._job = job
+        self._pace = Pace(job, self._flow.wizard.UNIT)
+
+    def _plan_made(self, job: Job[Preview]) -> None:
+        self._flow.looked(job)
+        self._show()
+        problem = self._flow.problem
+        if isinstance(problem, FieldError):
+            # What was typed makes no sense: straight back to where it was.
+            self._flow.back()
+            self._show()
+            self.query_one(FormView).focus_field(problem.name)
+            self.query_one("#said", Line).show_lines(_problem_rows(problem))
+            self.query_one("#said").display = True
+
+    @on(Input.Submitted, "#name")
+    def _named(self, event: Input.Submitted) -> None:
+        event.stop()
+        text, unlocked = event.value.strip(), self.browser.unlocked
+        if reason := self._flow.answer(text, unlocked=unlocked):
+            self.query_one("#why-not", Line).show((f"✗ {reason}", "bad"))
+            return
+        job = self._flow.run(text, unlocked=unlocked)
+        self._begin(job)
+        self.watch_job(job, lambda: self._ran(job), self._show_progress)
+        self._show()
+
+    def _ran(self, job: Job[Outcome]) -> None:
+        if self._asking is not None and self._asking.is_current:
+            self._asking.dismiss(False)
+        self._asking = None
+        self._flow.ran(job)
+        self._show()
+        outcome = self._flow.outcome
+        changed = outcome.changed if outcome is not None else self._flow.wizard.changes_store
+        if changed:
+            self.browser.action_rescan()
+
+    def action_cancel(self) -> None:
+        """Ends what is going on; asks before it ends a run."""
+        job = self._job
+        if job is None or not job.running:
+            return
+        if self._flow.step is Step.LOOK:
+            job.cancel()
+        elif self._flow.step is Step.RUN and self._asking is None:
+            self._asking = QuestionScreen(f"Cancel {self._flow.wizard.VERB}?", f"Then {self._flow.wizard.cancelled()}.")
+            self.app.push_screen(self._asking, self._asked)
+
+    def _asked(self, yes: bool | None) -> None:
+        self._asking = None
+        if yes and self._job is not None:
+            self._job.cancel()
+
+    def action_back(self) -> None:
+        """Goes a step back, or out of the wizard."""
+        if self._flow.step in (Step.LOOK, Step.RUN):
+            self.action_cancel()
+        elif self._flow.back():
+            self._show()
+        else:
+            super().action_back()
+
+    def action_copy(self) -> None:
+        """Copies the command line that does the same."""
+        outcome = self._flow.outcome
+        following = outcome.next_command if outcome is not None and self._flow.step is Step.RESULT else ()
+        self.app.copy_to_clipboard(shlex.join(following) if following else self._line())
+        self.notify("copied")
+
+    def _opens(self) -> os.PathLike[str] | None:
+        outcome = self._flow.outcome
+        return outcome.opens if outcome is not None and self._flow.step is Step.RESULT else None
+
+    def action_open(self) -> None:
+        """Opens the store that was written."""
+        outcome = self._flow.outcome
+        if outcome is not None and outcome.opens is not None:
+            self.browser.open_store(outcome.opens)
+
+    def on_unmount(self) -> None:
+        """Gives a run that is cancelled with the program the time to clean up."""
+        if self._flow.writing and self._job is not None:
+            self._job.cancel()
+            self._job.wait(_PATIENCE)
+
+
+def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for number, line in enumerate(problem.message.split("\n")):
+        rows.append([("✗ " if not number else "  ", "bad"), (line, "bad")])
+    if problem.remedy:
+        rows.append([("  → ", "accent"), problem.remedy])
+    return rows
+
+
+def _preview_rows(preview: Preview) -> list[list[Cell]]:
+    rows = _account_rows(preview)
+    for each in preview.obstacles[:_OBSTACLES]:
+        rows += _problem_rows(each)
+    if len(preview.obstacles) > _OBSTACLES:
+        rows.append([(f"  and {len(preview.obstacles) - _OBSTACLES} more reasons", "bad")])
+    if preview.idle:
+        rows.append([(preview.idle, "strong")])
+    return rows
+
+
+def _outcome_rows(outcome: Outcome) -> list[list[Cell]]:
+    rows = _account_rows(outcome)
+    code = ExitCode(outcome.code)
+    rows.append([("exit code ", "dim"), (str(code.value), outcome.role), f": {outcome.meaning}"])
+    return rows
+
+
+def _account_rows(account: Account) -> list[list[Cell]]:
+    text, role = (account.verdict, "") if isinstance(account.verdict, str) else account.verdict
+    sign = _SIGNS.get(role, "")  # type: ignore[call-overload]
+    rows: list[list[Cell]] = [[(f"{sign}{text}", role)]] if text else []  # type: ignore[list-item]
+    facts: list[Cell] = []
+    for label, value in account.facts:
+        facts += [*(["   "] if facts else []), (f"{label} ", "dim"), value]
+    return [*rows, facts] if facts else rows

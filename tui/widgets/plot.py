@@ -1,0 +1,207 @@
+"""A plot of bars over time, drawn with eighths of a character; it reads the same without colors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from stantools.inspection.timescale import WIDTHS
+from stantools.notation import format_time
+from tui.cells import Role, short_number
+
+#: Columns of the scale at the left, its line included.
+_SCALE = 7
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+#: Wider bars would look like an area.
+_WIDEST = 6
+_SECOND, _MILLISECOND, _MICROSECOND, _MINUTE, _DAY = 10**9, 10**6, 10**3, 60 * 10**9, 86400 * 10**9
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What a plot shows.
+
+    Attributes:
+        start: Time of the first bar, in nanoseconds since 1970.
+        width: Nanoseconds of a bar.
+        values: Height of each bar.
+        roles: What each bar means.
+        marks: A symbol below each bar, and what it means.
+        cursor: The chosen bar.
+    """
+
+    start: int = 0
+    width: int = 1
+    values: Sequence[float] = ()
+    roles: Sequence[Role] = ()
+    marks: Sequence[tuple[str, Role]] = field(default_factory=tuple)
+    cursor: int = 0
+
+
+def tick_text(time: int, step: int) -> str:
+    """Writes a time below a plot, as exactly as ticks that lie so many nanoseconds apart need it."""
+    text = format_time(time)
+    if not text.endswith("Z"):
+        return "?"
+    if step >= _DAY or (step >= _MINUTE and time % _DAY == 0):
+        return text[:10]
+    if step >= _MINUTE:
+        return text[11:16]
+    if step >= _SECOND:
+        return text[11:19]
+    if step >= _MILLISECOND:
+        return text[17:23]
+    return text[19:26] if step >= _MICROSECOND else text[19:29]
+
+
+class Plot(Widget, can_focus=True):
+    """Draws bars over time. The view that owns it moves the cursor; `Chosen` tells that a bar was clicked."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "plot--bar",
+        "plot--cursor",
+        "plot--scale",
+        "plot--good",
+        "plot--warn",
+        "plot--bad",
+        "plot--dim",
+    }
+
+    @dataclass
+    class Chosen(Message):
+        """A bar was clicked."""
+
+        bar: int
+        twice: bool
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._bars = Bars()
+
+    @property
+    def columns(self) -> int:
+        """How many bars there is room for."""
+        return max(self.size.width - _SCALE - 1, 1)
+
+    @property
+    def bars(self) -> Bars:
+        """What is shown."""
+        return self._bars
+
+    def show(self, bars: Bars) -> None:
+        """Shows other bars."""
+        self._bars = bars
+        self.refresh()
+
+    @property
+    def bar_width(self) -> int:
+        """Columns of each bar."""
+        return max(1, min(self.columns // max(len(self._bars.values), 1), _WIDEST))
+
+    def render_line(self, y: int) -> Strip:
+        """Renders a line: bars, then the marks, the axis and its times."""
+        height = max(self.size.height - 3, 1)
+        if y < height:
+            strip = self._bar_line(y, height)
+        elif y == height:
+            strip = self._mark_line()
+        elif y == height + 1:
+            strip = self._axis_line()
+        else:
+            strip = self._time_line()
+        return strip.adjust_cell_length(self.size.width, self.rich_style).crop(0, self.size.width)
+
+    def _style(self, name: str) -> Style:
+        return self.rich_style + self.get_component_rich_style(f"plot--{name}", partial=True)
+
+    def _bar_line(self, y: int, height: int) -> Strip:
+        bars, each = self._bars, self.bar_width
+        top = max(bars.values, default=0.0)
+        labels = {0: top, height - 1: 0.0}
+        if height >= 7 and top >= 4:
+            labels[height // 2] = top * (height - height // 2) / height
+        text = short_number(labels[y]) if y in labels and (top or y) else ""
+        segments = [Segment(f"{text:>{_SCALE - 1}}{'┤' if y in labels else '│'}", self._style("scale"))]
+        cursor = self._style("cursor")
+        for place, value in enumerate(bars.values):
+            eighths = round(value / top * height * 8) if top > 0 else 0
+            if value > 0 and not eighths:
+                eighths = 1
+            block = _BLOCKS[max(0, min(eighths - (height - 1 - y) * 8, 8))]
+            role = bars.roles[place] if place < len(bars.roles) else ""
+            style = self._style(role or "bar")
+            if place == bars.cursor:
+                style += cursor
+            # A line between wide bars tells them apart, as the gap between columns of print does.
+            gap = each > 2
+            segments.append(Segment(block * (each - gap), style))
+            if gap:
+                segments.append(Segment(" ", self.rich_style))
+        return Strip(segments)
+
+    def _mark_line(self) -> Strip:
+        segments = [Segment(" " * (_SCALE - 1) + "│", self._style("scale"))]
+        for symbol, role in self._bars.marks:
+            style = self._style(role) if role else self.rich_style
+            segments.append(Segment(symbol + " " * (self.bar_width - 1), style))
+        return Strip(segments)
+
+    def _step(self) -> int:
+        """Time between ticks: so much that their texts do not touch."""
+        bars = self._bars
+        for step in WIDTHS:
+            if step < bars.width:
+                continue
+            text = max(len(tick_text(time * step, step)) for time in (1, _DAY // step or 1))
+            if step // bars.width * self.bar_width >= text + 2:
+                return step
+        return WIDTHS[-1]
+
+    def _ticks(self) -> list[tuple[int, str]]:
+        bars, step = self._bars, self._step()
+        ticks = []
+        for place in range(len(bars.values)):
+            time = bars.start + place * bars.width
+            if time % step == 0:
+                ticks.append((place * self.bar_width, tick_text(time, step)))
+        if not ticks and bars.values:
+            ticks.append((0, tick_text(bars.start, bars.width)))
+        return ticks
+
+    def _axis_line(self) -> Strip:
+        length = len(self._bars.values) * self.bar_width
+        line = ["─"] * length
+        for column, _ in self._ticks():
+            line[column] = "┬"
+        segments = [Segment(" " * (_SCALE - 1) + "└", self._style("scale"))]
+        cursor = self._bars.cursor * self.bar_width
+        if 0 <= cursor < length:
+            segments += [
+                Segment("".join(line[:cursor]), self._style("scale")),
+                Segment("▲", self._style("cursor")),
+                Segment("".join(line[cursor + 1 :]), self._style("scale")),
+            ]
+        else:
+            segments.append(Segment("".join(line), self._style("scale")))
+        return Strip(segments)
+
+    def _time_line(self) -> Strip:
+        text = "UTC".rjust(_SCALE - 1) + " "
+        for column, label in self._ticks():
+            if len(text) <= _SCALE + column and _SCALE + column + len(label) <= self.size.width:
+                text = text.ljust(_SCALE + column) + label
+        return Strip([Segment(text, self._style("scale"))])
+
+    def on_click(self, event: events.Click) -> None:
+        """A click chooses a bar."""
+        place = (event.x - _SCALE) // self.bar_width
+        if event.x >= _SCALE and place < len(self._bars.values):
+            self.post_message(self.Chosen(place, event.chain > 1))

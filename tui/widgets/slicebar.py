@@ -1,0 +1,76 @@
+"""A table of slices, in which each has a bar that shows the state of its bytes by symbol and by color."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from stantools.inspection.slicemap import State
+from tui.cells import Cell, Role
+from tui.widgets.rowtable import RowTable
+
+#: The key of the column that holds bars.
+BAR = "bar"
+
+#: State -> its symbol, which differs for each, and what it means.
+BAR_SYMBOLS: dict[State, tuple[str, Role]] = {
+    State.EMPTY: (" ", ""),
+    State.UNKNOWN: ("·", "dim"),
+    State.GOOD: ("━", "good"),
+    State.INDEX_ONLY: ("i", "warn"),
+    State.FOREIGN: ("≠", "warn"),
+    State.ORPHAN: ("?", "warn"),
+    State.ZERO: ("0", "warn"),
+    State.BAD: ("✗", "bad"),
+    State.UNREADABLE: ("#", "bad"),
+}
+_NAMES = {
+    State.GOOD: "good",
+    State.BAD: "damaged",
+    State.ZERO: "zeros",
+    State.ORPHAN: "not in the index",
+    State.FOREIGN: "other channel",
+    State.INDEX_ONLY: "index only",
+    State.UNREADABLE: "unreadable",
+    State.UNKNOWN: "not scanned",
+}
+_ROLES: dict[str, Role] = dict(BAR_SYMBOLS.values())
+
+
+def bar_text(states: Sequence[State]) -> str:
+    """Writes a bar."""
+    return "".join(BAR_SYMBOLS[state][0] for state in states)
+
+
+def bar_cells(text: str) -> Sequence[tuple[str, Role]]:
+    """Gives the places of a bar their roles."""
+    return [("".join(group), _ROLES.get(symbol, "")) for symbol, group in groupby(text)]
+
+
+def legend(states: Sequence[State]) -> Sequence[Cell]:
+    """Explains the symbols of some states."""
+    cells: list[Cell] = []
+    for state in states:
+        symbol, role = BAR_SYMBOLS[state]
+        cells += [(symbol, role), (f" {_NAMES[state]}  ", "dim")]
+    return cells
+
+
+class SliceTable(RowTable):
+    """A table with a column `BAR` whose characters have roles of their own."""
+
+    def _line(self, cells: Sequence[Cell], base: Style, *, plain: bool) -> Strip:
+        strip = super()._line(cells, base, plain=plain)
+        columns = self.source.columns
+        place = next((n for n, column in enumerate(columns) if column.key == BAR), -1)
+        if plain or len(cells) != len(columns) or place < 0 or isinstance(cells[place], tuple):
+            return strip
+        start = sum(self._widths[:place]) + place
+        end = start + self._widths[place]
+        parts = [Segment(text, base + self._style((text, role))) for text, role in bar_cells(str(cells[place]))]
+        bar = Strip(parts).adjust_cell_length(end - start, base)
+        return Strip.join([strip.crop(0, start), bar, strip.crop(end)])
