@@ -29,6 +29,9 @@ from stantools.store.options import ReadOptions, resolve_crc
 from stantools.store.serverinfo import stored_cluster_id
 from tui.jobs import Job
 
+#: Findings of each severity that are kept at hand.
+MOST_FIRST = 50
+
 
 class Stage(enum.IntEnum):
     """How much is known."""
@@ -76,6 +79,45 @@ class ChannelFacts:
         return self.verdict.damaged.count() + self.verdict.missing.count() if self.verdict else 0
 
 
+@dataclass
+class Totals:
+    """What is known of all channels together; kept up to date while they are read.
+
+    Attributes:
+        by_index: Messages that the indexes name.
+        disk_bytes: Bytes of all files of channels.
+        intact: Messages that are there and right.
+        gone: Messages that are damaged or missing.
+        unharmed: Channels without damage.
+        severities: How many findings of each severity.
+        first: The first findings of each severity, at most `MOST_FIRST`.
+    """
+
+    by_index: int = 0
+    disk_bytes: int = 0
+    intact: int = 0
+    gone: int = 0
+    unharmed: int = 0
+    severities: dict[str, int] = field(default_factory=dict)
+    first: dict[str, list[Finding]] = field(default_factory=dict)
+
+    def add_findings(self, findings: list[Finding]) -> None:
+        """Counts findings."""
+        for finding in findings:
+            severity = finding.severity.value
+            self.severities[severity] = self.severities.get(severity, 0) + 1
+            first = self.first.setdefault(severity, [])
+            if len(first) < MOST_FIRST:
+                first.append(finding)
+
+    def add_channel(self, facts: ChannelFacts) -> None:
+        """Counts a channel that was scanned."""
+        self.add_findings(facts.findings)
+        self.intact += facts.intact
+        self.gone += facts.gone
+        self.unharmed += facts.state in ("clean", "info")
+
+
 def worst(findings: list[Finding]) -> str:
     """Returns the highest severity of some findings, `clean` if there is none."""
     found = {finding.severity for finding in findings}
@@ -96,6 +138,7 @@ class StoreSession:
         channels: What is known of each channel, by name, in the order of the names.
         overview: Server, clients and names of the root; its list of channels fills while they are looked at.
         root_findings: Findings about the root; those of channels are with the channels.
+        totals: What is known of all channels together.
         forecasts: A normal start and one with the truncate option, once they are known.
         uses: Signs that somebody is using the store.
         stage: How much is known.
@@ -123,6 +166,7 @@ class StoreSession:
         self.channels = {name: ChannelFacts(name) for name in self.store.channel_names}
         self.overview: Overview | None = None
         self.root_findings: list[Finding] = []
+        self.totals = Totals()
         self.forecasts: tuple[Forecast, Forecast] | None = None
         self.uses: list[Use] = []
         self.stage = Stage.NAMES
@@ -193,6 +237,8 @@ class StoreSession:
         for each in channel_overviews(self.store, self.crc, known, check_crc=check, workers=self.workers):
             result.channels.append(each)
             self.channels[each.name].overview = each
+            self.totals.by_index += each.count
+            self.totals.disk_bytes += each.disk_bytes
             self.touch()
             job.advance(1)
         result.era = era(result)
@@ -204,6 +250,7 @@ class StoreSession:
         check = self.reading.check_crc
         root = verify_root(self.store, self.crc, check_crc=check)
         self.root_findings = root.findings
+        self.totals.add_findings(root.findings)
         self.touch()
         for survey in survey_channels(
             self.store, names, self.crc, check_crc=check, workers=self.workers, progress=job.advance
@@ -211,6 +258,7 @@ class StoreSession:
             report = verify_channel(self.store.path, survey, self.crc, root.clients, check_crc=check)
             facts = self.channels[survey.files.name]
             facts.survey, facts.findings, facts.verdict = survey, report.findings, report.verdict
+            self.totals.add_channel(facts)
             self.touch()
             job.check()
         self.scanned = True

@@ -109,17 +109,9 @@ def _print(data: bytes | memoryview) -> None:
 def _export(
     plan: Plan, options: TableOptions, layout: Layout, exporting: Exporting, workers: int, progress: Advance
 ) -> Result:
-    from stantools.pipeline.export import run
+    from stantools.pipeline.export.request import export
+    from stantools.pipeline.export.run import export_to_stream
 
     if exporting.to == STDOUT:
-        return run.export_to_stream(plan, options, layout, _print, workers=workers, progress=progress)
-    export = run.export_to_file if exporting.single else run.export_to_directory
-    return export(
-        plan,
-        options,
-        layout,
-        exporting.target,
-        workers=workers,
-        overwrite=exporting.overwrite,
-        progress=progress,
-    )
+        return export_to_stream(plan, options, layout, _print, workers=workers, progress=progress)
+    return export(exporting, plan, options, layout, workers=workers, progress=progress)

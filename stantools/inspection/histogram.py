@@ -65,6 +65,7 @@ class Histogram:
     Attributes:
         count: Messages in each bin; the other attributes are as those of a `Bucket`.
         strays: Messages outside all bins.
+        times: The earliest and the latest time in a bin; None if there is no message.
     """
 
     def __init__(self, start: int, width: int, bins: int) -> None:
@@ -79,6 +80,7 @@ class Histogram:
         self.damaged: _Counts = np.zeros(bins, np.int64)
         self.gap: npt.NDArray[np.bool_] = np.zeros(bins, np.bool_)
         self.strays = 0
+        self.times: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.count)
@@ -111,6 +113,7 @@ class Histogram:
             sequence, size = sequence[inside], size[inside]
             if not len(place):
                 return
+        self._note_times(timestamp[inside])
         if bool((place[1:] < place[:-1]).any()):
             order = np.argsort(place, kind="stable")
             place, sequence, size = place[order], sequence[order], size[order]
@@ -124,8 +127,14 @@ class Histogram:
 
     def add_damaged(self, timestamp: Times) -> None:
         """Counts messages of which only the time is known."""
-        _, place = self.places(timestamp)
+        inside, place = self.places(timestamp)
         np.add.at(self.damaged, place, 1)
+        self._note_times(timestamp[inside])
+
+    def _note_times(self, times: Times) -> None:
+        if len(times):
+            low, high = int(times.min()), int(times.max())
+            self.times = (min(low, self.times[0]), max(high, self.times[1])) if self.times else (low, high)
 
     def add_holes(self, before: Times, after: Times, missing: _Counts, damaged: _Counts) -> None:
         """Notes sequences that are not there.

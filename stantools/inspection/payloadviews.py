@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
+from unicodedata import east_asian_width
 
 from stantools.escaping import escape, escape_line
 from stantools.inspection.wireview import WireField, guesses, is_text, read_wire
@@ -110,12 +111,28 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     for line in text.split("\n"):
         shown = line.replace("\t", "    ")
         shown = shown if shown.isprintable() else escape(shown)
-        lines += [[(shown[at : at + width], "")] for at in range(0, len(shown), width)] or [[]]
+        lines += [[(part, "")] for part in _broken(shown, width)] or [[]]
         if len(lines) > _MOST_LINES:
             break
     if len(data) > MOST_BYTES:
         lines.append([(f"… {len(data) - MOST_BYTES:,} bytes more", "note")])
     return lines
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    """Breaks a line at a number of columns; wide characters take two."""
+    if line.isascii():
+        yield from (line[at : at + width] for at in range(0, len(line), width))
+        return
+    begin = taken = 0
+    for at, letter in enumerate(line):
+        columns = 2 if east_asian_width(letter) in "WF" else 1
+        if taken + columns > width:
+            yield line[begin:at]
+            begin, taken = at, 0
+        taken += columns
+    if begin < len(line):
+        yield line[begin:]
 
 
 def _limited(lines: Iterator[Line]) -> list[Line]:
@@ -257,11 +274,12 @@ class HexLines(Sequence[Line]):
         return line
 
 
+_BREAKS = re.compile("[\n\r\t]+")
 _UNSEEN = re.compile("[^ -~]")
 
 
 def preview(data: bytes, width: int) -> str:
     """Shows the beginning of a payload in one line, harmless, in at most so many characters."""
     text = data[: width * 4].decode("utf-8", "surrogateescape")
-    shown = escape(" ".join(text.split()) if "\n" in text or "\t" in text else text)
+    shown = escape(_BREAKS.sub(" ", text))
     return shown if len(shown) <= width else shown[: max(width - 1, 0)] + "…"

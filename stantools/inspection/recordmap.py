@@ -6,8 +6,7 @@ kept one by one. The map of a slice that was scanned follows from its survey; el
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -89,12 +88,14 @@ class RecordMap:
         size: Its bytes.
         entries: Stretches and single ranges, in order; together they cover the file.
         rows: Records and damaged ranges.
+        flaws: Those of the single ranges that are no good records.
     """
 
     kind: FileKind
     size: int = 0
     entries: list[Stretch | Single] = field(default_factory=list)
     rows: int = 0
+    flaws: list[Single] = field(default_factory=list)
 
     def add_stretch(self, rows: int, start: int, end: int) -> None:
         """Adds good records."""
@@ -105,9 +106,13 @@ class RecordMap:
         self, start: int, end: int, type: str, ok: bool, detail: str = "", sequence: int | None = None
     ) -> None:
         """Adds a range."""
-        if end > start:
-            self.entries.append(Single(self.rows, start, end, type, ok, detail, sequence))
-            self.rows += 1
+        if end <= start:
+            return
+        single = Single(self.rows, start, end, type, ok, detail, sequence)
+        self.entries.append(single)
+        self.rows += 1
+        if not ok:
+            self.flaws.append(single)
 
     def at_row(self, row: int) -> Stretch | Single:
         """Returns where a row is.
@@ -124,22 +129,15 @@ class RecordMap:
         place = bisect_right(self.entries, offset, key=lambda entry: entry.start) - 1
         return self.entries[max(place, 0)] if self.entries else None
 
-    def flaws(self) -> Iterator[Single]:
-        """Gives what is no good record."""
-        return (entry for entry in self.entries if isinstance(entry, Single) and not entry.ok)
-
     def next_flaw(self, row: int) -> Single | None:
         """Returns the next range behind a row that is no good record."""
-        return next((flaw for flaw in self.flaws() if flaw.row > row), None)
+        place = bisect_right(self.flaws, row, key=lambda flaw: flaw.row)
+        return self.flaws[place] if place < len(self.flaws) else None
 
     def flaw_before(self, row: int) -> Single | None:
         """Returns the last range before a row that is no good record."""
-        found = None
-        for flaw in self.flaws():
-            if flaw.row >= row:
-                break
-            found = flaw
-        return found
+        place = bisect_left(self.flaws, row, key=lambda flaw: flaw.row)
+        return self.flaws[place - 1] if place else None
 
     def next_good(self, flaw: Single) -> int | None:
         """Returns the offset of the first good record behind a flaw; None if there is none."""

@@ -158,7 +158,7 @@ def index_state(survey: SliceSurvey) -> IndexState:
             short = short or f"{count:,} {name}"
             parts.append(f"{text}: {count:,}")
     if survey.files.data is None:
-        return IndexState("error", "no data", f"the data file is gone; the index named {report.count:,} messages")
+        return IndexState("error", "no data", f"the index names {report.count:,} messages that are gone")
     if not parts:
         return IndexState("clean", "agrees", f"the index agrees with the data, {report.count:,} records")
     bad = report.stop not in (Stop.END, Stop.ZEROS) or report.mismatch_count

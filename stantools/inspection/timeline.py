@@ -181,12 +181,9 @@ class Timeline:
         self._usual = self._samples.usual() or (self.earliest, self.latest)
         low, high = max(self._usual[0], self.earliest), min(self._usual[1], self.latest)
         self.whole = self._binned(low, high, progress)
-        used = np.flatnonzero(self.whole.count + self.whole.damaged)
-        if (low, high) != (self.earliest, self.latest) and len(used):
+        if self.whole.times and self.whole.times != (low, high):
             # The range was wide enough for what may be; now it is known what is there.
-            width = self.whole.width
-            low = max(low, self.whole.start + int(used[0]) * width)
-            high = min(high, self.whole.start + (int(used[-1]) + 1) * width - 1)
+            low, high = self.whole.times
             self.whole = self._binned(low, high, progress)
         self.first, self.last = low, high
 

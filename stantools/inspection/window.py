@@ -41,8 +41,10 @@ class Window:
         key: The encryption key given to the server; None leaves payloads as they are stored.
 
     Attributes:
+        files: As given.
         parts: As given.
         messages: How many messages it has.
+        highest: The highest sequence among them.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Window:
         key: bytes | None = None,
     ) -> None:
         self.parts = parts
-        self._files = files
+        self.files = files
         self._crc = crc
         self._check_crc = check_crc
         self._key = key
@@ -64,6 +66,7 @@ class Window:
         self._pieces: list[Piece] = joined(parts, files.raw_name)
         self._starts = [0, *accumulate(_rows(piece) for piece in self._pieces)]
         self.messages = sum(_messages(piece) for piece in self._pieces)
+        self.highest = max((_last(piece) for piece in self._pieces), default=0)
 
     @property
     def exact(self) -> bool:
@@ -86,7 +89,7 @@ class Window:
 
     def another(self) -> Window:
         """Returns a window with the same rows, for another thread."""
-        return Window(self._files, self._crc, self.parts, check_crc=self._check_crc, key=self._key)
+        return Window(self.files, self._crc, self.parts, check_crc=self._check_crc, key=self._key)
 
     def close(self) -> None:
         """Closes the files."""
@@ -317,6 +320,10 @@ class Window:
                 if found is not None:
                     return begin + found
         return None
+
+
+def _last(piece: Piece) -> int:
+    return piece.sequence if isinstance(piece, Proven) else piece.last
 
 
 def _next_break(stretch: Stretch, row: int, *, backward: bool) -> int | None:

@@ -200,9 +200,9 @@ def test_the_rate_of_a_channel(bench: Bench) -> None:
 
 
 def test_who_does_not_move(bench: Bench) -> None:
-    def at(sent: int, pending: int, **more: Any) -> str:
+    def at(sent: int, pending: int, last: int = 6, **more: Any) -> str:
         bench.figures.channels = [
-            channel("a", 100, subscription("c", "d", last_sent=sent, pending_count=pending, **more))
+            channel("a", last, subscription("c", "d", last_sent=sent, pending_count=pending, **more))
         ]
         bench.ask(STILL / 2)
         return bench.monitor.channels["a"].subscriptions[0].state
@@ -215,9 +215,12 @@ def test_who_does_not_move(bench: Bench) -> None:
     assert [at(6, 4), at(6, 4), at(6, 4)] == ["ok", "ok", "not moving"]
     # Nothing is expected of one that has nothing to acknowledge, or is not there.
     assert [at(6, 0), at(6, 0), at(6, 0)] == ["ok"] * 3
-    assert [at(6, 4, is_offline=True) for _ in range(3)] == ["offline"] * 3
+    assert [at(5, 4, is_offline=True) for _ in range(3)] == ["offline"] * 3
     assert bench.monitor.channels["a"].state == "behind"
     assert at(6, 4, is_stalled=True) == "stalled"
+    # The server goes on to send as long as there is something, unless it cannot read it.
+    assert [at(6, 0, last=9), at(6, 0, last=10), at(6, 0, last=11)] == ["ok", "ok", "not moving"]
+    assert [at(6, 0, last=9, queue_name="g"), *(at(6, 0, last=10, queue_name="g") for _ in range(3))] == ["ok"] * 4
 
 
 def test_subscriptions_without_an_inbox_of_their_own(bench: Bench) -> None:

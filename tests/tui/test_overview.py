@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text
+from tests.tui.conftest import LARGE, SMALL, check_screen
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("case", ["basic", "durables", "dmg_crc_flip_noidx"])
+@pytest.mark.parametrize(
+    "case",
+    ["basic", "durables", "dmg_crc_flip_noidx", "dmg_server_cut_payload", "dmg_subs_cut_payload", "many_channels"],
+)
 def test_golden(
     case: str, size: tuple[int, int], golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def look(pilot: Any) -> None:
-        print(screen_text(pilot.app))
         check_screen(pilot.app, f"overview-{case}-{size[0]}")
 
     monkeypatch.chdir(golden / case)

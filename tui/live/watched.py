@@ -20,7 +20,7 @@ class Watched:
         facts: What the server said last.
         lag: Messages of its channel that were not sent yet; of a queue group, to the member that is furthest.
         since: When it has moved last, by the clock of the monitor.
-        still: Seconds for which messages have been pending without anything sent or acknowledged.
+        still: Seconds for which messages have been waiting, to be sent or acknowledged, and none was.
     """
 
     channel: str
@@ -31,7 +31,7 @@ class Watched:
 
     @property
     def not_moving(self) -> bool:
-        """Messages wait for acknowledgement, and for a while nothing was sent or acknowledged."""
+        """Messages wait, and for a while none was sent or acknowledged."""
         return self.still >= STILL
 
     @property
@@ -48,7 +48,12 @@ class Watched:
         if (facts.last_sent, facts.pending, facts.offline) != (old.last_sent, old.pending, old.offline):
             self.since = at
         self.facts = facts
-        self.still = at - self.since if facts.pending and not facts.offline else 0.0
+
+    def _see_lag(self, lag: int, at: float) -> None:
+        self.lag = lag
+        # What a group is behind others of it may be sent.
+        waits = self.facts.pending or (lag and not self.facts.queue)
+        self.still = at - self.since if waits and not self.facts.offline else 0.0
 
 
 class WatchedChannel:
@@ -91,7 +96,8 @@ class WatchedChannel:
         for watched in self.subscriptions:
             furthest = sent.get(watched.facts.queue, watched.facts.last_sent)
             # What was removed by limits meanwhile is not waited for any more.
-            watched.lag = max(facts.last - max(furthest, facts.first - 1), 0) if facts.messages else 0
+            behind = facts.last - max(furthest, facts.first - 1) if facts.messages else 0
+            watched._see_lag(max(behind, 0), at)
         self.lag = max((each.lag for each in self.subscriptions), default=0)
         self.pending = sum(each.facts.pending for each in self.subscriptions)
         self.stalled = sum(each.facts.stalled and not each.facts.offline for each in self.subscriptions)

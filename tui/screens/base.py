@@ -187,9 +187,8 @@ def _scan_cells(session: StoreSession) -> Sequence[Cell]:
         if job.phase == "checking every byte" and job.seconds > 1:
             rate = f" {format_size(int(job.done / job.seconds))}/s"
         return [(f"{job.phase}{share}{rate}", "accent")]
-    found = list(session.findings())
-    errors = sum(finding.severity == "error" for finding in found)
-    warnings = sum(finding.severity == "warning" for finding in found)
+    severities = session.totals.severities
+    errors, warnings = severities.get("error", 0), severities.get("warning", 0)
     if errors:
         cells: list[Cell] = [(f"✗ {counted(errors, 'error')}", "bad")]
         if warnings:

@@ -92,9 +92,9 @@ class LiveChannelScreen(_MonitorView):
         watched = self.monitor.channels.get(self._thing)
         self._rows.fill(watched.subscriptions if watched else ())
 
-    def write(self) -> None:
+    def write(self, key: Hashable = None) -> None:
         """Puts the cursor where it is to be at first."""
-        super().write()
+        super().write(key)
         if self._at is not None and self.is_mounted:
             self.table.cursor = self._rows.find(self._at) or 0
             self._at = None

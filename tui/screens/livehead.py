@@ -41,7 +41,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
     if width >= 110:
         yield [(_limits(monitor, server), "dim")]
     if server.state == "FT_STANDBY":
-        yield [("stand-by: it shows nothing of the store until it becomes the active server of its group", "warn")]
+        yield [("stand-by: it shows nothing of the store until it becomes active", "warn")]
     elif server.role and server.role != "Leader":
         yield [(f"{name_text(server.role)}: subscriptions are at work at the leader of the cluster", "warn")]
 
@@ -73,7 +73,7 @@ def _flow(title: str, messages: Meter, size: Meter, width: int, grey: Role) -> S
     amount = f"{format_size(int(size.rate or 0))}/s"
     figures = f"{title} {rate} {amount:>12} "
     line = sparkline(messages.rates, max(width - len(figures) - 2, 0))
-    return [(figures, grey), (f"{line:<{width - len(figures)}}", grey or "accent")]
+    return [(figures, grey), (line.ljust(width - len(figures)), grey or "accent")]
 
 
 def _troubled(monitor: Monitor, grey: Role) -> Sequence[Cell]:

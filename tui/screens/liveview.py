@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -117,14 +117,23 @@ class LiveView(ViewScreen):
         elif self._looks % _SECOND == 0:
             self.write_head()
 
-    def write(self) -> None:
-        """Writes everything anew; the cursor stays on its row."""
+    def key_at_cursor(self) -> Hashable:
+        """Returns what the row at the cursor is known by; None if there is no row."""
+        row = self.table.cursor
+        return self.rows.key(self.rows.shown[row]) if row < len(self.rows.shown) else None
+
+    def write(self, key: Hashable = None) -> None:
+        """Writes everything anew; the cursor stays on its row.
+
+        Args:
+            key: What that row is known by, if the order has changed already.
+        """
         if not self.is_mounted or self._watching is None:
             return
         self._written = self._watching.revision
         table, rows = self.table, self.rows
         row = table.cursor
-        key = rows.key(rows.shown[row]) if row < len(rows.shown) else None
+        key = key if key is not None else self.key_at_cursor()
         rows.wide = self.size.width >= 120
         rows.grey = self.source is None or self.source.problem is not None
         self.fill_rows()
@@ -215,8 +224,9 @@ class LiveView(ViewScreen):
 
     def action_sort(self) -> None:
         """Sorts by the next column."""
+        key = self.key_at_cursor()
         self.rows.sort_by_next()
-        self.write()
+        self.write(key)
 
     def action_reverse(self) -> None:
         """Turns the order around."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -21,6 +22,8 @@ from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.rowtable import Column, RowTable
 
+#: Seconds between two times that the rows are sorted while the store is read.
+_SORT_EVERY = 1.0
 _RANK = {"error": 0, "warning": 1, "unknown": 2, "info": 3, "clean": 4}
 
 
@@ -147,6 +150,8 @@ class OverviewScreen(ViewScreen):
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
         self._rows = ChannelRows(self.session, wide=False)
+        self._sorted = 0.0
+        self._store: object = None
 
     @property
     def channel(self) -> str | None:
@@ -176,8 +181,16 @@ class OverviewScreen(ViewScreen):
         self._write()
 
     def facts_changed(self) -> None:
-        """More is known."""
-        self._update_rows()
+        """More is known. The rows are sorted anew where their order may have changed, and not ten times a second."""
+        now = time.monotonic()
+        if self._store is not self.session.store:
+            self._store = self.session.store
+            self._update_rows()
+        elif self._rows.order == "name" or (not self.session.scanned and now < self._sorted + _SORT_EVERY):
+            self.query_one(RowTable).reload()
+        else:
+            self._update_rows()
+            self._sorted = now
         self._write()
 
     def _update_rows(self) -> None:
@@ -189,7 +202,10 @@ class OverviewScreen(ViewScreen):
             table.cursor = self._rows.names.index(before)
 
     def _write(self) -> None:
-        self.query_one("#verdict", Line).show_lines(list(_verdict(self.session)))
+        verdict = list(_verdict(self.session))
+        if self.size.height >= 35:
+            verdict += _identity(self.session)
+        self.query_one("#verdict", Line).show_lines(verdict)
         findings = list(_top_findings(self.session, 3 if self.size.height < 35 else 8, self.size.width - 2))
         shown = self.query_one("#findings", Line)
         shown.display = bool(findings)
@@ -251,28 +267,21 @@ class OverviewScreen(ViewScreen):
 
 
 def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
-    facts = list(session.channels.values())
-    known = [each for each in facts if each.verdict is not None]
-    intact = sum(each.intact for each in known)
-    gone = sum(each.gone for each in known)
-    healthy = sum(each.state in ("clean", "info") for each in known)
+    totals, channels = session.totals, len(session.channels)
     job = session.job
     if session.scanned:
-        role: Role = "bad" if gone else "good"
-        lost = [(f"; {number(gone)} damaged or missing", "bad")] if gone else []
+        role: Role = "bad" if totals.gone else "good"
+        lost: list[Cell] = [(f"; {number(totals.gone)} damaged or missing", "bad")] if totals.gone else []
         yield [
-            (f"{number(intact)} of {counted(intact + gone, 'message')} intact", role),
-            f", {number(healthy)} of {counted(len(facts), 'channel')} without damage",
-            *lost,  # type: ignore[list-item]
+            (f"{number(totals.intact)} of {counted(totals.intact + totals.gone, 'message')} intact", role),
+            f", {number(totals.unharmed)} of {counted(channels, 'channel')} without damage",
+            *lost,
         ]
     else:
         share = job.share if job and job.running and job.phase == "checking every byte" else None
         progress: list[Cell] = [(f" {bar(share, 20):<20} ", "accent"), f"{share:.0%}"] if share is not None else []
-        counts = sum(_overview(each, "count") for each in facts)
-        yield [
-            f"{counted(counts, 'message')} in {counted(len(facts), 'channel')} by the indexes; checking every byte",
-            *progress,
-        ]
+        by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, 'channel')} by the indexes"
+        yield [f"{by_index}; checking every byte", *progress]
     if session.forecasts is None:
         yield [("what the server would do: not known yet", "dim")]
     else:
@@ -287,14 +296,28 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
             yield [("  $ " + shlex.join(advice.command), "accent")]
 
 
+def _identity(session: StoreSession) -> Iterable[Sequence[Cell]]:
+    known = session.overview
+    if known is None:
+        return
+    parts = []
+    if known.server is not None:
+        parts.append(f"cluster {name_text(known.server.cluster_id)}")
+    if known.era:
+        parts.append(f"written by {known.era}")
+    parts.append(counted(len(known.clients), "client"))
+    parts.append(f"{format_size(session.totals.disk_bytes)} on disk")
+    yield [(", ".join(parts), "dim")]
+
+
 def _top_findings(session: StoreSession, most: int, width: int) -> Iterable[Sequence[Cell]]:
-    ranked = sorted(
-        (each for each in session.findings() if each.severity != "info"), key=lambda each: _RANK[each.severity.value]
-    )
+    totals = session.totals
+    ranked = [*totals.first.get("error", []), *totals.first.get("warning", [])]
+    count = totals.severities.get("error", 0) + totals.severities.get("warning", 0)
     for finding in ranked[:most]:
         yield _finding_cells(finding, width)
-    if len(ranked) > most:
-        yield [(f"  … and {counted(len(ranked) - most, 'more finding')} (f)", "dim")]
+    if count > most:
+        yield [(f"  … and {counted(count - most, 'more finding')} (f)", "dim")]
 
 
 def _finding_cells(finding: Finding, width: int) -> Sequence[Cell]:

@@ -45,7 +45,7 @@ class RecordRows:
         self.columns: Sequence[Column] = (
             Column("state", " ", 1),
             Column("offset", "offset", 10, right=True),
-            Column("length", "bytes", 8, right=True),
+            Column("length", "bytes", 7, right=True),
             Column("type", "type", 9),
             Column("seq", "seq", 8, right=True),
             Column("crc", "CRC", 8),
@@ -64,7 +64,7 @@ class RecordRows:
         return [
             ("✓", "good") if row.ok else ("✗", "bad"),
             str(row.offset),
-            number(row.length),
+            str(row.length),
             (row.type, role),
             "" if row.sequence is None else str(row.sequence),
             self._crc(row),
@@ -88,7 +88,7 @@ def _detail(row: RecordRow) -> Cell:
     if "timestamp" in row.fields:
         time = time_text(row.fields["timestamp"])
         if "data" in row.fields:
-            return f"{time}, {format_size(row.fields['data'])} of data"
+            return f"{time} {format_size(row.fields['data'])}"
         return f"{time}, at {row.fields['offset']}, {number(row.fields['size'])} bytes"
     shown = []
     for name, value in row.fields.items():
@@ -234,13 +234,12 @@ class RecordScreen(ViewScreen):
         self._reader = self._rows.reader = reader
         table = self.query_one("#records", RowTable)
         table.reload()
-        if self._wanted is not None:
-            self._go_to_offset(self._wanted)
-            self._wanted = None
+        wanted, self._wanted = self._wanted, None
+        if wanted is None or self._go_to_offset(wanted):
+            self._show_record()
         if self.sought is not None:
             self.find_sequence(self.sought)
             self.sought = None
-        self._show_record()
 
     # What is shown
 
@@ -261,11 +260,13 @@ class RecordScreen(ViewScreen):
             return
         if reader is None:
             return
-        flaws = sum(1 for _ in reader.map.flaws())
+        flaws = len(reader.map.flaws)
         yield f"{_KINDS[reader.kind]}, {format_size(reader.map.size)}, "
         yield counted(reader.map.rows - flaws - self._version_rows(), "record")
         if flaws:
             yield (f"  ✗ {counted(flaws, 'damaged place')}", "bad")
+        elif reader.map.rows and not self.session.reading.check_crc:
+            yield ("  CRCs were not checked", "warn")
         elif reader.map.rows:
             yield ("  ✓ every CRC is right", "good")
         if reader.size != reader.map.size:
@@ -283,10 +284,13 @@ class RecordScreen(ViewScreen):
         if row is None or reader is None:
             return
         part = self._parts[self._field] if self._field < len(self._parts) else None
+        where = f" at {row.offset} = 0x{row.offset:x}, {counted(row.length, 'byte')}"
         if row.ok:
-            yield [(f"{row.type}", "strong"), f" at {row.offset} = 0x{row.offset:x}, {counted(row.length, 'byte')}"]
+            yield [(row.type, "strong"), where]
+            yield [_detail(row)]
         else:
-            yield list(self._flaw_cells(row, reader))
+            yield [(f"✗ {row.type}", "bad"), where, *self._next_good(row, reader)]
+            yield [(row.detail, "bad")]
         if part is not None:
             role = _WRONG.get(part.role, "")
             mark = "✗ " if role == "bad" else ""
@@ -295,14 +299,12 @@ class RecordScreen(ViewScreen):
         else:
             yield [""]
 
-    def _flaw_cells(self, row: RecordRow, reader: RecordReader) -> Iterable[Cell]:
-        yield (f"✗ {row.type}: {row.detail}", "bad")
-        yield f", {counted(row.length, 'byte')}"
+    def _next_good(self, row: RecordRow, reader: RecordReader) -> Iterable[Cell]:
         entry = reader.map.at_offset(row.offset)
         good = reader.map.next_good(entry) if isinstance(entry, Single) else None
         if good is not None:
             yield f"; next good record at {good} = 0x{good:x}"
-        else:
+        elif reader.map.size > row.length:
             yield "; no good record follows"
 
     @property
@@ -332,7 +334,8 @@ class RecordScreen(ViewScreen):
     @on(RowTable.Highlighted)
     def _highlighted(self, event: RowTable.Highlighted) -> None:
         if event.table.id == "records":
-            self._show_record()
+            if self._reader is None or self._row is None or self._reader.row(event.row) != self._row:
+                self._show_record()
         elif self.query_one(HexView).field != event.row:
             self.query_one(HexView).choose(event.row)
             self._write()

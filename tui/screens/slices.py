@@ -14,7 +14,7 @@ from textual.widget import Widget
 from stantools.errors import StoreUnreadableError
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
-from stantools.inspection.slicemap import IndexState, State, cells, index_state, segments
+from stantools.inspection.slicemap import IndexState, cells, index_state, segments
 from stantools.inspection.survey import Reading, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges, format_size
 from stantools.store.directory import ChannelFiles, SliceFiles
@@ -34,9 +34,9 @@ from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
 _SCANNED_AT_ONCE = 64 << 20
 _INDEX_ROLES: dict[str, Role] = {"clean": "good", "warning": "warn", "error": "bad"}
 _FILES = {
-    FileKind.SERVER: "the server's identity",
-    FileKind.CLIENTS: "clients of the store",
-    FileKind.SUBS: "subscriptions of the channel",
+    FileKind.SERVER: "identity",
+    FileKind.CLIENTS: "clients",
+    FileKind.SUBS: "subscriptions",
     FileKind.INDEX: "index",
     FileKind.MESSAGES: "messages",
 }
@@ -132,11 +132,10 @@ class SliceRows:
         """Returns the worst of what is known of a row."""
         if entry.path is None:
             return "unknown"
-        if entry.slice is None:
-            return self.worst.get(entry.path, "unknown")
+        known = self.worst.get(entry.path)
         survey = self.surveys.get(entry.path)
-        if survey is None:
-            return "unknown"
+        if entry.slice is None or known is not None or survey is None:
+            return known or "unknown"
         if survey.error or survey.header_error or survey.damages or entry.slice.data is None:
             return "error"
         return index_state(survey).level
@@ -161,6 +160,9 @@ class SlicesScreen(ViewScreen):
         self._problem = ""
         self._extra: dict[Path, SliceSurvey] = {}  # of archived slices, which the scan of the store leaves out
         self._scanning: set[Path] = set()
+        self._legend: Sequence[Cell] = ()
+        self._known: tuple[object, ...] = ()
+        self._sought = place.seq if place.file is None else None  # a message whose record is wanted
 
     def compose_body(self) -> Iterable[Widget]:
         """The files, and more of the one at the cursor."""
@@ -173,9 +175,7 @@ class SlicesScreen(ViewScreen):
         words = ["--channel", self.channel] if self.channel else []
         self.note("stantools", "verify", str(self.session.path), *words)
         self._update()
-        if self.place.seq is not None and self.place.file is None:
-            self._open_sequence(self.place.seq)
-        elif self.place.file is not None:
+        if self.place.file is not None:
             self.call_after_refresh(self._open_place)
 
     def on_resize(self) -> None:
@@ -186,7 +186,11 @@ class SlicesScreen(ViewScreen):
 
     def facts_changed(self) -> None:
         """More is known."""
-        self._update()
+        facts = self.session.channels.get(self.channel or "")
+        known = id(facts), facts and id(facts.survey), self.session.scanned, self.session.stage, len(self._extra)
+        if known != self._known:
+            self._known = known
+            self._update()
 
     def _update(self) -> None:
         session, name = self.session, self.channel
@@ -197,6 +201,8 @@ class SlicesScreen(ViewScreen):
             except StoreUnreadableError as problem:
                 self._problem = problem.message
         facts = session.channels.get(name) if name is not None else None
+        if not session.scanned:
+            self._extra.clear()
         surveys = dict(self._extra)
         if facts is not None and facts.survey is not None:
             for survey in (*facts.survey.slices, *facts.survey.lone_indexes):
@@ -205,21 +211,32 @@ class SlicesScreen(ViewScreen):
         rows.surveys = surveys
         rows.entries = list(_entries(session, self._files))
         rows.worst = self._levels() if session.scanned or (facts and facts.verdict) else {}
+        found = {
+            part.state for each in rows.entries if each.slice and each.path for part in segments(surveys.get(each.path))
+        }
+        self._legend = legend(sorted(found))
         self.query_one(SliceTable).reload()
         self._write()
         self._scan_archived()
+        if self._sought is not None and facts is not None and facts.survey is not None:
+            sought, self._sought = self._sought, None
+            if refused := self._open_sequence(sought):
+                self.notify(refused, severity="warning")
 
     def _levels(self) -> dict[Path, str]:
-        """The worst finding of each file that is no slice."""
+        """The worst finding of each file, and for a slice of its index; archived ones have none."""
         found: dict[str, list[Finding]] = {}
         for finding in self.session.findings():
             found.setdefault(finding.file, []).append(finding)
         root = self.session.store.path
-        return {
-            entry.path: worst(found.get(entry.path.relative_to(root).as_posix(), []))
-            for entry in self._rows.entries
-            if entry.path is not None and entry.slice is None
-        }
+        levels: dict[Path, str] = {}
+        for entry in self._rows.entries:
+            if entry.path is None or entry.path.suffix == ".bak":
+                continue
+            paths = [entry.path, entry.slice.index if entry.slice else None]
+            names = [path.relative_to(root).as_posix() for path in paths if path]
+            levels[entry.path] = worst([finding for name in names for finding in found.get(name, [])])
+        return levels
 
     # Archived slices
 
@@ -279,17 +296,14 @@ class SlicesScreen(ViewScreen):
                 yield [(name_text(entry.path.name), "strong"), f", {format_size(entry.size)}: {scan}"]
             else:
                 yield from _survey_lines(survey, room, 3 if self.size.height < 35 else 10)
-        states = {
-            State(state)
-            for each in self._rows.entries
-            if each.slice is not None and each.path is not None
-            for state in cells(segments(self._rows.surveys.get(each.path)), each.slice.data_size, 64)
-        }
-        yield legend(sorted(states - {State.EMPTY}))
+                yield from self._file_findings(entry.path, room, ("sequence", "foreign", "subject"))
+        yield self._legend
 
-    def _file_findings(self, path: Path, room: int) -> Iterable[Sequence[Cell]]:
+    def _file_findings(self, path: Path, room: int, about: tuple[str, ...] = ("",)) -> Iterable[Sequence[Cell]]:
+        """Gives findings about a file, of those whose codes begin in one of some ways."""
         name = path.relative_to(self.session.store.path).as_posix()
-        for finding in [each for each in self.session.findings() if each.file == name][:3]:
+        found = [each for each in self.session.findings() if each.file == name and each.code.startswith(about)]
+        for finding in found[:3]:
             symbol, role = SYMBOLS[finding.severity.value]
             where = f"at {finding.offset}: " if finding.offset is not None else ""
             yield [(f"{symbol} ", role), cut(f"{where}{finding.detail}", room - 2)]
@@ -352,15 +366,16 @@ class SlicesScreen(ViewScreen):
         if kind_of(path.name) is not None and not path.is_dir():
             self._open_file(path, self.place.offset)
 
-    def _open_sequence(self, sequence: int) -> None:
-        """Goes to the record of a message, where a scan knows in which slice it is."""
+    def _open_sequence(self, sequence: int) -> str:
+        """Goes to the record of a message, once a scan knows in which slice it is; else says why not."""
         for path, survey in self._rows.surveys.items():
-            if any(sequence in run.sequences for run in survey.runs):
+            run = next((run for run in survey.runs if sequence < 2**64 and sequence in run.sequences), None)
+            if run is not None:
                 place = next((n for n, entry in enumerate(self._rows.entries) if entry.path == path), 0)
                 self.query_one(SliceTable).cursor = place
-                start = next(run.place(sequence) for run in survey.runs if sequence in run.sequences)
-                self._open_file(path, start).sought = sequence
-                return
+                self._open_file(path, run.place(sequence)).sought = sequence
+                return ""
+        return f"no slice that was scanned holds sequence {sequence}"
 
     def go_to_hint(self) -> str:
         """What can be typed."""
@@ -375,8 +390,7 @@ class SlicesScreen(ViewScreen):
                     return ""
             return f"there is no slice {text}"
         if text[:1] == "#" and text[1:].isdecimal():
-            self._open_sequence(int(text[1:]))
-            return ""
+            return self._open_sequence(int(text[1:]))
         return None
 
 

@@ -153,6 +153,11 @@ class RowTable(ScrollView, can_focus=True):
         self._measure()
         self._show_cursor()
 
+    def watch_show_vertical_scrollbar(self) -> None:
+        """The scrollbar takes a column from the rows, or gives it back."""
+        if self.is_mounted:
+            self.call_after_refresh(self._measure)
+
     def _measure(self) -> None:
         columns = self._source.columns
         width = self.scrollable_content_region.width
@@ -203,7 +208,11 @@ class RowTable(ScrollView, can_focus=True):
         """Puts cells side by side. On the cursor's line roles give way, so that it can be read in any theme."""
         if len(cells) == 1 and len(self._widths) > 1:
             wide = base if plain else base + self._style(cells[0], "rowtable--wide")
-            return Strip([Segment(text_of(cells[0]), wide)]).adjust_cell_length(self.virtual_size.width, base)
+            text = Strip([Segment(text_of(cells[0]), wide)])
+            width = max(self.virtual_size.width, self.scrollable_content_region.width)
+            if text.cell_length > width:
+                text = Strip([*text.crop(0, max(width - 1, 0)), Segment("…", wide)])
+            return text.adjust_cell_length(width, base)
         segments: list[Segment] = []
         for place, (cell, width, column) in enumerate(zip(cells, self._widths, self._source.columns, strict=False)):
             if place:
@@ -254,6 +263,14 @@ class RowTable(ScrollView, can_focus=True):
         """Another part of the rows can be seen."""
         super().watch_scroll_y(old_value, new_value)
         self.refresh()
+
+    def show(self, row: int) -> None:
+        """Moves the cursor to a row and shows it with what is around it, unless it can be seen already."""
+        row = self.validate_cursor(row)
+        top, height = self.scroll_offset.y, self.visible_rows
+        if not top <= row < top + height:
+            self.scroll_to(y=max(row - height // 2, 0), animate=False, immediate=True, force=True)
+        self.cursor = row
 
     def action_move(self, rows: int) -> None:
         """Moves the cursor."""

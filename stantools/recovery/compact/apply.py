@@ -74,7 +74,7 @@ def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | No
     """
     source = plan.store.path
     check_outside(source, out)
-    check_room(out, int(plan.bytes_after * _SPARE))
+    check_room(out, room_needed(plan))
     with new_directory(out, untouched=f"{source} is as it was", like=source) as content:
         _fill(plan, content, progress)
     return _result(plan, out, None)
@@ -106,11 +106,16 @@ def compact_in_place(
     store = absolute(plan.store.path)
     if backup is None:
         backup = store.with_name(f"{store.name}.before-compact-{time.strftime('%Y%m%dT%H%M%S')}")
-    check_room(store, int(plan.bytes_after * _SPARE))
+    check_room(store, room_needed(plan))
     check_not_in_use(store, force=force, quiet=quiet)
     with hold_ft_lock(store), replacement_directory(store, backup) as content:
         _fill(plan, content, progress)
     return _result(plan, store, backup)
+
+
+def room_needed(plan: CompactionPlan) -> int:
+    """Returns about how many bytes the compacted store needs."""
+    return int(plan.bytes_after * _SPARE)
 
 
 def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> None:

@@ -1,0 +1,249 @@
+"""What is to be exported, as a user says it: where to, which table, which part of it, in which files."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from stantools.errors import StantoolsError, UsageError
+from stantools.escaping import escape
+from stantools.pipeline.tables.model import Mode, Piece, Table
+
+if TYPE_CHECKING:
+    from stantools.pipeline.export.model import Layout, Result
+    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.planning import Plan
+    from stantools.progress import Progress
+
+#: The target that is standard output.
+STDOUT: Final = "-"
+#: How a name that ends so is to be written.
+_FORMATS: Final = {".parquet": "parquet", ".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+
+
+class Reading(Protocol):
+    """How stores are read."""
+
+    def table(self, stores: Sequence[str], **values: Any) -> TableOptions:
+        """Makes options of a table for some stores; `values` are further fields of `TableOptions`."""
+
+
+@dataclass(frozen=True)
+class Exporting:
+    """What the user asked for.
+
+    Attributes:
+        to: A directory, a file, or `-`.
+        table: The table.
+        format: Kind of files; None if it follows from the name.
+        compression: None if it follows from the name or the format.
+        columns: Columns with commas.
+        by: Levels of directories with commas.
+        file_size: Bytes of input for one file, about.
+        mode: What to do with damage.
+        channels: Patterns.
+        sequences: Which sequences.
+        since: Not older.
+        until: Older than this.
+        archived: Take `.bak` slices as well.
+        overwrite: Replace an earlier export.
+    """
+
+    to: str
+    table: str
+    format: str | None
+    compression: str | None
+    columns: str
+    by: str
+    file_size: int
+    mode: str
+    channels: tuple[str, ...]
+    sequences: tuple[int | None, int | None] | None
+    since: int | None
+    until: int | None
+    archived: bool
+    overwrite: bool
+
+    @property
+    def target(self) -> Path:
+        """Where it goes."""
+        return Path(self.to)
+
+    @property
+    def single(self) -> bool:
+        """It is a single file, or stdout; not a directory, which a slash at the end makes clear."""
+        return self.to == STDOUT or (not self.to.endswith("/") and self._told()[0] is not None and not self._is_there())
+
+    def _is_there(self) -> bool:
+        """There is a directory of this name."""
+        return self.target.is_dir()
+
+    def _told(self) -> tuple[str | None, str | None]:
+        """Returns the format and the compression that the name tells."""
+        *_, before, last = ["", "", *Path(self.to.lower()).suffixes]
+        if last in _COMPRESSIONS and before in _FORMATS and before != ".parquet":
+            return _FORMATS[before], _COMPRESSIONS[last]
+        return _FORMATS.get(last), None
+
+    def layout(self) -> Layout:
+        """Returns what is to be in the files.
+
+        Raises:
+            UsageError: It makes no sense, or pyarrow is missing.
+        """
+        require_arrow()
+        if not self.to.strip("/"):
+            raise UsageError(f"--to {self.to!r}: names no directory of its own", "name a new directory or file, or -")
+        from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout
+        from stantools.pipeline.tables.parse import check_columns
+
+        named_format, named_compression = self._told()
+        if self.format and named_format and self.single and self.to != STDOUT and self.format != named_format:
+            raise UsageError(
+                f"--to {self.to}: is named as {named_format}, and --format says {self.format}", "leave --format out"
+            )
+        format = Format(self.format or named_format or (Format.NDJSON if self.to == STDOUT else Format.PARQUET))
+        if self.to == STDOUT and format is Format.PARQUET:
+            raise UsageError("Parquet cannot be written to a stream", "name a file or a directory, or choose ndjson")
+        if named_compression and self.single and self.compression not in (None, named_compression):
+            raise UsageError(
+                f"--to {self.to}: is named as {named_compression}, and --compression says {self.compression}",
+                "leave --compression out",
+            )
+        told = self.compression or (named_compression if self.single else None)
+        compression = Compression(told) if told else COMPRESSIONS[format][0]
+        table = Table(self.table)
+        layout = Layout(table, format, compression, check_columns(table, _listed(self.columns)), _listed(self.by))
+        if layout.by and self.single:
+            raise UsageError("--by makes directories, and --to names a single file", "name a directory: --to DIR/")
+        layout.check()
+        return layout
+
+    def options(self, stores: tuple[str, ...], reading: Reading, layout: Layout, tasks: int) -> TableOptions:
+        """Returns how the table is to be read.
+
+        Args:
+            stores: Paths, patterns or URLs.
+            reading: How files are read.
+            layout: What is to be in the files.
+            tasks: Parts there shall be at least.
+
+        Raises:
+            UsageError: The selection makes no sense.
+        """
+        from stantools.pipeline.tables.options import Bounds
+
+        first, last = self.sequences or (None, None)
+        if (first or 0) < 0 or (last or 0) < 0:
+            raise UsageError(
+                "--seq: counts from the end, and every channel has another end",
+                "give sequences that count from the start, such as 10:20, 10: or :20",
+            )
+        if self.since is not None and self.until is not None and self.until <= self.since:
+            raise UsageError("--since and --until leave no time in between", "--until has to be later than --since")
+        options = reading.table(
+            stores,
+            table=layout.table,
+            columns=layout.read_columns,
+            mode=Mode(self.mode),
+            channels=self.channels,
+            bounds=Bounds(first, last, self.since, self.until),
+            archived=self.archived,
+            partition_bytes=self.file_size,
+            partitions=tasks,
+        )
+        bounded = options.bounds != Bounds() or self.archived
+        if bounded and layout.table not in (Table.MESSAGES, Table.SLICES, Table.RECORDS):
+            raise UsageError(
+                f"--seq, --since, --until and --archived choose messages; the table {layout.table} has none",
+                "leave them out",
+            )
+        return options
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def require_arrow() -> None:
+    """Checks that pyarrow is installed, without loading it.
+
+    Raises:
+        StantoolsError: It is not.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise StantoolsError(
+            "exporting needs pyarrow, which is not installed", "install the extra: pip install 'stantools[arrow]'"
+        )
+
+
+def check_target(exporting: Exporting, plan: Plan) -> None:
+    """Checks, before anything is read, that the export can go where it is to go.
+
+    Raises:
+        StoreUnwritableError: There is something, or no directory to hold it.
+        RefusedError: It is in a store, or would replace what is no export.
+    """
+    from stantools.pipeline.export import targets
+
+    if exporting.to == STDOUT or "://" in exporting.to:
+        return
+    targets.check_outside(exporting.target, plan)
+    if exporting.single:
+        targets.check_file(exporting.target, overwrite=exporting.overwrite)
+    else:
+        targets.check_directory(exporting.target, overwrite=exporting.overwrite)
+
+
+def check_channels(options: TableOptions, plan: Plan) -> None:
+    """Checks that the patterns for channels match any.
+
+    Raises:
+        UsageError: They do not.
+    """
+    work = (part for split in plan.splits for part in split.work)
+    if not options.channels or any(isinstance(part, Piece) or part.channel is not None for part in work):
+        return
+    from stantools.pipeline.tables.discovery import discover
+
+    # Perhaps they do, and the bounds leave nothing of them.
+    stores, _ = discover(replace(options, table=Table.SLICES))
+    if not any(True for store in stores for _ in store.channels(options.channels)):
+        listed = ", ".join(map(escape, options.channels))
+        raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+
+
+def export(
+    exporting: Exporting, plan: Plan, options: TableOptions, layout: Layout, *, workers: int, progress: Progress | None
+) -> Result:
+    """Writes what was asked for, into a directory or a single file.
+
+    Args:
+        exporting: What was asked for; its target is not `-`.
+        plan: What is read, planned with the same options.
+        options: How it is read.
+        layout: What is in the files.
+        workers: Threads.
+        progress: Told bytes of input as they are done.
+
+    Raises:
+        StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
+        StoreUnwritableError: It cannot be written, or there is something already.
+        RefusedError: What is to be replaced is no export, or another run is writing there.
+    """
+    from stantools.pipeline.export import run
+
+    write = run.export_to_file if exporting.single else run.export_to_directory
+    return write(
+        plan,
+        options,
+        layout,
+        exporting.target,
+        workers=workers,
+        overwrite=exporting.overwrite,
+        progress=progress,
+    )

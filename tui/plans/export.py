@@ -1,0 +1,221 @@
+"""Export: the tables of a store as Parquet, ndjson or csv."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import ExitCode
+from stantools.notation import format_size, format_time, parse_range, parse_size, parse_time
+from stantools.pipeline.export.model import Layout, Result
+from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target, export
+from stantools.pipeline.export.targets import MANIFEST
+from stantools.pipeline.tables.model import Mode, Piece, Table, Unreadable
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.planning import Plan
+from stantools.pipeline.tables.planning import plan as make_plan
+from stantools.recovery.place import free_bytes
+from tui.cells import Cell, counted, name_text, number
+from tui.jobs import Job
+from tui.plans.account import Heading, Outcome, Preview, Remark
+from tui.plans.form import Field, FieldError, Form, choice, flag, optional
+from tui.plans.wizard import Source, Wizard, attempt
+
+_HEADINGS = (Heading("channel", 20, grows=True), Heading("files", 8, right=True), Heading("to read", 12, right=True))
+_WRITTEN = (Heading("file", 30, grows=True), Heading("rows", 12, right=True), Heading("size", 12, right=True))
+#: About how big a part of the store becomes one file, as on the command line.
+_FILE_SIZE = "128MB"
+_MEANINGS = {
+    ExitCode.CLEAN: "everything was intact",
+    ExitCode.FINDINGS: "done; damage was met, or something could not be read",
+}
+
+
+class _Reading:
+    """How the store is read, see `stantools.pipeline.export.request.Reading`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def table(self, stores: Sequence[str], **values: Any) -> TableOptions:
+        """Makes options of a table; relative paths are taken from here."""
+        reading = self._source.reading
+        return TableOptions(
+            tuple(os.path.abspath(path) for path in stores),  # noqa: PTH100 (links stay)
+            polynomial=reading.polynomial,
+            check_crc=reading.check_crc,
+            key=reading.encryption_key,
+            **values,
+        )
+
+
+def _moment(text: str) -> int:
+    return parse_time(text, time.time_ns())
+
+
+class ExportWizard(Wizard):
+    """Writes a table of the store."""
+
+    VERB = "export"
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.form = Form(
+            Field("to", "a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)"),
+            choice("table", "which table", tuple(each.value for each in Table), Table.MESSAGES.value),
+            Field("channel", "only channels that match, with * and >; several with blanks", many=True),
+            Field("seq", "only these sequences of each channel: 10:20, 10: or :20", parse=optional(parse_range)),
+            Field("since", "not older: 2026-11-21T03:00:00Z, or an age such as 1d3h", parse=optional(_moment)),
+            Field("until", "older than this", parse=optional(_moment)),
+            choice("format", "kind of files; what the name says, else parquet", ("", "parquet", "ndjson", "csv"), ""),
+            choice("compression", "snappy in Parquet, none of text", ("", "snappy", "zstd", "gzip", "none"), ""),
+            Field("columns", "only these columns, with commas; all if empty"),
+            Field("by", "directories such as channel=orders/date=2026-11-21: store, channel, date, with commas"),
+            Field(
+                "file-size", "bytes of the store that become one file, about", _FILE_SIZE, _FILE_SIZE, parse=parse_size
+            ),
+            choice("mode", "damaged places: as rows, left out, or the end of it", tuple(Mode), Mode.PERMISSIVE),
+            flag("archived", "read .bak slices as well"),
+            flag("overwrite", "replace an earlier export, when the new one is complete"),
+        )
+        self.form.fields["to"].value = source.beside(".messages")
+        self._planned: tuple[Exporting, Layout, TableOptions, Plan] | None = None
+
+    def command(self) -> list[str]:
+        """Returns the command line that does the same."""
+        words = ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words()]
+        return [*words, *self.source.reading_words(unchecked=True)]
+
+    def preview(self, job: Job[Preview]) -> Preview:
+        """Finds out what has to be read; see `Wizard.preview`."""
+        self._planned = None
+        exporting = self._exporting()
+        layout = exporting.layout()
+        workers = self.source.workers
+        options = exporting.options(
+            (os.fspath(self.source.path),), _Reading(self.source), layout, 1 if exporting.single else workers
+        )
+        preview = Preview(headings=_HEADINGS)
+        job.begin_phase("planning")
+        plan = make_plan(options)
+        job.check()
+        check_channels(options, plan)
+        attempt(preview, partial(check_target, exporting, plan))
+        self._planned = exporting, layout, options, plan
+        _describe(exporting, layout, options, plan, preview)
+        return preview
+
+    def _exporting(self) -> Exporting:
+        form = self.form
+        to = form.needed("to", "where is it to go?")
+        if to == STDOUT or "://" in to:
+            raise FieldError("to", "the browser writes to directories and files of this machine", "name one of them")
+        if to.startswith("~"):
+            to = os.path.expanduser(to)  # noqa: PTH111 (a slash at the end means something)
+        return Exporting(
+            to=to,
+            table=form.text("table"),
+            format=form.text("format") or None,
+            compression=form.text("compression") or None,
+            columns=form.text("columns"),
+            by=form.text("by"),
+            file_size=form.value("file-size"),
+            mode=form.text("mode"),
+            channels=form.words_of("channel"),
+            sequences=form.value("seq"),
+            since=form.value("since"),
+            until=form.value("until"),
+            archived=form.flag("archived"),
+            overwrite=form.flag("overwrite"),
+        )
+
+    def question(self) -> str:
+        """Says what is going to be done."""
+        assert self._planned is not None
+        exporting, layout, _, _ = self._planned
+        replaced = " An earlier export there is replaced." if exporting.overwrite else ""
+        return (
+            f"The table {layout.table.value} goes to {name_text(exporting.to)} as {_kind(layout)}. "
+            f"{name_text(os.fspath(self.source.path))} is only read.{replaced}"
+        )
+
+    def run(self, job: Job[Outcome]) -> Outcome:
+        """Writes the files; see `Wizard.run`."""
+        assert self._planned is not None
+        exporting, layout, options, plan = self._planned
+        job.begin_phase("writing", sum(split.cost for split in plan.splits))
+        result = export(exporting, plan, options, layout, workers=self.source.workers, progress=job.advance)
+        return _outcome(exporting, result)
+
+
+def _kind(layout: Layout) -> str:
+    return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
+
+
+def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan: Plan, preview: Preview) -> None:
+    size = sum(split.cost for split in plan.splits)
+    pieces, sizes = Counter[str](), Counter[str]()
+    for part in (part for split in plan.splits for part in split.work):
+        if isinstance(part, Piece):
+            name = part.slice.channel
+        else:
+            name = part.channel or ""
+        pieces[name] += 1
+        sizes[name] += part.cost
+    text = f"the table {layout.table.value} of {counted(sum(1 for name in pieces if name), 'channel')}"
+    preview.verdict = (f"{text} would be written; {format_size(size)} to read", "good")
+    preview.facts = [
+        ("to", name_text(exporting.to)),
+        ("as", _kind(layout) + (", one file" if exporting.single else f", about {counted(len(plan.splits), 'file')}")),
+        ("columns", name_text(", ".join(layout.file_columns)) if layout.columns else "all"),
+    ]
+    attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(Path(exporting.to))))))
+    bounds = options.bounds
+    for label, bound in (("since", bounds.since), ("until", bounds.until)):
+        if bound is not None:
+            preview.facts.append((label, format_time(bound)))
+    rows: list[list[Cell]] = []
+    for name in sorted(pieces):
+        rows.append(
+            [
+                name_text(name) if name else ("the store's own files", "dim"),
+                number(pieces[name]),
+                format_size(sizes[name]),
+            ]
+        )
+    preview.rows = rows
+    preview.remark([_unreadable(each) for each in plan.unreadable], "more that cannot be read")
+
+
+def _unreadable(each: Unreadable) -> Remark:
+    return Remark("cannot be read", f"{each.message}{f' ({each.remedy})' if each.remedy else ''}", "bad")
+
+
+def _outcome(exporting: Exporting, result: Result) -> Outcome:
+    layout, written = result.layout, result.written
+    code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
+    outcome = Outcome(code=code, meaning=_MEANINGS[code], headings=_WRITTEN)
+    text = f"{counted(written.rows, 'row')} of the table {layout.table.value} written"
+    damaged = written.damaged(layout.table)
+    outcome.verdict = (text, "good")
+    if damaged:
+        outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these tell of damage", "warn")
+    outcome.facts = [
+        ("in", name_text(exporting.to)),
+        ("files", number(len(written.files))),
+        ("size", format_size(written.size)),
+        ("as", _kind(layout)),
+    ]
+    if not exporting.single:
+        outcome.facts.append(("account", MANIFEST))
+    outcome.rows = [[name_text(file.path), number(file.rows), format_size(file.size)] for file in written.files]
+    kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
+    if kinds:
+        outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
+    outcome.remark([_unreadable(each) for each in result.unreadable], "more that could not be read")
+    return outcome

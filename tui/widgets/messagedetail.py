@@ -1,0 +1,222 @@
+"""One message, or one note between messages, with everything that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from stantools.escaping import escape
+from stantools.format.layout import Flag
+from stantools.inspection.payloadviews import LEVELS, Form, Line, Syntax, likely_form, lines_of
+from stantools.inspection.window import Note, NoteKind, Row, WindowMessage
+from stantools.notation import format_size, format_time
+from tui.cells import Cell, Role, counted, cut
+from tui.widgets.line import Line as LineWidget
+from tui.widgets.textpane import TextPane
+
+_ROLES: dict[Syntax, Role] = {
+    "": "",
+    "key": "accent",
+    "string": "good",
+    "number": "strong",
+    "word": "strong",
+    "mark": "dim",
+    "note": "dim",
+}
+_ORDER = list(Form)
+#: From so many columns on sequence and time fit into one line.
+_WIDE = 76
+#: What each flag means, for people.
+FLAG_WORDS: dict[Flag, str] = {
+    Flag.FOREIGN_SUBJECT: "of another subject",
+    Flag.REDELIVERED: "redelivered fields, which no server stores",
+    Flag.UNUSUAL: "unusual encoding",
+    Flag.BAD_CRC: "CRC differs",
+}
+_WHY: dict[NoteKind, str] = {
+    NoteKind.GAP: "Nothing of these sequences is in the channel's files. A server stops delivering at a gap.",
+    NoteKind.DAMAGE: "These bytes are no good record. x shows them; f tells what the server makes of them.",
+    NoteKind.BACK: "Records that were there before (a copied slice), or a restart of the channel, follow.",
+    NoteKind.INDEX: "The messages are read from the data file instead. f tells what the server does.",
+    NoteKind.NAMED: "The index has them, the data has not: they are lost unless another copy has them.",
+    NoteKind.UNINDEXED: "They are whole in the data file. A salvage keeps them.",
+    NoteKind.FOREIGN: "The records name another subject than the channel they lie in.",
+    NoteKind.FILE: "What can be read of the file is shown nevertheless.",
+    NoteKind.PENDING: "It is being read in the background.",
+}
+
+
+class MessageDetail(Vertical):
+    """Shows a row of a channel: header fields, and the payload in one of several forms."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._row: Row | None = None
+        self._form: Form | None = None
+        self._levels = LEVELS
+        self._key = False
+
+    @property
+    def message(self) -> WindowMessage | None:
+        """The message that is shown."""
+        return self._row if isinstance(self._row, WindowMessage) else None
+
+    @property
+    def form(self) -> Form:
+        """How the payload is shown."""
+        if self._form is not None or self.message is None:
+            return self._form or Form.TEXT
+        return likely_form(self.message.data)
+
+    def compose(self) -> ComposeResult:
+        """Header fields, the kind of view, the payload."""
+        yield LineWidget(id="message-head")
+        yield LineWidget(id="message-form")
+        yield TextPane(id="message-body")
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Breaks the lines anew."""
+        self._write()
+
+    def show(self, row: Row | None, *, key: bool = False) -> None:
+        """Shows another row.
+
+        Args:
+            row: A row; None for nothing.
+            key: Payloads are decrypted.
+        """
+        self._row, self._key = row, key
+        if self.is_mounted:
+            self._write()
+
+    def show_loading(self, row: WindowMessage) -> None:
+        """Says that a large message is being read."""
+        self._row = None
+        self.query_one("#message-head", LineWidget).show_lines([[(f"sequence {row.sequence}", "strong")]])
+        size = format_size(row.record_size)
+        self.query_one("#message-form", LineWidget).show((f"reading {size} …", "dim"))
+        self.query_one(TextPane).show([])
+
+    def next_form(self) -> None:
+        """Shows the payload in the next form."""
+        self._form = _ORDER[(_ORDER.index(self.form) + 1) % len(_ORDER)]
+        self._write()
+
+    def fold(self, levels: int) -> None:
+        """Shows more levels of a structure, or fewer."""
+        self._levels = min(max(self._levels + levels, 1), 64)
+        self._write(keep=True)
+
+    def scroll_body(self, pages: float) -> None:
+        """Moves the payload by half pages."""
+        pane = self.query_one(TextPane)
+        pane.action_by(int(pages * max(pane.scrollable_content_region.height, 2)))
+
+    def _write(self, *, keep: bool = False) -> None:
+        head, form, pane = (self.query_one(f"#message-{name}") for name in ("head", "form", "body"))
+        assert isinstance(head, LineWidget) and isinstance(form, LineWidget) and isinstance(pane, TextPane)
+        width = max(self.content_size.width - 2, 8)
+        row = self._row
+        if not isinstance(row, WindowMessage):
+            form.show()
+            head.show_lines(_of_note(row, width) if row is not None else [])
+            pane.show([])
+            return
+        head.show_lines([_cut_cells(line, width) for line in _fields(row, width, key=self._key)])
+        chosen = self.form
+        cells: list[Cell] = []
+        for each in _ORDER:
+            cells += [
+                (f"[{each.value}]" if each is chosen else f" {each.value} ", "accent" if each is chosen else "dim")
+            ]
+        form.show(*cells, (f"  {format_size(len(row.data))}  v view  y copy  w save", "dim"))
+        pane.show(_Lines(lines_of(row.data, chosen, width, self._levels)), keep=keep)
+
+
+class _Lines(Sequence[Sequence[Cell]]):
+    """Lines of a payload as lines of cells; one is made when it is looked at."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, number: Any) -> Any:
+        return [(text, _ROLES[syntax]) for text, syntax in self._lines[number]]
+
+
+def _fields(message: WindowMessage, width: int, *, key: bool) -> Iterator[Sequence[Cell]]:
+    moment: list[Cell] = [("time ", "dim"), format_time(message.timestamp)]
+    since: Cell = (f"{message.timestamp} ns", "dim")
+    number: list[Cell] = [("seq ", "dim"), (str(message.sequence), "strong"), "  "]
+    if width >= _WIDE:
+        yield [*number, *moment, "  ", since]
+    else:
+        yield [*number, since]
+        yield moment
+    yield [
+        ("at ", "dim"),
+        escape(message.file),
+        f":{message.offset}",
+        ("  record ", "dim"),
+        f"{message.record_size + 8:,} bytes",
+        ("  CRC ", "dim"),
+        f"0x{message.crc:08x}",
+    ]
+    yield [
+        ("subject ", "dim"),
+        escape(message.subject),
+        *([("  reply ", "dim"), escape(message.reply)] if message.reply else []),  # type: ignore[list-item]
+    ]
+    remarks = list(_remarks(message, key=key))
+    if remarks:
+        yield [("! ", "warn"), ("; ".join(remarks), "warn")]
+
+
+def _remarks(message: WindowMessage, *, key: bool) -> Iterable[str]:
+    if message.error:
+        yield f"cannot be decrypted: {message.error}"
+    elif message.encrypted:
+        yield "decrypted" if key else "encrypted: give the key to see it"
+    if message.proven:
+        yield "its record header is damaged, the message is proven"
+    for flag, words in FLAG_WORDS.items():
+        if message.flags & flag:
+            yield words
+
+
+def _of_note(note: Note, width: int) -> list[Sequence[Cell]]:
+    lines: list[Sequence[Cell]] = [[part] for part in _wrapped(note.sentence(), width)]
+    lines += [[]]
+    lines += [[(part, "dim")] for part in _wrapped(_WHY[note.kind], width)]
+    if note.messages > 1:
+        lines.append([(counted(note.messages, "message"), "dim")])
+    return lines
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    line = ""
+    for word in escape(text).split(" "):
+        if line and len(line) + 1 + len(word) > width:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    yield line
+
+
+def _cut_cells(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Cuts a line where it would be broken."""
+    kept: list[Cell] = []
+    for cell in cells:
+        text, role = (cell, "") if isinstance(cell, str) else cell
+        kept.append((cut(text, width), role))  # type: ignore[arg-type]
+        width -= len(text)
+        if width <= 0:
+            break
+    return kept
