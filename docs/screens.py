@@ -2,7 +2,7 @@
 
     python docs/screens.py            (or: make screens)
 
-Each picture is made of the running browser, on sample stores that are written for it: a healthy one and a damaged one.
+Each picture is made of the running browser, on stores that are written for it: a healthy one and a damaged one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from stantools.store.sample import SampleOptions, write_sample
+from shopstore import write_shop
+
 from tui.app import Browser
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -24,6 +26,13 @@ from tui.views import Place, View
 PICTURES = Path(__file__).parent / "screens"
 SIZE = (112, 32)
 _DAMAGE = ("flipped-length", "zero-tail", "cut-subs")
+
+
+class _Room(NamedTuple):
+    total: int = 500 << 30
+    used: int = 376 << 30
+    free: int = 124 << 30
+
 
 Scenario = Callable[[Any], Awaitable[None]]
 
@@ -50,6 +59,13 @@ def _view(view: View, place: Place, *keys: str) -> Scenario:
     return go
 
 
+async def _damaged_record(pilot: Any) -> None:
+    """Goes to the bytes of the first record that is damaged."""
+    found = next(each for each in pilot.app.session.findings() if each.code.startswith("slice-bad"))
+    pilot.app.open_view(View.SLICES, Place(channel=found.channel, file=found.file, offset=found.offset))
+    await _settle(pilot)
+
+
 async def _nothing(pilot: Any) -> None:
     """Shows what the browser opens with."""
 
@@ -57,12 +73,12 @@ async def _nothing(pilot: Any) -> None:
 #: Picture -> whether the store is damaged, and how to come to what it shows.
 SCENES: dict[str, tuple[bool, Scenario]] = {
     "overview": (True, _nothing),
-    "messages": (False, _view(View.MESSAGES, Place(channel="orders", seq=36))),
+    "messages": (True, _view(View.MESSAGES, Place(channel="orders", seq=8112), "enter")),
     "timeline": (False, _view(View.TIMELINE, Place(channel="orders"))),
-    "slices": (True, _view(View.SLICES, Place(channel="orders"), "enter")),
-    "subscriptions": (False, _view(View.SUBSCRIPTIONS, Place())),
+    "slices": (True, _damaged_record),
+    "subscriptions": (False, _view(View.SUBSCRIPTIONS, Place(channel="orders"))),
     "findings": (True, _view(View.FINDINGS, Place())),
-    "plans": (True, _view(View.PLANS, Place(plan="salvage"))),
+    "plans": (True, _view(View.PLANS, Place(plan="salvage"), "enter")),
 }
 
 
@@ -88,14 +104,11 @@ def main(names: list[str]) -> None:
     if unknown:
         sys.exit(f"there is no picture {unknown[0]}; there are: {', '.join(SCENES)}")
     with tempfile.TemporaryDirectory() as place:
-        channels = ("audit", "orders", "telemetry.device-1", "telemetry.device-2")
-        for kind in ("healthy", "damaged"):
+        for kind, damage in (("healthy", ()), ("damaged", _DAMAGE)):
             Path(place, kind).mkdir()
-        options = SampleOptions(channels=channels, messages=5000, gaps=True)
-        write_sample(Path(place, "healthy", "datastore"), options)
-        write_sample(
-            Path(place, "damaged", "datastore"), SampleOptions(channels=channels, messages=5000, damage=_DAMAGE)
-        )
+            write_shop(Path(place, kind, "datastore"), damage=damage)
+        # The same room on every machine that makes the pictures.
+        shutil.disk_usage = lambda _path: _Room()  # type: ignore[assignment]
         for name, (damaged, scenario) in SCENES.items():
             if names and name not in names:
                 continue

@@ -12,22 +12,23 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stantools.format.crc import Crc
-from stantools.inspection.advice import Advice, advise
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.forecast import CurrentUser, ServerOptions, forecast_both
-from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, Forecast
-from stantools.inspection.overview import ChannelOverview, Overview, channel_overviews, era, root_overview
-from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.surveyor import survey_channels
-from stantools.inspection.verify import ChannelVerdict, verify_channel, verify_root
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import Use, find_uses
 from stantools.store.options import ReadOptions, resolve_crc
-from stantools.store.serverinfo import stored_cluster_id
 from tui.jobs import Job
+
+# What reads stores is imported when it begins to: the first picture is on the screen by then.
+if TYPE_CHECKING:
+    from stantools.format.crc import Crc
+    from stantools.inspection.advice import Advice
+    from stantools.inspection.forecast.model import Forecast
+    from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.inspection.survey import ChannelSurvey
+    from stantools.inspection.verify import ChannelVerdict
 
 #: Findings of each severity that are kept at hand.
 MOST_FIRST = 50
@@ -215,6 +216,8 @@ class StoreSession:
         """Returns the one safe step to take next; None before the forecast is known."""
         if self.forecasts is None:
             return None
+        from stantools.inspection.advice import advise
+
         if self._advice is None or self._advice[0] != self.revision:
             self._advice = self.revision, advise(self.path, list(self.findings()), self.forecasts[0], self.uses)
         return self._advice[1]
@@ -227,6 +230,8 @@ class StoreSession:
         self.touch()
 
     def _look(self, job: Job[None]) -> None:
+        from stantools.inspection.overview import channel_overviews, era, root_overview
+
         job.begin_phase("reading indexes", len(self.channels))
         self.stage = Stage.OVERVIEW
         check = self.reading.check_crc
@@ -244,6 +249,9 @@ class StoreSession:
         result.era = era(result)
 
     def _verify(self, job: Job[None]) -> None:
+        from stantools.inspection.surveyor import survey_channels
+        from stantools.inspection.verify import verify_channel, verify_root
+
         names = list(self.channels)
         job.begin_phase("checking every byte", self.store.data_size(names))
         self.stage = Stage.SCAN
@@ -264,6 +272,10 @@ class StoreSession:
         self.scanned = True
 
     def _forecast(self, job: Job[None]) -> None:
+        from stantools.inspection.forecast import CurrentUser, ServerOptions, forecast_both
+        from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID
+        from stantools.store.serverinfo import stored_cluster_id
+
         job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
         self.stage = Stage.FORECAST
         self.uses = find_uses(self.store.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationoptions import (
     Applying,
-    Places,
     Planning,
     applying_options,
     embedded_store_option,
@@ -21,7 +20,6 @@ from stantools.cli.migrationoptions import (
     planning_options,
     store_option,
 )
-from stantools.cli.migrationtarget import connecting_of, opened, places_of
 from stantools.cli.options import (
     common_options,
     dry_run_option,
@@ -33,7 +31,8 @@ from stantools.cli.options import (
     yes_option,
 )
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, RefusedError, UsageError
+from stantools.errors import ExitCode, UsageError
+from stantools.migration.places import Places, connecting_of, opened, places_of
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -118,16 +117,18 @@ def run(
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
-    with opened(places, or_selected(connecting), start=not dry_run) as target:
+    from stantools.migration.conduct import check_plan_file, default_plan_file, refuse
+
+    with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
         source, plan = _make_plan(store, planning, target, progress)
-        file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
+        file = plan_file or default_plan_file(store)
         if not dry_run:
-            _check_plan_file(file, plan)
+            check_plan_file(file, plan)
         problems = _judge(plan, source, target, applying, planning.keep_encrypted, file)
         _show(plan, problems, output)
         if dry_run:
-            return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
-        _refuse(plan, problems, applying)
+            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+        refuse(plan, problems, accept_loss=applying.accept_loss)
         _keep_plan(file, plan)
         if not _agreed(plan, yes):
             console.note(f"nothing was done; later: stantools migrate apply {file}")
@@ -160,6 +161,7 @@ def plan_stage(
     It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
     it becomes and where that stands; and what is left out, and why.
     """
+    from stantools.migration.conduct import check_plan_file, default_plan_file
     from stantools.migration.plan.planfile import render_plan, write_plan
 
     with opened(places, or_selected(connecting), start=False) as target:
@@ -168,12 +170,12 @@ def plan_stage(
     if str(plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
-        file = plan_file or Path(f"{store.absolute().name}.migration.yaml")
-        _check_plan_file(file, plan)
+        file = plan_file or default_plan_file(store)
+        check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {file}")
         _show(plan, problems, output)
-    return ExitCode.FINDINGS if serious(problems) or plan.lossy else ExitCode.CLEAN
+    return ExitCode.FINDINGS if _serious(problems) or plan.lossy else ExitCode.CLEAN
 
 
 _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
@@ -212,17 +214,19 @@ def apply_stage(
     progress: str,
 ) -> int:
     """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
+    from stantools.migration.conduct import refuse
     from stantools.migration.plan.planfile import read_plan
 
     plan = read_plan(plan_file)
-    with opened(places_of(plan, account, embedded_store, force=force), connecting_of(plan, connecting)) as target:
+    places = places_of(plan, account, embedded_store, force=force)
+    with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
         problems = _judge(plan, source, target, applying, keep_encrypted, plan_file)
         _show(plan, problems, output)
         if dry_run:
-            return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
-        _refuse(plan, problems, applying)
+            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+        refuse(plan, problems, accept_loss=applying.accept_loss)
         if not _agreed(plan, yes):
             return ExitCode.CLEAN
         return _carry_out(plan_file, plan, source, target, applying, output, progress)
@@ -258,18 +262,20 @@ def verify_stage(
 ) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.conduct import published
     from stantools.migration.plan.matching import find_changes
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.prepared import prepare
 
     plan = read_plan(plan_file)
-    with opened(places_of(plan, account, embedded_store), connecting_of(plan, connecting)) as target:
+    places = places_of(plan, account, embedded_store)
+    with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress(progress, "verify", plan.messages) as watch:
-            results = target.verify(prepare(plan, source), _published(plan, plan_file), watch, parallel)
+            results = target.verify(prepare(plan, source), published(plan, plan_file), watch, parallel)
     return _report(plan, results, None, output)
 
 
@@ -336,7 +342,7 @@ def _read_source(
 ) -> StoreSource:
     from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
-    from stantools.migration.source import open_source
+    from stantools.migration.conduct import read_source
     from stantools.store.locks import check_not_in_use
 
     opened_store, crc = found
@@ -344,46 +350,23 @@ def _read_source(
         console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
     names = channel_names(opened_store, patterns)
     with Progress(progress, "read", opened_store.data_size(names)) as shown:
-        source = open_source(
+        return read_source(
             opened_store,
             crc,
             patterns=patterns,
             generation=generation,
             archived=archived,
             key=reading.encryption_key,
-            keep_sealed=keep_encrypted,
+            keep_encrypted=keep_encrypted,
             workers=workers,
             progress=shown.advance,
-        )
-    if reading.encryption_key is not None and not keep_encrypted:
-        for channel in source.channels:
-            channel.check_key()
-    return source
-
-
-def _check_plan_file(file: Path, plan: Plan) -> None:
-    """Takes care that a plan that somebody may have edited is not overwritten.
-
-    Raises:
-        RefusedError: There is another one.
-    """
-    from stantools.migration.plan.planfile import read_plan
-
-    if file.exists() and read_plan(file).digest != plan.digest:
-        raise RefusedError(
-            f"{file}: is there already, and is another plan",
-            f"stantools migrate apply {file} carries that one out; or choose another file with --plan, or remove it",
         )
 
 
 def _keep_plan(file: Path, plan: Plan) -> None:
-    """Writes the plan, unless it is there already: then somebody may have made notes in it."""
-    from stantools.migration.journal import journal_path
-    from stantools.migration.plan.planfile import read_plan, write_plan
+    from stantools.migration.conduct import keep_plan
 
-    begun = journal_path(file).exists()
-    if not file.exists() or (not begun and read_plan(file).target.places != plan.target.places):
-        write_plan(file, plan)
+    keep_plan(file, plan)
     console.note(f"the plan is in {file}; the journal will be beside it")
 
 
@@ -402,41 +385,16 @@ def _judge(
     file: Path | None = None,
 ) -> list[Note]:
     """Returns what stands in the way of a plan, and what else should be known."""
-    from stantools.migration.journal import remembered_streams
-    from stantools.migration.plan.checks import find_problems
-    from stantools.migration.plan.matching import find_changes
-    from stantools.migration.plan.model import Level
-    from stantools.migration.prepared import prepare
+    from stantools.migration.conduct import judge
 
-    notes = [*find_problems(plan), *find_changes(plan, source)]
-    if not plan.source.decrypted and not keep_encrypted:
-        notes += _sealed(plan, source)
-    if applying is not None and not any(note.level is Level.PROBLEM for note in notes):
-        begun = remembered_streams(file) if file else {}
-        notes += target.problems(prepare(plan, source), applying.options(plan.way), begun)
-    return [note for note in notes if note.level is not Level.INFO]
+    options = applying.options(plan.way) if applying is not None else None
+    return judge(plan, source, target, options, keep_encrypted=keep_encrypted, file=file)
 
 
-def serious(notes: Sequence[Note]) -> list[Note]:
-    """Returns the notes that stand in the way."""
-    from stantools.migration.plan.model import Level
+def _serious(problems: Sequence[Note]) -> bool:
+    from stantools.migration.conduct import serious
 
-    return [note for note in notes if note.level is Level.PROBLEM]
-
-
-def _sealed(plan: Plan, source: StoreSource) -> Iterator[Note]:
-    from stantools.migration.plan.model import Level, Note
-
-    for stream in plan.streams:
-        for part in stream.parts:
-            channel = source.channel(part.channel)
-            if channel is not None and channel.encrypted:
-                yield Note(
-                    Level.PROBLEM,
-                    part.channel,
-                    "its payloads look encrypted, and there is no key: nobody could read them in the stream",
-                    "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted",
-                )
+    return bool(serious(problems))
 
 
 def _show(plan: Plan, problems: Sequence[Note], output: str) -> None:
@@ -446,41 +404,19 @@ def _show(plan: Plan, problems: Sequence[Note], output: str) -> None:
         show_plan(plan, problems)
 
 
-def _refuse(plan: Plan, problems: Sequence[Note], applying: Applying) -> None:
-    """Stops where something stands in the way, or is lost without consent.
-
-    Raises:
-        RefusedError: Always in these cases.
-    """
-    found = serious(problems)
-    if found:
-        first = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        about = f"{first.about}: " if first.about else ""
-        raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
-    if plan.lossy and not applying.accept_loss:
-        lost = f"{plan.lost} messages are" if plan.lost else "something is"
-        raise RefusedError(
-            f"nothing was changed: the store is damaged, {lost} lost (see above)",
-            "--accept-loss migrates what is intact; `stantools verify` says more",
-        )
-
-
 def _carry_out(
     file: Path, plan: Plan, source: StoreSource, target: Destination, applying: Applying, output: str, progress: str
 ) -> int:
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.journal import Journal
-    from stantools.migration.prepared import prepare
+    from stantools.migration.conduct import amount, carry_out, open_journal
 
     options = applying.options(plan.way)
-    with Journal(file, plan.digest, str(plan.target)) as journal:
+    with open_journal(file, plan) as journal:
         if journal.resumed:
             console.note(f"going on with what {journal.path} remembers")
-        total = plan.messages * (2 if options.prove else 1)
         try:
-            with StreamsProgress(progress, "migrate", total) as watch:
-                results = target.apply(prepare(plan, source), journal, options, watch)
+            with StreamsProgress(progress, "migrate", amount(plan, options)) as watch:
+                results = carry_out(plan, source, target, journal, options, watch)
         except KeyboardInterrupt:
             console.error(
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
@@ -490,20 +426,11 @@ def _carry_out(
     return _report(plan, results, file, output)
 
 
-def _published(plan: Plan, file: Path) -> set[str]:
-    """Returns the streams that were published, wholly or in part, as far as the journal knows."""
-    from stantools.migration.journal import remembered_streams
-    from stantools.migration.plan.model import Way
-
-    if plan.way is Way.PUBLISH:
-        return {stream.name for stream in plan.streams}
-    return {name for name, entry in remembered_streams(file).items() if entry.get("way") == Way.PUBLISH}
-
-
 def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, output: str) -> int:
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import results_json, show_results
     from stantools.cli.output import print_json
+    from stantools.migration.conduct import exit_code
     from stantools.migration.plan.units import counted
 
     if output == "json":
@@ -521,21 +448,3 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
         text += f"; {compared} messages were compared one by one" if compared else ""
         click.echo(console.paint(text, "green", err=False))
     return code
-
-
-def exit_code(plan: Plan, results: Sequence[StreamResult], *, changed: bool) -> int:
-    """Returns the exit code that says what became of a plan.
-
-    Args:
-        plan: The plan.
-        results: What became of its streams.
-        changed: Something was to be done, not only compared.
-    """
-    failed = [result.error for result in results if result.error]
-    if failed:
-        code = max(error.exit_code for error in failed)
-        # Refused means that nothing was changed; here some streams were.
-        return ExitCode.FINDINGS if code == ExitCode.REFUSED and len(failed) < len(results) else code
-    if any(result.findings for result in results):
-        return ExitCode.FINDINGS
-    return ExitCode.LOSS if plan.lossy and changed else ExitCode.CLEAN

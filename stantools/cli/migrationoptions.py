@@ -12,6 +12,7 @@ import click
 
 from stantools.cli.options import GivenLimits, channel_option, limit_options, reading_options, workers_option
 from stantools.errors import UsageError
+from stantools.migration.places import Places
 
 if TYPE_CHECKING:
     from stantools.cli.pipelineoptions import Reading
@@ -56,22 +57,6 @@ store_option = click.option(
 force_option = click.option(
     "--force", is_flag=True, help="With --jetstream-store: go on although a server seems to use the directory."
 )
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where streams go, if not to a running server."""
-
-    to: str = "jetstream"
-    out: Path | None = None
-    jetstream_store: Path | None = None
-    account: str = "$G"
-    embedded_store: Path = Path("jetstream")
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.out and self.jetstream_store:
-            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")
 
 
 place_options = _together(
@@ -141,6 +126,7 @@ class Planning:
             Consumers,
             OriginHeaders,
             PlanOptions,
+            dotted,
             mapping_override,
             read_overrides,
         )
@@ -152,7 +138,7 @@ class Planning:
             target=target,
             way=Way.PUBLISH if self.via == "publish" else Way.ARCHIVE,
             stream_prefix=self.stream_prefix,
-            subject_prefix=_dotted(self.subject_prefix),
+            subject_prefix=dotted(self.subject_prefix),
             consumers=Consumers(self.consumers),
             push_prefix=self.push_prefix,
             storage=self.storage,
@@ -162,11 +148,6 @@ class Planning:
             decrypted=self.decrypts,
             overrides=(*(mapping_override(text) for text in self.maps), *overrides),
         )
-
-
-def _dotted(prefix: str) -> str:
-    """Returns a prefix of subjects with the dot that separates it."""
-    return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
 
 
 _planning = [

@@ -12,7 +12,6 @@ import click
 
 from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.migrate import exit_code, serious
 from stantools.cli.migrationoptions import Applying, Planning, applying_options, planning_options_with
 from stantools.cli.options import common_options, dry_run_option, output_option, progress_option, yes_option
 from stantools.cli.output import print_json, table_text
@@ -101,6 +100,7 @@ def command(
     """
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.conduct import serious
     from stantools.migration.plan.model import Way
     from stantools.pipeline.jobs.migrate import MigrateResult, apply_stores, check_speculation, verify_stores
     from stantools.pipeline.jobs.migrateplans import find_obstacles, plan_stores
@@ -292,6 +292,8 @@ def _refuse(planned: Sequence[PlannedStore], notes: Sequence[Note], applying: Ap
     Raises:
         RefusedError: Always in these cases.
     """
+    from stantools.migration.conduct import serious
+
     found = serious(notes)
     if found:
         first = found[0]
@@ -365,6 +367,7 @@ def _json(result: MigrateResult) -> dict[str, Any]:
 def _report(result: MigrateResult, output: str, *, changed: bool) -> int:
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import show_results
+    from stantools.migration.conduct import exit_code
     from stantools.migration.plan.units import counted
 
     codes = {exit_code(store.plan, streams, changed=changed) for store, streams in result.stores}

@@ -90,6 +90,8 @@ def lines_of(data: bytes, form: Form, width: int, levels: int = LEVELS) -> Seque
         width: Columns there are; text is broken there.
         levels: Levels of a structure; deeper ones are folded.
     """
+    if not data:
+        return [[("the payload is empty", "note")]]
     if form is Form.HEX:
         return HexLines(data, 16 if width >= 76 else 8)
     if form is Form.JSON:
@@ -253,7 +255,7 @@ class HexLines(Sequence[Line]):
         self._width = width
 
     def __len__(self) -> int:
-        return max(-(-len(self._data) // self._width), 1)
+        return -(-len(self._data) // self._width)
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
@@ -262,8 +264,6 @@ class HexLines(Sequence[Line]):
             raise IndexError(number)
         at = number * self._width
         part = self._data[at : at + self._width]
-        if not part:
-            return [("no bytes", "note")]
         half = self._width // 2
         digits = part[:half].hex(" ") + "  " + part[half:].hex(" ")
         line: Line = [

@@ -254,7 +254,7 @@ def _map_log(
     for part in scan_log(buffer, layout, crc, check_crc=check_crc):
         before = result.entries[-1].end if result.entries else 0
         if isinstance(part, LogDamage):
-            result.add_single(part.offset, part.end, part.kind.value, False, part.detail)
+            _add_log_damage(result, part)
         else:
             end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
             # Acknowledgements are decoded by the scan; of the others, which are few, each is looked at.
@@ -265,11 +265,16 @@ def _map_log(
                 judged = judge_row(layout, buffer, int(part.offset[row]))
                 if isinstance(judged, LogDamage):
                     _add_split(result, part.offset[low:row], judged.offset)
-                    result.add_single(judged.offset, judged.end, judged.kind.value, False, judged.detail)
+                    _add_log_damage(result, judged)
                     low = row + 1
             _add_split(result, part.offset[low:], end)
         if progress:
             progress(result.entries[-1].end - before)
+
+
+def _add_log_damage(result: RecordMap, damage: LogDamage) -> None:
+    sequence = getattr(damage.message, "seqno", None)
+    result.add_single(damage.offset, damage.end, damage.kind.value, False, damage.detail, sequence)
 
 
 def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, check_crc: bool, progress: Progress | None) -> None:

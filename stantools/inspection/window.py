@@ -308,7 +308,7 @@ class Window:
 
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
         """Returns the next row that is no message, from a row on; None if there is none."""
-        place = min(bisect_right(self._starts, row) - 1, len(self._pieces) - 1)
+        place = max(min(bisect_right(self._starts, row), len(self._pieces)) - 1, 0)
         places = range(place, -1, -1) if backward else range(place, len(self._pieces))
         for each in places:
             piece, begin = self._pieces[each], self._starts[each]

@@ -6,8 +6,8 @@ All three are asked the same: what stands in the way, make it so, is it so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.migration.apply import ApplyOptions, Existing, apply_streams
@@ -24,6 +24,9 @@ from stantools.migration.tasks import in_parallel
 from stantools.migration.watch import Stage, Watch
 
 _T = TypeVar("_T")
+
+#: So often whoever waits is asked whether the work is still wanted, in seconds.
+_LOOK: Final = 0.1
 
 
 class Destination(Protocol):
@@ -100,11 +103,14 @@ class ServerDestination:
     Args:
         options: How to connect.
         name: What a plan calls it, if not by its URLs.
+        check: Called every moment while the server is talked to. What it raises ends the work as an interruption does:
+            what is under way cleans up first.
     """
 
-    def __init__(self, options: ConnectOptions, *, name: str = "") -> None:
+    def __init__(self, options: ConnectOptions, *, name: str = "", check: Callable[[], None] | None = None) -> None:
         self._options = options
         self._name = name
+        self._check = check
 
     def reference(self) -> TargetRef:
         """Returns its URLs and version."""
@@ -142,7 +148,21 @@ class ServerDestination:
             async with connect(self._options) as connection:
                 return await work(JetStream(connection))
 
-        return asyncio.run(main())
+        return asyncio.run(main() if self._check is None else _checked(main(), self._check))
+
+
+async def _checked(work: Coroutine[Any, Any, _T], check: Callable[[], None]) -> _T:
+    """Does some work as long as a function that is called meanwhile does not raise."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            check()
+            await asyncio.wait([task], timeout=_LOOK)
+    except BaseException:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    return task.result()
 
 
 async def check_server(

@@ -257,36 +257,35 @@ def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
 
 
 @pytest.mark.parametrize("case", golden_cases())
-def test_the_rows_are_what_the_real_server_recovered(case: str, golden_copy: Any) -> None:
+def test_the_rows_are_what_the_real_server_recovered(case: str, golden: Path, golden_copy: Any) -> None:
     expected = load_expected(case)
-    session = StoreSession(golden_copy(case))
+    state = expected["server_open"] if "channels" in expected["server_open"] else expected
+    session = StoreSession(golden_copy(case) if expected["setup"] else golden / case / "datastore")
     session.start().wait()
     gathered = Gathered(session, None)
     while gathered.behind:
         gathered.update()
     assert gathered.known
-    healthy = case in healthy_cases()
-    for name, channel in expected["channels"].items():
+    for name, channel in state.get("channels", {}).items():
         ours = {row.one.state.id: row.one for row in gathered.subscriptions if row.channel.name == name}
         theirs = {each["ID"]: renamed(each) for each in channel["subscriptions"]}
-        if not healthy and (name in gathered.damaged or ours.keys() != theirs.keys()):
-            assert name in gathered.damaged or not session.channels[name].overview or "subs" in case or "empty" in case
+        if name in gathered.damaged or any(each.startswith("clients.dat") for each in session.overview.problems):
+            # What is intact is shown, also if the server does not get so far.
+            assert ours.keys() >= theirs.keys()
             continue
-        assert ours.keys() == theirs.keys()
+        # The server appends a record that deletes a ghost; before that start it is there.
+        assert {number for number, one in ours.items() if one.status.value not in ("ghost", "orphan")} <= theirs.keys()
+        assert theirs.keys() <= ours.keys()
         for number, each in theirs.items():
             said = ours[number].as_json()
             assert {field: said[field] for field in each} == each
-            if healthy:
-                sent = max(
-                    other["last_sent"]
-                    for other in theirs.values()
-                    if other is each
-                    or (
-                        each["q_group"]
-                        and (other["q_group"], other["is_durable"]) == (each["q_group"], each["is_durable"])
-                    )
-                )
-                assert ours[number].lag == max(channel["last_seq"] - max(sent, channel["first_seq"] - 1), 0)
+        if case not in healthy_cases():
+            continue
+        for number, each in theirs.items():
+            group = each["q_group"], each["is_durable"]
+            members = [other for other in theirs.values() if (other["q_group"], other["is_durable"]) == group]
+            sent = max(other["last_sent"] for other in (members if group[0] else [each]))
+            assert ours[number].lag == max(channel["last_seq"] - max(sent, channel["first_seq"] - 1), 0)
 
 
 def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +294,8 @@ def test_before_anything_is_read(golden: Path, browse: Any, monkeypatch: pytest.
     async def look(pilot: Any) -> None:
         screen = SubscriptionsScreen(pilot.app.session, Place())
         pilot.app.push_screen(screen)
-        await until(pilot, lambda: "not read yet: 2 of 2 channels" in screen_text(pilot.app))
+        await until(pilot, lambda: "0 of 2 channels read" in screen_text(pilot.app))
+        assert "not read yet" in screen_text(pilot.app)
         session = pilot.app.session
         from tui.jobs import Job
 
@@ -377,7 +377,7 @@ def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path
         screen = await opened(pilot, Place(channel="events"))
         found = await history(pilot)
         path = store / "events" / "subs.dat"
-        path.write_bytes(path.read_bytes()[:500])
+        path.write_bytes(path.read_bytes()[:505])
         found.query_one(RowTable).reload()
         await until(pilot, lambda: "the file has changed since it was read" in screen_text(pilot.app))
         await pilot.press("escape", "R")

@@ -165,10 +165,12 @@ class Endpoint:
             headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._connection.request("GET", target, headers=headers)
         response = self._connection.getresponse()
-        body = self._read(response, target)
+        # Told without what was asked for in particular.
+        path = target.partition("?")[0]
+        body = self._read(response, path)
         if response.status != 200:
-            raise self._refused(response, target, body)
-        return self._document(target, body)
+            raise self._refused(response, path, body)
+        return self._document(path, body)
 
     def _connect(self) -> http.client.HTTPConnection:
         address = self.address

@@ -26,7 +26,7 @@ from tui.plans.account import Heading, Outcome, Preview, Remark
 from tui.plans.form import Field, FieldError, Form, choice, flag, optional
 from tui.plans.wizard import Source, Wizard, attempt
 
-_HEADINGS = (Heading("channel", 20, grows=True), Heading("files", 8, right=True), Heading("to read", 12, right=True))
+_HEADINGS = (Heading("channel", 20, grows=True), Heading("parts", 8, right=True), Heading("to read", 12, right=True))
 _WRITTEN = (Heading("file", 30, grows=True), Heading("rows", 12, right=True), Heading("size", 12, right=True))
 #: About how big a part of the store becomes one file, as on the command line.
 _FILE_SIZE = "128MB"
@@ -161,10 +161,7 @@ def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan:
     size = sum(split.cost for split in plan.splits)
     pieces, sizes = Counter[str](), Counter[str]()
     for part in (part for split in plan.splits for part in split.work):
-        if isinstance(part, Piece):
-            name = part.slice.channel
-        else:
-            name = part.channel or ""
+        name = part.slice.channel if isinstance(part, Piece) else part.channel or ""
         pieces[name] += 1
         sizes[name] += part.cost
     text = f"the table {layout.table.value} of {counted(sum(1 for name in pieces if name), 'channel')}"

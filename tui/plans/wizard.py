@@ -59,13 +59,18 @@ class Source:
         refuse_0_1(store)
         return store
 
-    def beside(self, suffix: str) -> str:
-        """Returns a path beside the store that nothing has: the store's with a suffix, and a number if need be."""
+    def beside(self, suffix: str, *, new: bool = True) -> str:
+        """Returns a path beside the store: the store's with a suffix; "" if it could not be typed.
+
+        Args:
+            suffix: The suffix.
+            new: Nothing may be there yet: then a number follows if need be.
+        """
         place = self._whole
         if not os.fspath(place).isprintable():
             return ""  # cannot be typed, so it is not suggested
         candidate, number = place.with_name(f"{place.name}{suffix}"), 1
-        while os.path.lexists(candidate):
+        while new and os.path.lexists(candidate):
             number += 1
             candidate = place.with_name(f"{place.name}{suffix}-{number}")
         return os.fspath(candidate)

@@ -212,7 +212,9 @@ class LiveScreen(LiveView):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only streams can be compared."""
-        return self._tab == _STREAMS if action == "compare" else super().check_action(action, parameters)
+        if action == "compare" and self._tab != _STREAMS:
+            return False
+        return super().check_action(action, parameters)
 
     def action_compare(self) -> None:
         """Compares the stream at the cursor with the channel that it came from."""

@@ -146,7 +146,9 @@ class LiveChannelScreen(_MonitorView):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Messages are those of the store."""
-        return self.channel is not None if action == "messages" else super().check_action(action, parameters)
+        if action == "messages" and self.channel is None:
+            return False
+        return super().check_action(action, parameters)
 
     def action_messages(self) -> None:
         """Shows the messages of the channel of this name in the store."""

@@ -26,6 +26,8 @@ from tui.widgets.rowtable import RowTable
 _LOOK = 0.1
 #: Ages on the screen are written anew so often, in looks.
 _SECOND = 10
+#: What can be done without anything to watch.
+_ALWAYS = ("back", "clear")
 
 #: Keys of every view here.
 WATCHING: tuple[BindingType, ...] = (
@@ -185,6 +187,10 @@ class LiveView(ViewScreen):
         elif source.events:
             event = source.events[-1]
             yield [(f"{clock_text(event.time)} {event.text}", "warn" if event.bad else "dim")]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Where there is nothing to watch there is nothing to do either."""
+        return action in _ALWAYS if self._watching is None else super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         """Asks for a part of a name."""

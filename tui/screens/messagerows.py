@@ -22,8 +22,6 @@ _NOTE_ROLES: dict[NoteKind, Role] = {
     NoteKind.FILE: "bad",
     NoteKind.PENDING: "dim",
 }
-#: Letter -> what it stands for, for the help line.
-FLAGS = "r reply  e encrypted  E wrong key  s other subject  u unusual  d redelivered  h header damaged"
 _PREVIEW = 200
 
 

@@ -13,7 +13,6 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from stantools.inspection.findings import Finding
-from stantools.inspection.forecast.judgement import harmless, sentence
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number, time_text
 from tui.screens.base import ViewScreen
@@ -285,6 +284,8 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     if session.forecasts is None:
         yield [("what the server would do: not known yet", "dim")]
     else:
+        from stantools.inspection.forecast.judgement import harmless, sentence
+
         normal = session.forecasts[0]
         yield [(sentence(normal), "good" if harmless(normal) else "bad")]
     advice = session.advice()

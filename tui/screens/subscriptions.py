@@ -176,7 +176,7 @@ class SubscriptionsScreen(ViewScreen):
             )
         if not gathered.known:
             total = len(self.session.channels)
-            cells.append((f"   not read yet: {number(total - gathered.read)} of {counted(total, 'channel')}", "accent"))
+            cells.append((f"   {number(gathered.read)} of {counted(total, 'channel')} read", "accent"))
         elif self.rows.filter:
             cells.append((f"   {number(len(self.rows))} shown", "accent"))
         self.query_one("#sub-tabs", Line).show(*cells)

@@ -493,6 +493,6 @@ def _problem_cells(timeline: Timeline) -> Iterable[Cell]:
         yield (f"✗ {problem}", "bad")
     if not said:
         if timeline.missing is None:
-            yield ("no sequence is missing by the indexes; not every byte is checked yet", "dim")
+            yield ("no gap by the indexes; not every byte is checked yet", "dim")
         else:
             yield ("no sequence is missing or damaged", "dim")

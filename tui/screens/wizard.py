@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Input
 
 from stantools.errors import ExitCode, StantoolsError
-from tui.cells import Cell, Role
+from tui.cells import Cell, Role, text_of
 from tui.jobs import Job
 from tui.plans.account import Account, Outcome, Preview
 from tui.plans.flow import Flow, Step
@@ -117,7 +117,8 @@ class WizardScreen(ViewScreen):
         self._show()
 
     def on_resize(self) -> None:
-        """Breaks paragraphs anew."""
+        """Breaks lines anew."""
+        self._show_said()
         self._show_account()
 
     def status_changed(self) -> None:
@@ -204,9 +205,9 @@ class WizardScreen(ViewScreen):
         elif flow.step is Step.RESULT and flow.cancelled:
             rows.append([("! ", "warn"), ("cancelled: " + flow.wizard.cancelled(), "warn")])
         elif flow.step is Step.RESULT and flow.outcome is not None:
-            rows += _outcome_rows(flow.outcome)
+            rows += _outcome_rows(flow.outcome, self.size.width - 2)
         elif flow.step is Step.PREVIEW and flow.preview is not None:
-            rows += _preview_rows(flow.preview)
+            rows += _preview_rows(flow.preview, self.size.width - 2)
         said = self.query_one("#said", Line)
         said.display = bool(rows)
         said.show_lines(rows)
@@ -278,14 +279,14 @@ class WizardScreen(ViewScreen):
 
     def _make_plan(self) -> None:
         job = self._flow.look()
-        self._begin(job)
+        self._begin(job, "bytes")
         self.note(*self._flow.wizard.command())
         self.watch_job(job, lambda: self._plan_made(job), self._show_progress)
         self._show()
 
-    def _begin(self, job: Job[Preview] | Job[Outcome]) -> None:
+    def _begin(self, job: Job[Preview] | Job[Outcome], unit: str) -> None:
         self._job = job
-        self._pace = Pace(job, self._flow.wizard.UNIT)
+        self._pace = Pace(job, unit)
 
     def _plan_made(self, job: Job[Preview]) -> None:
         self._flow.looked(job)
@@ -307,7 +308,7 @@ class WizardScreen(ViewScreen):
             self.query_one("#why-not", Line).show((f"✗ {reason}", "bad"))
             return
         job = self._flow.run(text, unlocked=unlocked)
-        self._begin(job)
+        self._begin(job, self._flow.wizard.UNIT)
         self.watch_job(job, lambda: self._ran(job), self._show_progress)
         self._show()
 
@@ -380,8 +381,8 @@ def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:
     return rows
 
 
-def _preview_rows(preview: Preview) -> list[list[Cell]]:
-    rows = _account_rows(preview)
+def _preview_rows(preview: Preview, width: int) -> list[list[Cell]]:
+    rows = _account_rows(preview, width)
     for each in preview.obstacles[:_OBSTACLES]:
         rows += _problem_rows(each)
     if len(preview.obstacles) > _OBSTACLES:
@@ -391,18 +392,27 @@ def _preview_rows(preview: Preview) -> list[list[Cell]]:
     return rows
 
 
-def _outcome_rows(outcome: Outcome) -> list[list[Cell]]:
-    rows = _account_rows(outcome)
+def _outcome_rows(outcome: Outcome, width: int) -> list[list[Cell]]:
+    rows = _account_rows(outcome, width)
     code = ExitCode(outcome.code)
     rows.append([("exit code ", "dim"), (str(code.value), outcome.role), f": {outcome.meaning}"])
     return rows
 
 
-def _account_rows(account: Account) -> list[list[Cell]]:
+def _account_rows(account: Account, width: int) -> list[list[Cell]]:
     text, role = (account.verdict, "") if isinstance(account.verdict, str) else account.verdict
     sign = _SIGNS.get(role, "")  # type: ignore[call-overload]
     rows: list[list[Cell]] = [[(f"{sign}{text}", role)]] if text else []  # type: ignore[list-item]
     facts: list[Cell] = []
+    used = 0
     for label, value in account.facts:
-        facts += [*(["   "] if facts else []), (f"{label} ", "dim"), value]
+        length = len(label) + 1 + len(text_of(value))
+        if facts and used + 3 + length > width:
+            rows.append(facts)
+            facts, used = [], 0
+        if facts:
+            facts.append("   ")
+            used += 3
+        facts += [(f"{label} ", "dim"), value]
+        used += length
     return [*rows, facts] if facts else rows

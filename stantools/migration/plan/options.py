@@ -208,5 +208,10 @@ def _override(pattern: str, section: Section) -> Override:
         raise section.fail(error.message, error.remedy) from error
 
 
+def dotted(prefix: str) -> str:
+    """Returns a prefix of subjects with the dot that separates it."""
+    return prefix if not prefix or prefix.endswith(".") else f"{prefix}."
+
+
 def _narrowness(pattern: str) -> tuple[int, ...]:
     return tuple({">": 0, "*": 1}.get(token, 2) for token in pattern.split("."))

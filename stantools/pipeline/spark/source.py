@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from stantools.errors import StantoolsError, UsageError
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.pushdown import Pushed, understands
+from stantools.pipeline.spark.workers import begin_task
 from stantools.pipeline.tables.discovery import absolute
 from stantools.pipeline.tables.model import Split
 from stantools.pipeline.tables.options import TableOptions
@@ -144,6 +145,7 @@ class StanReader(DataSourceReader):
         options = self._pushed.narrow(self._options)
         if partition.value is None or options is None:  # Spark makes one such partition if there are none
             return
+        begin_task()
         with plain_errors():
             from stantools.pipeline.tables.read import read_split
 

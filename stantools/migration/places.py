@@ -1,15 +1,14 @@
-"""Opening the target of a migration, as the command line or a plan names it."""
+"""Where a migration goes, as a user says it or a plan does, and how that is opened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stantools.cli import console
-from stantools.cli.migrationoptions import Places
+from stantools.errors import UsageError
 
 if TYPE_CHECKING:
     from stantools.migration.destination import Destination
@@ -17,9 +16,39 @@ if TYPE_CHECKING:
     from stantools.migration.target.options import ConnectOptions
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where streams go, if not to a running server."""
+
+    to: str = "jetstream"
+    out: Path | None = None
+    jetstream_store: Path | None = None
+    account: str = "$G"
+    embedded_store: Path = Path("jetstream")
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.out and self.jetstream_store:
+            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")
+
+
 @contextmanager
-def opened(places: Places, connecting: ConnectOptions, *, start: bool = True) -> Iterator[Destination]:
-    """Gives what the options name; a server of our own runs as long as the block does, unless it is not to be started.
+def opened(
+    places: Places,
+    connecting: ConnectOptions,
+    *,
+    start: bool = True,
+    note: Callable[[str], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> Iterator[Destination]:
+    """Gives what is named; a server of our own runs as long as the block does, unless it is not to be started.
+
+    Args:
+        places: Where to, if not to a running server.
+        connecting: How to connect to a server.
+        start: Start a server of our own, if that is wanted; else it can only be planned for.
+        note: Told what whoever waits should know.
+        check: Called every moment while a server is talked to; what it raises ends that, in good order.
 
     Raises:
         StantoolsError: It cannot be started, or is no directory for this.
@@ -36,10 +65,11 @@ def opened(places: Places, connecting: ConnectOptions, *, start: bool = True) ->
         yield PlannedDestination("embedded")
     elif connecting.embedded:
         with EmbeddedServer(places.embedded_store) as server:
-            console.note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
-            yield ServerDestination(replace(connecting, servers=(server.url,)), name="embedded")
+            if note:
+                note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
+            yield ServerDestination(replace(connecting, servers=(server.url,)), name="embedded", check=check)
     else:
-        yield ServerDestination(connecting)
+        yield ServerDestination(connecting, check=check)
 
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:

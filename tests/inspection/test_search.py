@@ -1,0 +1,164 @@
+"""Searching a channel: what is found is what a look at every message finds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.errors import UsageError
+from stantools.format.crc import Crc
+from stantools.inspection.search import Searcher, parse_query
+from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.window import Window, WindowMessage, refine
+from stantools.store.directory import list_channel, open_datastore
+from stantools.store.limits import SliceLimits
+from stantools.store.slicewriter import SliceWriter
+from tests.conftest import load_expected
+
+CRC = Crc()
+PAYLOADS = (
+    b"",
+    b"order",
+    b"Order 17",
+    b"\xde\xad\xbe\xef",
+    b"aaa",
+    "Zürich".encode(),
+    "ZÜRICH".encode(),
+    b"x\ny",
+    b"\0",
+)
+
+
+def opened(root: Path, payloads: list[bytes], *, indexes: bool = True) -> Window:
+    channel = root / "one"
+    if not channel.exists():
+        channel.mkdir(parents=True)
+        with SliceWriter(channel, b"one", CRC, SliceLimits(7), sync=False) as writer:
+            count = len(payloads)
+            replies = [b"reply.to.me" if number % 5 == 4 else b"" for number in range(count)]
+            sequences = [number + 1 if number < 9 else number + 4 for number in range(count)]
+            writer.append(sequences, range(count), replies, payloads)
+    if not indexes:
+        for path in channel.glob("*.idx"):
+            path.unlink()
+    return refine(None, list_channel(channel), CRC)
+
+
+def matching(window: Window, pattern: re.Pattern[bytes]) -> list[int]:
+    found = []
+    for number in range(len(window)):
+        row = window.row(number)
+        if isinstance(row, WindowMessage) and (pattern.search(row.data) or (row.reply and pattern.search(row.reply))):
+            found.append(number)
+    return found
+
+
+QUERIES = (
+    "order",
+    "Order",
+    "t:Order",
+    "zürich",
+    "Zürich",
+    "x:de ad",
+    "x:00",
+    "aa",
+    "r:^a+$",
+    "r:x.y",
+    "r:[0-9]+",
+    "reply",
+    "one",
+)
+
+
+@pytest.mark.parametrize("indexes", [True, False])
+@pytest.mark.parametrize("text", QUERIES)
+def test_found(text: str, indexes: bool, tmp_path: Path) -> None:
+    window = opened(tmp_path, [PAYLOADS[number % len(PAYLOADS)] for number in range(40)], indexes=indexes)
+    query = parse_query(text)
+    searcher = Searcher(window, query, CRC, b"one")
+    wanted = matching(window, query.pattern)
+    assert list(searcher.matches(0, len(window))) == wanted
+    for at in range(len(window) + 1):
+        assert searcher.forward(at, len(window)) == next((row for row in wanted if row >= at), None)
+        assert searcher.backward(0, at) == next((row for row in reversed(wanted) if row < at), None)
+    searcher.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    payloads=st.lists(st.binary(max_size=12) | st.text(max_size=8).map(str.encode), min_size=1, max_size=30),
+    needle=st.binary(min_size=1, max_size=3),
+)
+def test_bytes(payloads: list[bytes], needle: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    window = opened(tmp_path_factory.mktemp("search"), payloads)
+    query = parse_query(f"x:{needle.hex()}")
+    found = list(Searcher(window, query, CRC, b"one").matches(0, len(window)))
+    assert found == matching(window, query.pattern)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=20))
+def test_any_query(text: str) -> None:
+    try:
+        query = parse_query(text)
+    except UsageError as problem:
+        assert problem.message
+    else:
+        query.pattern.search(b"some payload")
+
+
+@pytest.mark.parametrize("text", ["", "  ", "x:", "x:d", "x:zz", "r:(", "r:[", "r:"])
+def test_no_query(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_query(text)
+
+
+def test_case() -> None:
+    assert parse_query("zürich").pattern.search("ZÜRICH".encode())
+    assert not parse_query("Zürich").pattern.search("ZÜRICH".encode())
+    assert parse_query("Zürich", case=False).pattern.search("ZÜRICH".encode())
+    assert not parse_query("order", case=True).pattern.search(b"ORDER")
+
+
+def test_encrypted(golden: Path) -> None:
+    files = list_channel(golden / "encrypted_aes" / "datastore" / "enc.foo")
+    key = load_expected("encrypted_aes")["options"]["encryption"]["key"].encode()
+    query = parse_query("paid")
+    plain, decrypted = refine(None, files, CRC), refine(None, files, CRC, key=key)
+    assert list(Searcher(plain, query, CRC, b"enc.foo").matches(0, len(plain))) == []
+    found = list(Searcher(decrypted, query, CRC, b"enc.foo", key).matches(0, len(decrypted)))
+    assert found == matching(decrypted, query.pattern) != []
+
+
+def test_a_message_that_is_proven_is_found(golden: Path) -> None:
+    root = golden / "dmg_crc_flip_noidx" / "datastore"
+    (survey,) = survey_channels(open_datastore(root), ["alpha"], CRC)
+    window = refine(None, list_channel(root / "alpha"), CRC, survey=survey)
+    rows = [window.row(number) for number in range(len(window))]
+    (at,) = [n for n, row in enumerate(rows) if isinstance(row, WindowMessage) and row.proven]
+    proven = rows[at]
+    assert isinstance(proven, WindowMessage)
+    searcher = Searcher(window, parse_query(f"x:{proven.data.hex()}"), CRC, b"alpha")
+    assert searcher.forward(0, len(window)) == searcher.backward(0, len(window)) == at
+
+
+def test_progress_tells_every_row(tmp_path: Path) -> None:
+    window = opened(tmp_path, [b"nothing"] * 40)
+    done: list[int] = []
+    searcher = Searcher(window, parse_query("absent"), CRC, b"one")
+    assert searcher.forward(5, len(window), done.append) is None
+    assert sum(done) == len(window) - 5
+    done.clear()
+    assert searcher.backward(0, 30, done.append) is None
+    assert sum(done) == 30
+
+
+def test_files_that_are_gone_hold_nothing(tmp_path: Path) -> None:
+    window = opened(tmp_path, [b"order"] * 40)
+    for path in (tmp_path / "one").iterdir():
+        path.unlink()
+    assert Searcher(window, parse_query("order"), CRC, b"one").forward(0, len(window)) is None

@@ -1,0 +1,355 @@
+"""Streams of a real server with JetStream, and comparing them with the store that they came from."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.format.proto import store_pb2 as pb
+from stantools.migration.target.options import ConnectOptions
+from tests.migration.proof.stores import fill, records, stored, with_js, write_store
+from tests.servers import free_port
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.monitored import MonitoredServer, usual_figures
+from tui.jobs import State
+from tui.live.streamfacts import read_account, read_consumer, read_stream
+from tui.screens.livecompare import ChannelChoice, LiveCompareScreen
+from tui.screens.livestream import LiveStreamScreen
+
+MESSAGES = 200
+
+
+class Place:
+    """A server with streams, and a store with their channels."""
+
+    def __init__(self, server: Any, folder: Path) -> None:
+        self.server = server
+        orders = [("orders.new", b"%d" % n, {}) for n in range(1, MESSAGES + 1)]
+        asyncio.run(fill(server.url, "orders_new", orders, subjects=["orders.new"]))
+        asyncio.run(fill(server.url, "mixed", [("a.b", b"1", {})] * 5, subjects=["a.b", "c.d"]))
+        rows = asyncio.run(stored(server.url, "orders_new"))
+        self.store = write_store(
+            folder / "store", {"orders.new": rows, "a.b": records(3), "c.d": records(2), "other": records(1)}
+        )
+
+    @property
+    def connecting(self) -> ConnectOptions:
+        return ConnectOptions(servers=(self.server.url,))
+
+
+@pytest.fixture
+def place(start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    place = Place(start_server(), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return place
+
+
+def masks(app: Any, place: Place) -> dict[str, str]:
+    """What differs between runs: the port, the server's name, times, seconds."""
+    found = {str(place.server.port): "PORT0"}
+    for watched in app.screen.watching.streams.streams.values() if hasattr(app.screen, "watching") else ():
+        found |= dict.fromkeys((watched.facts.first_time, watched.facts.last_time), "2026-11-21 03:00:00")
+    streams = getattr(getattr(app.screen, "watching", None), "streams", None)
+    if streams is not None and streams.server:
+        found[streams.server] = "N" * len(streams.server)
+    return found
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_golden(browse: Callable[..., None], place: Place, size: tuple[int, int]) -> None:
+    config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
+    with_js(place.server.url, lambda js: js.consumer_create("orders_new", config))
+    with_js(place.server.url, lambda js: js.delete_message("orders_new", 50))
+
+    async def look(pilot: Any) -> None:
+        app, width = pilot.app, size[0]
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        app.screen.action_pause()
+        # Two rounds may have been made by now, or one: rates are not for a picture.
+        for each in app.screen.watching.streams.streams.values():
+            each.meter.forget()
+            del each.meter._rates[:]
+        app.screen.write()
+        await pilot.pause()
+        check_screen(app, f"live-streams-{width}", masks=masks(app, place))
+        # Although it pauses, what was not asked for yet is.
+        await pilot.press("G", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveStreamScreen) and len(app.screen.rows) == 1)
+        check_screen(app, f"live-stream-{width}", masks=masks(app, place))
+        await pilot.press("enter")
+        await until(pilot, lambda: "d: orders.new" in screen_text(app))
+
+    browse(None, look, size=size, connecting=place.connecting)
+
+
+def test_figures(browse: Callable[..., None], place: Place) -> None:
+    """Messages that come in, a message that is deleted, a consumer that does not acknowledge."""
+
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        streams = app.screen.watching.streams
+        assert streams.account.streams == 2
+        await pilot.press("plus", "plus", "slash", *"orders", "enter")
+        await pilot.press("enter")
+        more = [("orders.new", b"more", {})] * 10
+        await asyncio.to_thread(asyncio.run, _publish(place.server.url, more))
+        await until(pilot, lambda: streams.streams["orders_new"].facts.messages == MESSAGES + 10)
+        assert any(rate > 0 for rate in streams.streams["orders_new"].meter.rates)
+        config = {"durable_name": "d", "ack_policy": "explicit", "max_ack_pending": 3}
+        await asyncio.to_thread(with_js, place.server.url, lambda js: js.consumer_create("orders_new", config))
+        await asyncio.to_thread(asyncio.run, _fetch(place.server.url, 3))
+        await until(pilot, lambda: [each.state for each in app.screen.rows.shown] == ["stalled"])
+        (consumer,) = app.screen.rows.shown
+        assert (consumer.delivered, consumer.ack_floor, consumer.ack_pending, consumer.pending) == (3, 0, 3, 207)
+        await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_message("orders_new", 9))
+        await until(pilot, lambda: "1 deleted in between" in screen_text(app))
+        await asyncio.to_thread(with_js, place.server.url, lambda js: js.delete_stream("orders_new"))
+        await until(pilot, lambda: "there is no such stream now" in screen_text(app))
+        await pilot.press("equals_sign", "escape")
+        await until(pilot, lambda: "[Streams 1]" in screen_text(app))
+
+    browse(None, look, connecting=place.connecting)
+
+
+async def _publish(url: str, messages: list[Any]) -> None:
+    import nats
+
+    client = await nats.connect(url)
+    for subject, data, _ in messages:
+        await client.jetstream().publish(subject, data)
+    await client.close()
+
+
+async def _fetch(url: str, count: int) -> None:
+    import nats
+
+    client = await nats.connect(url)
+    subscription = await client.jetstream().pull_subscribe_bind("d", "orders_new")
+    assert len(await subscription.fetch(count, timeout=10)) == count
+    await client.close()
+
+
+def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> None:
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await pilot.press("8")
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        await pilot.press("equals_sign")
+        # Both subjects of the first stream are channels.
+        await until(pilot, lambda: isinstance(app.screen, ChannelChoice))
+        await pilot.press("escape", "G", "equals_sign")
+
+        async def compared() -> Any:
+            await until(pilot, lambda: isinstance(app.screen, LiveCompareScreen) and not app.screen._job.running)
+            await pilot.pause(0.1)
+            return app.screen._job.result
+
+        result = await compared()
+        assert result.equal
+        seconds = f"in {result.proof.seconds:.1f} s"
+        check_screen(app, "live-compare-equal-80", masks={seconds: "in 0.0 s"})
+        assert app.commands[-1] == f"stantools diff store '{place.server.url}#orders_new' --channel orders.new"
+        for damage, said in (
+            (lambda js: js.delete_message("orders_new", 50), "1 messages of stream orders_new: 50"),
+            (lambda js: js.delete_message("orders_new", MESSAGES), f"orders_new: 50, {MESSAGES}"),
+        ):
+            await asyncio.to_thread(with_js, place.server.url, damage)
+            await pilot.press("equals_sign")
+            result = await compared()
+            assert not result.equal
+            assert said in screen_text(app)
+        seconds = f"in {result.proof.seconds:.1f} s"
+        check_screen(app, "live-compare-missing-80", masks={seconds: "in 0.0 s"})
+        # Nothing was left behind on the server.
+        assert await asyncio.to_thread(_consumers, place.server.url) == []
+        await pilot.press("escape", "8")
+        assert isinstance(app.screen.watching.streams.connecting, ConnectOptions)
+
+    browse("store", look, connecting=place.connecting)
+
+
+def _consumers(url: str) -> list[str]:
+    names: list[str] = []
+
+    async def ask(js: Any) -> None:
+        names.extend(await js.consumer_names("orders_new"))
+
+    with_js(url, ask)
+    return names
+
+
+def test_durables(browse: Callable[..., None], place: Place, tmp_path: Path) -> None:
+    rows = asyncio.run(stored(place.server.url, "orders_new"))
+    state = pb.SubState(
+        id=1, client_id=b"c", durable_name=b"d", is_durable=True, is_closed=True, last_sent=7, ack_wait_in_secs=30
+    )
+    write_store(tmp_path / "durables", {"orders.new": rows}, subscriptions={"orders.new": [(state, [])]})
+
+    async def look(pilot: Any) -> None:
+        await pilot.press("8")
+        await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
+        await pilot.press("G", "equals_sign")
+        await until(pilot, lambda: "consumer-missing" in screen_text(pilot.app))
+        check_screen_of(pilot, place)
+
+    def check_screen_of(pilot: Any, place: Place) -> None:
+        seconds = f"in {pilot.app.screen._job.result.proof.seconds:.1f} s"
+        check_screen(pilot.app, "live-compare-durables-80", masks={seconds: "in 0.0 s"})
+
+    browse("durables", look, connecting=place.connecting)
+
+
+def test_a_missing_tail(browse: Callable[..., None], place: Place, tmp_path: Path) -> None:
+    """What the store took after the migration is not in the stream."""
+    rows = asyncio.run(stored(place.server.url, "orders_new"))
+    later = [(MESSAGES + n, rows[-1][1] + n, b"", b"later") for n in range(1, 6)]
+    write_store(tmp_path / "longer", {"orders.new": [*rows, *later]})
+
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await pilot.press("8")
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        await pilot.press("G", "equals_sign")
+        await until(pilot, lambda: "message-missing" in screen_text(app))
+        assert "5 of them are missing in the stream" in screen_text(app)
+        await pilot.press("G")
+        await until(pilot, lambda: "5 messages of stream orders_new: 201-205" in screen_text(app))
+        assert "last sequence is 200 instead of 205" in str(app.screen._findings)
+
+    browse("longer", look, connecting=place.connecting)
+
+
+def test_several_channels_in_one_stream(browse: Callable[..., None], place: Place) -> None:
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await pilot.press("8")
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: isinstance(app.screen, ChannelChoice))
+        assert "all 2 of them" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "message-payload" in screen_text(app))
+        assert app.screen._job.result.channels == ["a.b", "c.d"]
+        await pilot.press("escape", "equals_sign")
+        await until(pilot, lambda: isinstance(app.screen, ChannelChoice))
+        await pilot.press("G", "enter")
+        await until(pilot, lambda: "message-extra" in screen_text(app))
+        assert app.screen._job.result.channels == ["c.d"]
+
+    browse("store", look, connecting=place.connecting)
+
+
+def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tui.live import compare
+
+    begun: list[bool] = []
+
+    async def for_ever(*_: Any, **__: Any) -> None:
+        begun.append(True)
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(compare, "prove_match", for_ever)
+
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await pilot.press("8")
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        await pilot.press("G", "equals_sign")
+        await until(pilot, lambda: begun)
+        assert "The stream is read through a consumer" in screen_text(app)
+        job = app.screen._job
+        await pilot.press("c")
+        await until(pilot, lambda: job.state is State.CANCELLED)
+        await until(pilot, lambda: "cancelled" in screen_text(app))
+        # So does leaving.
+        begun.clear()
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: begun)
+        job = app.screen._job
+        await pilot.press("escape")
+        await until(pilot, lambda: job.state is State.CANCELLED)
+
+    browse("store", look, connecting=place.connecting)
+
+
+def test_without_a_store(browse: Callable[..., None], place: Place) -> None:
+    async def look(pilot: Any) -> None:
+        await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: "there is no store to compare" in " ".join(screen_text(pilot.app).split()))
+
+    browse(None, look, connecting=place.connecting)
+
+
+def test_killed_and_started_again(
+    browse: Callable[..., None], place: Place, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        await asyncio.to_thread(place.server.kill)
+        await until(pilot, lambda: "what is shown is old" in " ".join(screen_text(app).split()))
+        assert "orders_new" in screen_text(app)
+        await asyncio.to_thread(place.server.start)
+        await until(pilot, lambda: "the server answers again" in screen_text(app))
+
+    browse(None, look, connecting=place.connecting)
+    assert not [each for each in caplog.records if each.name in ("nats", "asyncio") and each.levelno >= logging.WARNING]
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+
+
+def test_monitor_and_streams(browse: Callable[..., None], place: Place) -> None:
+    """Both are tabs of one view, and the pace is that of both."""
+
+    async def look(pilot: Any) -> None:
+        app = pilot.app
+        await until(pilot, lambda: "[Channels 3]" in screen_text(app))
+        await pilot.press("shift+tab")
+        await until(pilot, lambda: "[Streams 2]" in screen_text(app))
+        assert "JetStream of nats://" in screen_text(app)
+        await pilot.press("space")
+        assert all(pace.paused for pace in app.screen.watching.paces)
+        await pilot.press("tab")
+        assert "[Channels 3]" in screen_text(app)
+        assert app.commands == [f"stantools tui --monitor {stub.url} --server {place.server.url}"]
+
+    with MonitoredServer() as stub:
+        usual_figures(stub)
+        browse(None, look, monitor=stub.url, connecting=place.connecting)
+
+
+def test_nobody_listens(browse: Callable[..., None]) -> None:
+    async def look(pilot: Any) -> None:
+        await until(pilot, lambda: "cannot connect to nats://127.0.0.1" in screen_text(pilot.app))
+
+    browse(None, look, connecting=ConnectOptions(servers=(f"nats://127.0.0.1:{free_port()}",)))
+
+
+def test_no_jetstream(browse: Callable[..., None], start_server: Callable[..., Any]) -> None:
+    server = start_server(jetstream=False)
+
+    async def look(pilot: Any) -> None:
+        await until(pilot, lambda: "has no JetStream for this user" in " ".join(screen_text(pilot.app).split()))
+
+    browse(None, look, connecting=ConnectOptions(servers=(server.url,)))
+
+
+def test_options_that_cannot_be(browse: Callable[..., None]) -> None:
+    async def look(pilot: Any) -> None:
+        await until(pilot, lambda: "has to be started before" in " ".join(screen_text(pilot.app).split()))
+
+    browse(None, look, connecting=ConnectOptions(servers=("embedded",)))
+
+
+def test_documents_that_say_little() -> None:
+    for document in ({}, {"config": 1, "state": [], "limits": "x", "subjects": {}, "paused": 1}):
+        assert read_account(document).storage == 0
+        assert read_stream(document).name == ""
+        assert read_consumer(document).state == "ok"

@@ -1,0 +1,351 @@
+"""What all wizards have: forms, the way through, the pace of the work; and the choice between them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.cli.main import cli
+from stantools.errors import RefusedError, StantoolsError
+from stantools.format.crc import Crc
+from stantools.store.sample import SampleOptions, write_sample
+from tests.tui import wizards
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tui.jobs import Job, State
+from tui.plans.account import MANY, Account, Outcome, Preview, Remark
+from tui.plans.catalogue import WIZARDS, entry
+from tui.plans.flow import Flow, Step
+from tui.plans.form import NO, YES, Field, FieldError, Form, choice, flag, optional, path, whole_number
+from tui.plans.pace import Pace, duration
+from tui.plans.wizard import Source, Wizard
+from tui.screens.accountrows import AccountRows
+from tui.screens.wizard import WizardScreen
+from tui.views import View
+
+
+class Quiet(Wizard):
+    """Does nothing, and can be told to fail."""
+
+    VERB = "salvage"
+
+    def __init__(self) -> None:
+        super().__init__(Source(Path("/somewhere/store"), Crc()))
+        self.form = Form(Field("out", "where", "new", parse=path))
+        self.obstacles: list[StantoolsError] = []
+        self.idle = ""
+        self.problem: StantoolsError | None = None
+        self.ran = False
+
+    def preview(self, job: Job[Preview]) -> Preview:
+        if self.problem:
+            raise self.problem
+        return Preview(obstacles=self.obstacles, idle=self.idle)
+
+    def question(self) -> str:
+        return "Really?"
+
+    def run(self, job: Job[Outcome]) -> Outcome:
+        self.ran = True
+        if self.problem:
+            raise self.problem
+        return Outcome(verdict="done")
+
+
+class TestForm:
+    def test_words_are_those_of_the_command_line(self) -> None:
+        form = Form(
+            Field("out", "where", "a b"),
+            Field("channel", "which", "a.*  b.>", many=True),
+            flag("force", "insist"),
+            choice("mode", "how", ("one", "two"), "one"),
+            Field("empty", "nothing"),
+        )
+        assert form.words() == ["--out", "a b", "--channel", "a.*", "--channel", "b.>"]
+        form.fields["force"].value, form.fields["mode"].value = YES, "two"
+        assert form.words(without={"out", "channel"}) == ["--force", "--mode", "two"]
+
+    def test_what_makes_no_sense_names_the_field(self) -> None:
+        form = Form(Field("max-msgs", "a number", "many", parse=optional(whole_number)))
+        with pytest.raises(FieldError, match="--max-msgs: 'many' is not a number") as told:
+            form.value("max-msgs")
+        assert told.value.name == "max-msgs"
+        form.fields["max-msgs"].value = " "
+        assert form.value("max-msgs") is None
+        with pytest.raises(FieldError, match="give one"):
+            form.needed("max-msgs", "give one")
+
+    @pytest.mark.parametrize("verb", [each.verb for each in WIZARDS])
+    def test_fields_are_options_of_the_verb(self, verb: str, tmp_path: Path) -> None:
+        store = tmp_path / "store"
+        write_sample(store, SampleOptions(channels=1, messages=3))
+        command = cli.get_command(None, verb)  # type: ignore[arg-type]
+        assert command is not None
+        if verb == "migrate":
+            command = command.commands["run"]  # type: ignore[attr-defined]
+        options = {name: each for each in command.params for name in each.opts}
+        chosen = entry(verb)
+        assert chosen is not None
+        for field in chosen.make(wizards.source(store)).form:
+            option = options[f"--{field.name}"]
+            assert option.is_flag == field.is_flag, field.name  # type: ignore[attr-defined]
+            assert option.multiple == field.many, field.name  # type: ignore[attr-defined]
+            if field.choices and not field.is_flag and field.name != "replicas":
+                assert [each for each in field.choices if each] == list(option.type.choices), field.name  # type: ignore[attr-defined]
+            elif field.default and field.name not in ("backup", "plan"):
+                assert str(option.default) == field.default, field.name
+
+
+class TestFlow:
+    def wizard(self) -> tuple[Quiet, Flow]:
+        wizard = Quiet()
+        return wizard, Flow(wizard)
+
+    def look(self, flow: Flow) -> None:
+        job = flow.look()
+        job.start().wait(10)
+        flow.looked(job)
+
+    def test_whole_way(self) -> None:
+        wizard, flow = self.wizard()
+        assert flow.step is Step.CHOOSE
+        self.look(flow)
+        assert flow.step is Step.PREVIEW and flow.confirm() and flow.step is Step.CONFIRM
+        assert "press W" in flow.answer("store", unlocked=False)
+        assert "exactly: store" in flow.answer("Store", unlocked=True)
+        assert "store" in flow.answer("", unlocked=True)
+        for text, unlocked in (("store", False), ("stor", True), ("store ", True), ("", True)):
+            with pytest.raises(RuntimeError):
+                flow.run(text, unlocked=unlocked)
+        assert not wizard.ran
+        job = flow.run("store", unlocked=True)
+        assert flow.writing
+        job.start().wait(10)
+        flow.ran(job)
+        assert flow.step is Step.RESULT and flow.outcome is not None and not flow.writing
+        assert not flow.back()
+
+    def test_a_run_needs_every_step(self) -> None:
+        wizard, flow = self.wizard()
+        assert not flow.confirm()
+        with pytest.raises(RuntimeError):
+            flow.run("store", unlocked=True)
+        wizard.obstacles = [RefusedError("in use")]
+        self.look(flow)
+        assert not flow.confirm() and flow.obstacle() == "in use"
+        wizard.obstacles, wizard.idle = [], "nothing to do"
+        self.look(flow)
+        assert not flow.confirm() and flow.obstacle() == "nothing to do"
+        with pytest.raises(RuntimeError):
+            flow.run("store", unlocked=True)
+
+    def test_failures(self) -> None:
+        wizard, flow = self.wizard()
+        wizard.problem = StantoolsError("broken")
+        self.look(flow)
+        assert flow.step is Step.PREVIEW and flow.problem is wizard.problem and not flow.confirm()
+        assert flow.back() and flow.step is Step.CHOOSE and flow.problem is None
+        wizard.problem = None
+        self.look(flow)
+        flow.confirm()
+        assert flow.back() and flow.step is Step.PREVIEW
+        flow.confirm()
+        wizard.problem = StantoolsError("full")
+        job = flow.run("store", unlocked=True)
+        job.start().wait(10)
+        flow.ran(job)
+        assert flow.step is Step.RESULT and flow.problem is wizard.problem
+        assert flow.back() and flow.step is Step.CHOOSE
+
+    def test_an_old_job_does_not_count(self) -> None:
+        _, flow = self.wizard()
+        old = flow.look()
+        self.look(flow)
+        flow.confirm()
+        old.start().wait(10)
+        flow.looked(old)
+        assert flow.step is Step.CONFIRM
+
+
+class TestPace:
+    def test_line(self) -> None:
+        now = 100.0
+        job: Job[None] = Job("salvage", lambda _: None)
+        pace = Pace(job, "bytes", lambda: now)
+        assert pace.line(10) == [("salvage", "strong"), "  ", "…"]
+        job.begin_phase("writing", 4 << 20)
+        pace.line(10)
+        now += 0.5
+        job.done = 1 << 20
+        assert [str(cell[0]) if isinstance(cell, tuple) else cell for cell in pace.line(4)] == [
+            "writing", "  ", "█   ", "  25%",
+        ]  # fmt: skip
+        now += 1.5
+        text = "".join(cell[0] if isinstance(cell, tuple) else cell for cell in pace.line(4))
+        assert text == "writing  █     25%  512.0 KiB/s  0:06 left"
+        job.begin_phase("verifying", 0)
+        assert pace.line(4) == [("verifying", "strong"), "  ", "…"]
+
+    def test_messages(self) -> None:
+        now = 0.0
+        job: Job[None] = Job("migrate", lambda _: None)
+        pace = Pace(job, "messages", lambda: now)
+        now, job.done = 2.0, 3000
+        text = "".join(cell[0] if isinstance(cell, tuple) else cell for cell in pace.line(4))
+        assert text == "migrate  3,000 messages  1.5k messages/s"
+
+    @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0:00"), (7, "0:07"), (750, "12:30"), (11100, "3:05:00")])
+    def test_duration(self, seconds: float, text: str) -> None:
+        assert duration(seconds) == text
+
+
+class TestAccount:
+    def test_no_endless_list(self) -> None:
+        account = Account()
+        account.remark([Remark("lost", str(number)) for number in range(MANY + 7)], "more places")
+        assert len(account.remarks) == MANY + 1
+        assert account.remarks[-1].text == "and 7 more places"
+
+    def test_a_window_of_rows(self) -> None:
+        account = Account(rows=[["a"], ["b"]], remarks=[Remark("lost", "one"), Remark("left out", "two")])
+        rows = AccountRows(account, 40)
+        assert len(rows) == 5
+        assert rows.rows(1, 4) == [["b"], [""], [("lost: one", "dim")]]
+        assert rows.rows(4, 9) == [[("left out: two", "dim")]]
+
+
+@given(st.text())
+def test_numbers(text: str) -> None:
+    try:
+        assert whole_number(text) >= 0
+    except ValueError:
+        assert not (text.isascii() and text.isdecimal())
+
+
+@given(st.lists(st.text()), st.integers(1, 200))
+def test_remarks_are_lines_that_are_harmless(texts: list[str], width: int) -> None:
+    rows = AccountRows(Account(remarks=[Remark("lost", text) for text in texts]), width)
+    lines = rows.rows(0, len(rows))
+    assert len(lines) == len(rows) >= len(texts)
+    for [cell] in lines:
+        text = cell if isinstance(cell, str) else cell[0]
+        assert text.isprintable() and len(text) <= max(width, 20)
+
+
+def test_where_new_things_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    write_sample(store, SampleOptions(channels=1, messages=3))
+    assert wizards.source(store).beside(".new") == str(tmp_path / "store.new")
+    (tmp_path / "store.new").touch()
+    assert wizards.source(store).beside(".new") == str(tmp_path / "store.new-2")
+    assert wizards.source(store).beside(".new", new=False) == str(tmp_path / "store.new")
+    monkeypatch.chdir(store)
+    here = wizards.source(Path())
+    assert here.name == "store"
+    assert here.beside(".other") == str(tmp_path / "store.other")
+    odd = tmp_path / "od\x1b[31md"
+    shutil.copytree(store, odd)
+    assert wizards.source(odd).beside(".new") == ""
+    assert wizards.source(odd).name.isprintable()
+    assert NO == "no"
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_chooser(
+    size: tuple[int, int], golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        await pilot.press("7")
+        await until(pilot, lambda: "▸ salvage" in screen_text(app))
+        check_screen(app, f"plans-{size[0]}")
+        for number, each in enumerate(WIZARDS):
+            await pilot.press("g", *["j"] * number, "enter")
+            await until(pilot, lambda: isinstance(app.screen, WizardScreen) and app.focused is not None)
+            assert app.screen.flow.wizard.VERB == each.verb  # noqa: SIM300
+            check_screen(app, f"plans-{each.verb}-form-{size[0]}")
+            await pilot.press("escape")
+            await until(pilot, lambda: not isinstance(app.screen, WizardScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        app.open_view(View.PLANS)
+        await until(pilot, lambda: "▸ salvage" in screen_text(app))
+
+    monkeypatch.chdir(golden / "dmg_payload_flip_noidx")
+    monkeypatch.setattr("tui.plans.truncate.default_backup", lambda store: Path(f"{store}.truncated"))
+    browse("datastore", scenario, size=size)
+
+
+def test_form_by_keys(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        await wizards.open_wizard(pilot, "migrate")
+        await until(pilot, lambda: app.focused is not None)
+        for _ in range(6):
+            await pilot.press("down")
+        assert app.focused.field.name == "via"
+        await pilot.press("space")
+        assert app.focused.field.value == "publish"
+        await until(pilot, lambda: "publish --yes" in screen_text(app))
+        await pilot.press("left")
+        assert app.focused.field.value == "restore"
+        await pilot.press("up")
+        assert app.focused.field.name == "channel"
+        await wizards.type_text(pilot, "a7q")
+        assert app.screen.flow.wizard.form.text("channel") == "a7q"
+        for _ in range(17):
+            await pilot.press("down")
+        assert app.focused.field.name == "replace"
+        assert "replace:" in screen_text(app)
+        await pilot.press("space")
+        await until(pilot, lambda: "[x]" in screen_text(app))
+        await pilot.press("escape")
+
+    monkeypatch.chdir(golden / "basic")
+    browse("datastore", scenario)
+
+
+def test_plans_without_a_word_from_the_server(tmp_path: Path, browse: Callable[..., None]) -> None:
+    """A store that vanishes is told, not thrown."""
+    store = tmp_path / "store"
+    write_sample(store, SampleOptions(channels=1, messages=3))
+
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        await wizards.open_wizard(pilot, "compact")
+        shutil.rmtree(store)
+        await pilot.press("enter")
+        await wizards.step(pilot, Step.PREVIEW)
+        assert app.screen.flow.problem is not None
+        assert "Escape goes back" in screen_text(app)
+        await pilot.press("enter", "escape")
+        await wizards.step(pilot, Step.CHOOSE)
+
+    browse(store, scenario)
+
+
+def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tui.plans import salvage
+
+    store = tmp_path / "store"
+    write_sample(store, SampleOptions(channels=1, messages=30))
+    gate = wizards.Gate()
+    monkeypatch.setattr(salvage, "plan_salvage", wizards.gated(salvage.plan_salvage, gate))
+
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        await wizards.open_wizard(pilot, "salvage")
+        await pilot.press("enter")
+        await until(pilot, gate.reached.is_set)
+        await pilot.press("c")
+        await until(pilot, lambda: "cancelling" in screen_text(app))
+        gate.open()
+        await wizards.step(pilot, Step.CHOOSE)
+        assert app.screen._job.state is State.CANCELLED
+
+    browse(store, scenario)

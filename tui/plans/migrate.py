@@ -1,0 +1,477 @@
+"""Migrate: channels into JetStream streams and durables into consumers, exactly, with a proof."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.migration.apply import ApplyOptions, Existing
+from stantools.migration.conduct import (
+    amount,
+    carry_out,
+    check_plan_file,
+    default_plan_file,
+    exit_code,
+    judge,
+    keep_plan,
+    open_journal,
+    read_source,
+    serious,
+)
+from stantools.migration.places import Places, opened
+from stantools.migration.plan.model import LeftOut, Level, Note, Plan, StreamPlan, TargetRef, Way
+from stantools.migration.plan.options import (
+    Consumers,
+    OriginHeaders,
+    PlanOptions,
+    dotted,
+    mapping_override,
+    read_overrides,
+)
+from stantools.migration.plan.planner import make_plan
+from stantools.migration.results import StreamResult
+from stantools.migration.source import StoreSource
+from stantools.migration.target.options import ConnectOptions, split_servers
+from stantools.migration.watch import Stage
+from stantools.notation import format_size, parse_duration, parse_size
+from stantools.recovery.place import free_bytes
+from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
+from stantools.store.locks import check_not_in_use
+from tui.cells import Cell, Role, counted, name_text, number
+from tui.jobs import Cancelled, Job
+from tui.plans.account import Heading, Outcome, Preview, Remark
+from tui.plans.form import Field, FieldError, Form, choice, flag, optional, path, whole_number
+from tui.plans.wizard import Source, Wizard, attempt
+
+_HEADINGS = (
+    Heading("stream", 14, grows=True),
+    Heading("from channel", 14, grows=True),
+    Heading("messages", 10, right=True),
+    Heading("sequences", 12, grows=True),
+    Heading("payload", 10, right=True),
+    Heading("cons", 4, right=True),
+    Heading("remarks", 8, grows=True),
+)
+_RESULTS = (
+    Heading("stream", 16, grows=True),
+    Heading("what was done", 15),
+    Heading("messages", 11, right=True),
+    Heading("size", 10, right=True),
+    Heading("proof", 20, grows=True),
+)
+_MEANINGS = {
+    ExitCode.CLEAN: "done and proven",
+    ExitCode.FINDINGS: "something differs",
+    ExitCode.UNREACHABLE: "the server, or the store, cannot be used",
+    ExitCode.REFUSED: "refused",
+    ExitCode.LOSS: "done, with the loss that was accepted",
+}
+_LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level.INFO: "dim"}
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A plan with what is needed to carry it out."""
+
+    plan: Plan
+    file: Path
+    source: StoreSource
+    places: Places
+    connecting: ConnectOptions
+    options: ApplyOptions
+
+
+class _JobWatch:
+    """Tells a job how far a migration is.
+
+    Args:
+        job: The job.
+        stops: Raise when the job was cancelled; a server is left in good order by other means.
+    """
+
+    def __init__(self, job: Job[Outcome], *, stops: bool) -> None:
+        self._job = job
+        self._stops = stops
+        self.notes: list[str] = []
+
+    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+        """Says what is being done."""
+        self._job.phase = f"{'loading' if stage is Stage.LOAD else 'comparing'} {name_text(stream)}"
+
+    def advance(self, stream: str, messages: int) -> None:
+        """Counts messages."""
+        try:
+            self._job.advance(messages)
+        except Cancelled:
+            if self._stops:
+                raise
+
+    def end(self, stream: str) -> None:
+        """Does nothing."""
+
+    def note(self, text: str) -> None:
+        """Remembers what happened."""
+        self.notes.append(text)
+
+
+class MigrateWizard(Wizard):
+    """Moves channels and durables into JetStream."""
+
+    VERB = "migrate"
+    UNIT = "messages"
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        yes_no = tuple(each.value for each in OriginHeaders)
+        self.form = Form(
+            Field("server", "a running server: nats://host:4222, or embedded to start one; or one of the next two"),
+            Field(
+                "out",
+                "no server: a directory for a backup of each stream, for nats stream restore",
+                parse=optional(path),
+            ),
+            Field("jetstream-store", "the store directory of a stopped nats-server", parse=optional(path)),
+            Field("account", "with jetstream-store: the account", "$G", "$G"),
+            Field("plan", "where the plan is written; the journal lies beside it", parse=path),
+            Field("channel", "only channels that match, with * and >; several with blanks", many=True),
+            choice(
+                "via",
+                "restore is exact in everything; publish where that is not permitted",
+                ("restore", "publish"),
+                "restore",
+            ),
+            Field("map", "PATTERN=STREAM puts several channels into one stream; several with blanks", many=True),
+            Field("override", "YAML with what is otherwise for some channels", parse=optional(path)),
+            Field("stream-prefix", "what names of streams begin with"),
+            Field("subject-prefix", "in front of every subject: stan makes stan.orders of orders"),
+            choice("consumers", "what becomes of durables", tuple(each.value for each in Consumers), "pull"),
+            Field("push-prefix", "what deliver subjects of push consumers begin with", "deliver", "deliver"),
+            choice("storage", "of the streams", ("file", "memory"), "file"),
+            choice("replicas", "of each stream", ("1", "2", "3", "4", "5"), "1"),
+            choice("origin-headers", "headers with channel, sequence and time", yes_no, "auto"),
+            Field("max-msgs", "the limit that the streaming server had", parse=optional(whole_number)),
+            Field("max-bytes", "the limit that the streaming server had, such as 64MB", parse=optional(parse_size)),
+            Field("max-age", "the limit that the streaming server had, such as 72h", parse=optional(parse_duration)),
+            Field("generation", "if sequences began again: split, newest, or a number", "split", "split"),
+            flag("archived", "take messages from .bak slices as well"),
+            flag("keep-encrypted", "migrate encrypted payloads as they are stored, without a key"),
+            flag("accept-loss", "go on although the store is damaged and something is lost"),
+            flag("replace", "delete streams that are there and different, and load them anew"),
+            flag("append-missing", "publish what a stream that is there lacks at its end"),
+            choice("proof", "compare every message afterwards, or only numbers", ("full", "counts"), "full"),
+            flag("compress", "compress what goes over the network"),
+            flag("force", "with jetstream-store: go on although a server seems to use the directory"),
+            Field(
+                "embedded-store",
+                "where a server that is started keeps its streams",
+                "jetstream",
+                "jetstream",
+                parse=path,
+            ),
+        )
+        connecting = source.connecting
+        self._given = ",".join(connecting.servers) if connecting else ""
+        if connecting is None:
+            self.form.fields["out"].value = source.beside(".backups", new=False)
+        self.form.fields["server"].value = self._given
+        file = os.fspath(default_plan_file(source.path))
+        self.form.fields["plan"].value = self.form.fields["plan"].default = file if file.isprintable() else ""
+        self._made: _Made | None = None
+
+    def command(self) -> list[str]:
+        """Returns the command line that does the same; passwords are not in it."""
+        source, words = self.source, ["stantools", self.VERB, os.fspath(self.source.path), "--to", "jetstream"]
+        if server := self.form.text("server"):
+            words += ["--server", _without_secrets(server)]
+        words += [*self.form.words(without={"server"}), *source.reading_words()]
+        if source.connecting is not None and not (self.form.text("out") or self.form.text("jetstream-store")):
+            words += _connecting_words(source.connecting)
+        if source.reading.encryption_key is not None:
+            words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
+        return [*words, "--yes"]
+
+    def preview(self, job: Job[Preview]) -> Preview:
+        """Reads the store, asks the target, and plans; see `Wizard.preview`."""
+        form, source = self.form, self.source
+        self._made = None
+        places, connecting = self._target()
+        file: Path = form.needed("plan", "where is the plan to be written?")
+        overrides = self._overrides()
+        preview = Preview(headings=_HEADINGS)
+        store = source.open()
+        patterns = form.words_of("channel")
+        names = store.chosen(patterns)
+        for use in check_not_in_use(source.path, force=True):
+            preview.remarks.append(
+                Remark("warning", f"{use.detail}: what it writes from now on is not migrated; stop it first", "warn")
+            )
+        job.begin_phase("reading", store.data_size(names))
+        keep = form.flag("keep-encrypted")
+        found = read_source(
+            store,
+            source.crc,
+            patterns=patterns,
+            generation=form.text("generation") or "split",
+            archived=form.flag("archived"),
+            key=source.reading.encryption_key,
+            keep_encrypted=keep,
+            workers=source.workers,
+            progress=job.advance,
+        )
+        job.begin_phase("asking the target")
+        with opened(places, connecting, start=False, check=job.check) as target:
+            planning = self._planning(target.reference(), overrides)
+            plan = make_plan(found, planning, planning.target.version)
+            options = self._applying(plan.way)
+            problems = judge(plan, found, target, options, keep_encrypted=keep, file=file)
+        attempt(preview, partial(check_plan_file, file, plan))
+        self._made = _Made(plan, file, found, places, connecting, options)
+        _describe(plan, file, problems, preview)
+        if plan.lossy and not form.flag("accept-loss"):
+            lost = f"{counted(plan.lost, 'message')} are" if plan.lost else "something is"
+            preview.obstacles.append(
+                RefusedError(f"the store is damaged, and {lost} lost", "choose accept-loss to migrate what is intact")
+            )
+        if places.out:
+            attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(places.out / "1")))))
+        return preview
+
+    def _target(self) -> tuple[Places, ConnectOptions]:
+        form, given = self.form, self.source.connecting
+        out, store, server = form.value("out"), form.value("jetstream-store"), form.text("server")
+        if out and store:
+            raise FieldError("out", "it and --jetstream-store exclude each other", "give one of them, or a server")
+        if server and (out or store):
+            raise FieldError("server", "the target is a directory already", "leave one of them empty")
+        if not (server or out or store or given):
+            raise FieldError("server", "where are the streams to go?", form.fields["server"].help)
+        places = Places(
+            out=out,
+            jetstream_store=store,
+            account=form.text("account") or "$G",
+            embedded_store=form.value("embedded-store"),
+            force=form.flag("force"),
+        )
+        connecting = given or ConnectOptions()
+        if server and server != self._given:
+            try:
+                connecting = replace(connecting, servers=split_servers((server,))).checked()
+            except StantoolsError as problem:
+                raise FieldError("server", problem.message, problem.remedy) from problem
+        return places, connecting
+
+    def _overrides(self) -> tuple[object, ...]:
+        try:
+            mapped = [mapping_override(text) for text in self.form.words_of("map")]
+        except StantoolsError as problem:
+            raise FieldError("map", problem.message, problem.remedy) from problem
+        file = self.form.value("override")
+        return (*mapped, *(read_overrides(file) if file else ()))
+
+    def _planning(self, target: TargetRef, overrides: tuple[object, ...]) -> PlanOptions:
+        form = self.form
+        limits = [form.value(name) for name in ("max-msgs", "max-bytes", "max-age")]
+        return PlanOptions(
+            target=target,
+            way=Way.PUBLISH if form.text("via") == "publish" else Way.ARCHIVE,
+            stream_prefix=form.text("stream-prefix"),
+            subject_prefix=dotted(form.text("subject-prefix")),
+            consumers=Consumers(form.text("consumers")),
+            push_prefix=form.text("push-prefix"),
+            storage=form.text("storage"),
+            replicas=int(form.text("replicas")),
+            limits=None if limits == [None] * 3 else StoreLimits(0, PatternLimits(*limits).over(ChannelLimits())),
+            origin_headers=OriginHeaders(form.text("origin-headers")),
+            decrypted=self.source.reading.encryption_key is not None,
+            overrides=overrides,  # type: ignore[arg-type]
+        )
+
+    def _applying(self, way: Way) -> ApplyOptions:
+        form = self.form
+        if form.flag("replace") and form.flag("append-missing"):
+            raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
+        existing = Existing.REFUSE
+        if form.flag("replace"):
+            existing = Existing.REPLACE
+        elif form.flag("append-missing"):
+            existing = Existing.APPEND
+        return ApplyOptions(
+            way=way,
+            existing=existing,
+            prove=form.text("proof") == "full",
+            compression="snappy" if form.flag("compress") else "stored",
+        )
+
+    def question(self) -> str:
+        """Says what is going to be done."""
+        assert self._made is not None
+        plan = self._made.plan
+        text = (
+            f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} and "
+            f"{counted(plan.consumers, 'consumer')} are made in {name_text(str(plan.target))}. "
+            f"{name_text(os.fspath(self.source.path))} is only read."
+        )
+        if self._made.options.existing is Existing.REPLACE:
+            text += " Streams that are there and different are deleted."
+        return text
+
+    def cancelled(self) -> str:
+        """Says what is left when a run was cancelled."""
+        return (
+            "streams that are complete stay; what was under way is gone on with, or begun again, when the same is "
+            f"started again. {name_text(os.fspath(self.source.path))} is as it was"
+        )
+
+    def run(self, job: Job[Outcome]) -> Outcome:
+        """Loads every stream and compares it; see `Wizard.run`."""
+        made = self._made
+        assert made is not None
+        plan = made.plan
+        job.begin_phase("asking the target", amount(plan, made.options))
+        local = made.places.out is not None or made.places.jetstream_store is not None
+        watch = _JobWatch(job, stops=local)
+        with opened(made.places, made.connecting, note=watch.note, check=job.check) as target:
+            if made.connecting.embedded and not local:
+                plan = plan.at(target.reference())
+            keep_plan(made.file, plan)
+            with open_journal(made.file, plan) as journal:
+                results = carry_out(plan, made.source, target, journal, made.options, watch)
+        return _outcome(plan, made.file, results, watch.notes)
+
+
+def _without_secrets(servers: str) -> str:
+    try:
+        return ",".join(ConnectOptions(servers=split_servers((servers,))).checked().servers)
+    except StantoolsError:
+        return "URL"
+
+
+def _connecting_words(connecting: ConnectOptions) -> Iterator[str]:
+    for option, value in (
+        ("context", connecting.context),
+        ("user", connecting.user),
+        ("nkey", connecting.nkey),
+        ("creds", connecting.creds),
+        ("tls-ca", connecting.tls_ca),
+        ("tls-cert", connecting.tls_cert),
+        ("tls-key", connecting.tls_key),
+        ("tls-hostname", connecting.tls_hostname),
+        ("js-domain", connecting.domain),
+        ("js-api-prefix", connecting.api_prefix),
+        ("inbox-prefix", connecting.inbox_prefix),
+    ):
+        if value is not None:
+            yield from (f"--{option}", os.fspath(value))
+    if connecting.tls_insecure:
+        yield "--tls-insecure"
+    if connecting.tls_first:
+        yield "--tls-first"
+
+
+def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) -> None:
+    text = f"{counted(len(plan.streams), 'stream')} would be made of {counted(plan.messages, 'message')}"
+    if plan.lost:
+        preview.verdict = (f"{text}; {number(plan.lost)} are lost in the store", "warn")
+    elif plan.lossy:
+        preview.verdict = (f"{text}; something is lost in the store, see below", "warn")
+    else:
+        preview.verdict = (f"{text}; nothing is lost", "good")
+    version = ".".join(map(str, plan.target.version or ()))
+    preview.facts = [
+        ("to", name_text(str(plan.target)) + (f" (nats-server {version})" if version else "")),
+        ("payload", format_size(plan.bytes)),
+        ("consumers", number(plan.consumers)),
+        ("plan", name_text(os.fspath(file))),
+    ]
+    preview.rows = [_row(stream) for stream in plan.streams]
+    preview.obstacles += [
+        RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
+        for note in serious(problems)
+    ]
+    notes = [*plan.notes, *(note for note in problems if note.level is not Level.PROBLEM)]
+    notes.sort(key=lambda note: tuple(Level).index(note.level), reverse=True)
+    preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more that is lost")
+    preview.remark([_note(note) for note in notes], "more notes")
+    preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more that is left out")
+
+
+def _row(stream: StreamPlan) -> list[Cell]:
+    names = [part.channel for part in stream.parts]
+    remarks = []
+    if stream.renumbered:
+        remarks.append("renumbered")
+    if stream.origin_headers:
+        remarks.append("origin headers")
+    if stream.lost:
+        remarks.append(f"{stream.lost} lost")
+    return [
+        name_text(stream.name),
+        name_text(names[0]) if len(names) == 1 else f"{len(names)} channels",
+        number(stream.messages),
+        f"{stream.first}-{stream.last}" if stream.messages else f"none, next is {stream.last + 1}",
+        format_size(stream.bytes),
+        str(len(stream.consumers) or ""),
+        (", ".join(remarks), "warn" if stream.lost else "dim"),
+    ]
+
+
+def _note(note: Note) -> Remark:
+    text = f"{name_text(note.about)}: {note.text}" if note.about else note.text
+    return Remark(note.level.value, f"{text}{f' → {note.remedy}' if note.remedy else ''}", _LEVELS[note.level])
+
+
+def _left_out(each: LeftOut) -> Remark:
+    channel = f"{name_text(each.channel)}: " if each.channel else ""
+    count = f" ({each.count})" if each.count > 1 else ""
+    word, role = ("lost", "bad") if each.loss else ("left out", "dim")
+    return Remark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]
+
+
+def _outcome(plan: Plan, file: Path, results: list[StreamResult], notes: list[str]) -> Outcome:
+    code = ExitCode(exit_code(plan, results, changed=True))
+    outcome = Outcome(code=code, meaning=_MEANINGS.get(code, "failed"), headings=_RESULTS)
+    failed = [each for each in results if each.error]
+    different = [each for each in results if each.findings]
+    compared = sum(each.proven for each in results)
+    if failed or different:
+        parts = [f"{counted(len(failed), 'stream')} failed"] if failed else []
+        parts += (
+            [f"{counted(len(different), 'stream')} {'differs' if len(different) == 1 else 'differ'}"]
+            if different
+            else []
+        )
+        outcome.verdict = (f"{' and '.join(parts)} of {len(results)}", "bad")
+        outcome.next_text = "when the cause is removed, start the same again: it goes on where this has ended"
+        outcome.next_command = ("stantools", "migrate", "apply", os.fspath(file))
+    else:
+        text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
+        outcome.verdict = (text + (f"; {counted(compared, 'message')} compared one by one" if compared else ""), "good")
+        outcome.next_text = "prove it again at any time"
+        outcome.next_command = ("stantools", "migrate", "verify", os.fspath(file))
+    outcome.facts = [
+        ("in", name_text(str(plan.target))),
+        ("messages", number(sum(each.messages for each in results))),
+        ("plan", name_text(os.fspath(file))),
+    ]
+    outcome.rows = [_result_row(each) for each in results]
+    for each in failed:
+        assert each.error is not None
+        remedy = f" → {each.error.remedy}" if each.error.remedy else ""
+        outcome.remarks.append(Remark("failed", f"{name_text(each.stream)}: {each.error.message}{remedy}", "bad"))
+    findings = [finding for each in different for finding in each.findings]
+    outcome.remark([Remark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
+    outcome.remarks += [Remark("note", text) for text in notes]
+    return outcome
+
+
+def _result_row(each: StreamResult) -> list[Cell]:
+    proof: Cell = f"{counted(each.proven, 'message')} compared" if each.proven or each.prove_seconds else ""
+    if each.error:
+        proof = ("✗ failed", "bad")
+    elif each.findings:
+        proof = (f"✗ {counted(len(each.findings), 'difference')}", "bad")
+    return [name_text(each.stream), each.outcome.value, number(each.messages), format_size(each.bytes), proof]
