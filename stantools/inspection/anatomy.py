@@ -170,7 +170,7 @@ def _record(parts: _Parts, record: bytes, kind: FileKind, crc: Crc, length: int)
     layout = {FileKind.CLIENTS: CLIENTS_LOG, FileKind.SUBS: SUBS_LOG}.get(kind)
     size = word & MAX_TYPED_PAYLOAD if layout else word
     left = length - RECORD_HEADER_SIZE
-    text = f"{size:,}" if size == left else f"{size:,}, but {left:,} bytes are here"
+    text = f"{size:,}" if size == left else f"{size:,}, but {_bytes(left)} here"
     parts.add(3 if layout else 4, "size", text, PartRole.SIZE if size == left else PartRole.WRONG)
     message: type[Message] | None = pb.ServerInfo if kind is FileKind.SERVER else pb.MsgProto
     if layout:
@@ -259,6 +259,10 @@ def _value(data: bytes, wire: int, known: FieldDescriptor | None) -> tuple[str, 
     if known.name == "timestamp":
         return f"{number} = {format_time(number)}", PartRole.TIME
     return f"{number:,}", PartRole.NUMBER
+
+
+def _bytes(count: int) -> str:
+    return "1 byte is" if count == 1 else f"{count:,} bytes are"
 
 
 def _cut(text: str) -> str:

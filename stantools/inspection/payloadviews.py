@@ -21,11 +21,13 @@ Syntax = Literal["", "key", "string", "number", "word", "mark", "note"]
 Piece = tuple[str, Syntax]
 Line = list[Piece]
 
-#: Larger payloads are not tried as JSON or protobuf, and of a text only so much is shown.
+#: Larger payloads are not tried as JSON or protobuf.
 MOST_BYTES = 1 << 18
+#: Of a text so much is shown, and so much of a payload tells what it is: few milliseconds of work.
+MOST_TEXT, _SAMPLE = 1 << 16, 1 << 13
 #: Levels of a structure that are shown unless more are asked for.
 LEVELS = 3
-_MOST_LINES = 20_000
+_MOST_LINES = 5000
 _HEX_WIDTH = 16
 _SHORT = 48
 
@@ -46,7 +48,7 @@ def likely_form(data: bytes) -> Form:
     start = data[:64].lstrip()[:1]
     if start in (b"{", b"[") and parse_json(data) is not None:
         return Form.JSON
-    sample = data[:MOST_BYTES]
+    sample = data[:_SAMPLE]
     if is_text(sample) or _almost_text(sample):
         return Form.TEXT
     if len(data) <= MOST_BYTES and _plausible(data):
@@ -70,7 +72,9 @@ def parse_json(data: bytes) -> tuple[Any] | None:
     if len(data) > MOST_BYTES:
         return None
     try:
-        return (json.loads(data.decode("utf-8"), parse_int=str_number, parse_float=str_number),)
+        # Not strict: a control character in a string does not hide the rest.
+        text = data.decode("utf-8")
+        return (json.loads(text, strict=False, parse_int=str_number, parse_float=str_number),)
     except (ValueError, RecursionError):
         return None
 
@@ -109,15 +113,15 @@ def text_lines(data: bytes, width: int) -> list[Line]:
     r"""Breaks a text into lines, at its line breaks and at the width. What cannot be shown appears as `\xNN`."""
     width = max(width, 8)
     lines: list[Line] = []
-    text = data[:MOST_BYTES].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+    text = data[:MOST_TEXT].decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     for line in text.split("\n"):
         shown = line.replace("\t", "    ")
         shown = shown if shown.isprintable() else escape(shown)
         lines += [[(part, "")] for part in _broken(shown, width)] or [[]]
         if len(lines) > _MOST_LINES:
             break
-    if len(data) > MOST_BYTES:
-        lines.append([(f"… {len(data) - MOST_BYTES:,} bytes more", "note")])
+    if len(data) > MOST_TEXT:
+        lines.append([(f"… {len(data) - MOST_TEXT:,} bytes more: w saves them all, hex shows them", "note")])
     return lines
 
 

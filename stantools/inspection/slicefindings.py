@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.catalogue import finding
@@ -57,15 +58,41 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
         )
 
 
-def _missing_slices(survey: ChannelSurvey) -> Iterator[Finding]:
+class MissingSlices(NamedTuple):
+    """Slices that are not there although messages between their neighbours are missing.
+
+    Attributes:
+        low: The first number.
+        high: The last number.
+        first: The first sequence that is missing with them.
+        last: The last one.
+    """
+
+    low: int
+    high: int
+    first: int
+    last: int
+
+    @property
+    def numbers(self) -> str:
+        """Their numbers in words."""
+        return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
+
+
+def missing_slices(survey: ChannelSurvey) -> Iterator[MissingSlices]:
+    """Gives the gaps in the numbers of a channel's slices that messages are missing in, too."""
     filled = [one for one in survey.slices if one.runs]
     for one, two in pairwise(filled):
         low, high = one.files.number + 1, two.files.number - 1
         if low <= high and one.runs[-1].last + 1 < two.runs[0].first:
-            numbers = str(low) if low == high else f"{low} to {high}"
-            text = f"slice {numbers}, sequences {one.runs[-1].last + 1}-{two.runs[0].first - 1}"
-            channel = survey.files.name
-            yield finding("slice-missing", text, file=channel, channel=channel, seq=one.runs[-1].last + 1)
+            yield MissingSlices(low, high, one.runs[-1].last + 1, two.runs[0].first - 1)
+
+
+def _missing_slices(survey: ChannelSurvey) -> Iterator[Finding]:
+    channel = survey.files.name
+    for gap in missing_slices(survey):
+        text = f"slice {gap.numbers}, sequences {gap.first}-{gap.last}"
+        yield finding("slice-missing", text, file=channel, channel=channel, seq=gap.first)
 
 
 def _one_slice(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:

@@ -141,25 +141,29 @@ def index_state(survey: SliceSurvey) -> IndexState:
         return IndexState("warning", "missing", "there is no index: the server makes a new one from the data file")
     if report.header_error:
         return IndexState("error", "version", f"the index: {report.header_error}")
-    parts, short = [], ""
-    if report.stop == Stop.ZEROS:
-        short = f"zeros at {report.count + 1}"
-        parts.append(f"zeros from its record {report.count + 1} on")
-    elif report.stop != Stop.END:
-        what = "damaged" if report.stop == Stop.BAD_CRC else "torn"
-        short = f"{what} at {report.count + 1}"
-        parts.append(f"{what} at its record {report.count + 1}")
-    for count, name, text in (
-        (report.orphan_count, "unnamed", "good messages that it does not name"),
-        (report.dangling_count, "dangling", "records that point to no good message"),
-        (report.mismatch_count, "differ", "records that differ from their message"),
+    level, parts, short = "clean", [], ""
+    if report.stop != Stop.END:
+        what = {Stop.ZEROS: "zeros", Stop.BAD_CRC: "bad"}.get(report.stop, "torn")
+        level, short = "warning", f"{what} #{report.count + 1}"
+        parts.append(_STOPS[what].format(report.count + 1))
+    for count, name, text, worse in (
+        (report.orphan_count, "unnamed", "good messages that it does not name", "warning"),
+        (report.dangling_count, "dangling", "records that point to no good message", "error"),
+        (report.mismatch_count, "differ", "records that differ from their message", "error"),
     ):
         if count:
             short = short or f"{count:,} {name}"
             parts.append(f"{text}: {count:,}")
+            level = "error" if "error" in (level, worse) else "warning"
     if survey.files.data is None:
-        return IndexState("error", "no data", f"the index names {report.count:,} messages that are gone")
+        return IndexState("warning", "no data", f"the index names {report.count:,} messages that are gone")
     if not parts:
         return IndexState("clean", "agrees", f"the index agrees with the data, {report.count:,} records")
-    bad = report.stop not in (Stop.END, Stop.ZEROS) or report.mismatch_count
-    return IndexState("error" if bad else "warning", short, "the index: " + "; ".join(parts))
+    return IndexState(level, short, "the index: " + "; ".join(parts))
+
+
+_STOPS = {
+    "zeros": "zeros from its record {:,} on",
+    "bad": "its record {:,} does not match its CRC",
+    "torn": "torn in its record {:,}",
+}

@@ -308,6 +308,8 @@ class Window:
 
     def next_note(self, row: int, *, backward: bool = False) -> int | None:
         """Returns the next row that is no message, from a row on; None if there is none."""
+        if not self._pieces:
+            return None
         place = max(min(bisect_right(self._starts, row), len(self._pieces)) - 1, 0)
         places = range(place, -1, -1) if backward else range(place, len(self._pieces))
         for each in places:

@@ -14,7 +14,7 @@ Wire = Literal["varint", "fixed64", "bytes", "text", "message", "group", "fixed3
 
 _MAX_DEPTH = 16
 #: More fields are not read: what has as many is no message that a person reads.
-MAX_FIELDS = 5000
+MAX_FIELDS = 2000
 _MASK64 = (1 << 64) - 1
 
 

@@ -86,20 +86,22 @@ class Window:
     Args:
         buffer: The file, as `mapped` gives it.
         size: Bytes of a window; less where many files are gone through at once.
+        behind: Bytes that stay mapped before the place that is reached; a window if not given.
     """
 
-    def __init__(self, buffer: Buffer, size: int = WINDOW) -> None:
+    def __init__(self, buffer: Buffer, size: int = WINDOW, behind: int | None = None) -> None:
         mapping = buffer.obj
         self._mapping = mapping if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise") else None
         self._size = size
+        self._behind = size if behind is None else behind
         self._ready = 0
         self._kept = 0
 
     def reach(self, at: int) -> None:
-        """Makes the bytes from `at` on ready, and lets go what lies more than a window before it."""
+        """Makes the bytes from `at` on ready, and lets go what lies further before it than is to stay."""
         if self._mapping is None or at + self._size // 2 <= self._ready:
             return
-        behind = (at - self._size) // mmap.PAGESIZE * mmap.PAGESIZE
+        behind = (at - self._behind) // mmap.PAGESIZE * mmap.PAGESIZE
         if behind > self._kept:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, behind - self._kept)
             self._kept = behind

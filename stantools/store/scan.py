@@ -62,7 +62,8 @@ def scan_slice(
     limit = len(buffer) if limit is None else limit
     until = limit if until is None else min(until, limit)
     resync: Resync | None = None
-    window = Window(buffer)
+    # Nobody looks at a batch any more when the next one is read.
+    window = Window(buffer, _BATCH_BYTES, behind=0)
     at, wanted = start, _FIRST_ROWS
     while at < until:
         window.reach(at)

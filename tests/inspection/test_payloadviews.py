@@ -149,4 +149,4 @@ def test_hex() -> None:
 def test_text_is_broken_at_the_width() -> None:
     assert text("東京東京東京".encode(), Form.TEXT, 8) == ["東京東京", "東京"]
     assert text(b"one\r\ntwo\n\n\x1b[31mred", Form.TEXT, 40) == ["one", "two", "", "\\x1b[31mred"]
-    assert text(b"x" * 300_000, Form.TEXT, 80)[-1] == f"… {300_000 - (1 << 18):,} bytes more"
+    assert text(b"x" * 300_000, Form.TEXT, 80)[-1].startswith(f"… {300_000 - (1 << 16):,} bytes more")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
+
+from tests.tui.conftest import until
 
 #: Status, content type and body of an answer.
 Reply = tuple[int, str, bytes]
@@ -165,6 +169,10 @@ class MonitoredServer(Figures):
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def setup(self) -> None:
+                super().setup()
+                figures._connections.append(self.connection)
+
             def do_GET(self) -> None:
                 figures.headers = dict(self.headers)
                 status, kind, body = figures.answer(self.path)
@@ -179,10 +187,13 @@ class MonitoredServer(Figures):
             def log_message(self, format: str, *arguments: Any) -> None:
                 pass
 
+        self._connections: list[socket.socket] = []
         self.headers: dict[str, str] = {}
         self.more_headers: dict[str, str] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
+        # Whoever watches may go at any time: no trace of that belongs on the terminal.
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign, assignment]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -205,6 +216,21 @@ class MonitoredServer(Figures):
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+        for each in self._connections:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+async def settle(pilot: Any) -> None:
+    """Waits until the screen is laid out: figures that came last may have made their lines higher."""
+    from tui.widgets.line import Line
+
+    def laid_out() -> bool:
+        # Of figures no line is ever broken in two.
+        heads = [line for line in pilot.app.screen.query(Line) if line.id == "live-head" and line.display]
+        return all(line.size.height == len(str(line.content).splitlines()) for line in heads)
+
+    await until(pilot, laid_out)
 
 
 def usual_figures(figures: Figures) -> None:

@@ -63,7 +63,7 @@ def test_a_broker_at_work(browse: Callable[..., None], tmp_path: Path) -> None:
                 await pilot.press("escape")
             # The client has gone: its durable is left behind.
             await until(pilot, lambda: not monitor.clients)
-            await until(pilot, lambda: [each.state for each in monitor.subscriptions()] == ["offline"])
+            await until(pilot, lambda: [each.state for each in monitor.subscriptions] == ["offline"])
             messages = monitor.server.messages
             broker.kill()
             await until(pilot, lambda: "what is shown is old" in " ".join(screen_text(app).split()))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
-from tests.tui.monitored import Figures, MonitoredServer, channel, server_document, subscription, usual_figures
+from tests.tui.monitored import Figures, MonitoredServer, channel, server_document, settle, subscription, usual_figures
 from tests.tui.test_live_monitor import Scripted
 from tui.live.endpoint import GoneError
 from tui.live.monitor import Monitor
@@ -90,18 +90,23 @@ def test_golden(browse: Callable[..., None], script: Callable[..., None], size: 
     async def look(pilot: Any) -> None:
         app, width = pilot.app, size[0]
         await until(pilot, polled(pilot, len(USUAL)))
+        await settle(pilot)
         check_screen(app, f"live-channels-{width}")
         await pilot.press("tab")
         await pilot.pause()
+        await settle(pilot)
         check_screen(app, f"live-clients-{width}")
         await pilot.press("tab")
         await pilot.pause()
+        await settle(pilot)
         check_screen(app, f"live-subscriptions-{width}")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveChannelScreen))
+        await settle(pilot)
         check_screen(app, f"live-channel-{width}")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveClientScreen))
+        await settle(pilot)
         check_screen(app, f"live-client-{width}")
         assert app.commands == [f"stantools tui --monitor {URL}"]
 
@@ -132,6 +137,7 @@ def test_golden_states(
 
     async def look(pilot: Any) -> None:
         await until(pilot, polled(pilot, len(steps)))
+        await settle(pilot)
         check_screen(pilot.app, f"live-{name}-{size[0]}")
 
     browse(None, look, size=size, monitor=URL)
@@ -239,6 +245,7 @@ def test_resizing(browse: Callable[..., None], script: Callable[..., None]) -> N
         await until(pilot, polled(pilot, len(USUAL)))
         await pilot.resize_terminal(*LARGE)
         await until(pilot, lambda: "stalled" in screen_text(pilot.app))
+        await settle(pilot)
         check_screen(pilot.app, "live-channels-140")
         await pilot.resize_terminal(40, 10)
         await pilot.pause()

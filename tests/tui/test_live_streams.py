@@ -15,8 +15,9 @@ from stantools.migration.target.options import ConnectOptions
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
-from tests.tui.monitored import MonitoredServer, usual_figures
+from tests.tui.monitored import MonitoredServer, settle, usual_figures
 from tui.jobs import State
+from tui.live.pace import Pace
 from tui.live.streamfacts import read_account, read_consumer, read_stream
 from tui.screens.livecompare import ChannelChoice, LiveCompareScreen
 from tui.screens.livestream import LiveStreamScreen
@@ -61,7 +62,11 @@ def masks(app: Any, place: Place) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-def test_golden(browse: Callable[..., None], place: Place, size: tuple[int, int]) -> None:
+def test_golden(
+    browse: Callable[..., None], place: Place, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One round for each view: rates are not for a picture.
+    monkeypatch.setattr(Pace, "seconds", 3600.0)
     config = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "orders.new", "max_ack_pending": 7}
     with_js(place.server.url, lambda js: js.consumer_create("orders_new", config))
     with_js(place.server.url, lambda js: js.delete_message("orders_new", 50))
@@ -69,17 +74,13 @@ def test_golden(browse: Callable[..., None], place: Place, size: tuple[int, int]
     async def look(pilot: Any) -> None:
         app, width = pilot.app, size[0]
         await until(pilot, lambda: "[Streams 2]" in screen_text(app))
-        app.screen.action_pause()
-        # Two rounds may have been made by now, or one: rates are not for a picture.
+        await settle(pilot)
+        check_screen(app, f"live-streams-{width}", masks=masks(app, place))
         for each in app.screen.watching.streams.streams.values():
             each.meter.forget()
-            del each.meter._rates[:]
-        app.screen.write()
-        await pilot.pause()
-        check_screen(app, f"live-streams-{width}", masks=masks(app, place))
-        # Although it pauses, what was not asked for yet is.
         await pilot.press("G", "enter")
         await until(pilot, lambda: isinstance(app.screen, LiveStreamScreen) and len(app.screen.rows) == 1)
+        await settle(pilot)
         check_screen(app, f"live-stream-{width}", masks=masks(app, place))
         await pilot.press("enter")
         await until(pilot, lambda: "d: orders.new" in screen_text(app))
@@ -153,6 +154,7 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
         result = await compared()
         assert result.equal
         seconds = f"in {result.proof.seconds:.1f} s"
+        await settle(pilot)
         check_screen(app, "live-compare-equal-80", masks={seconds: "in 0.0 s"})
         assert app.commands[-1] == f"stantools diff store '{place.server.url}#orders_new' --channel orders.new"
         for damage, said in (
@@ -165,6 +167,7 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
             assert not result.equal
             assert said in screen_text(app)
         seconds = f"in {result.proof.seconds:.1f} s"
+        await settle(pilot)
         check_screen(app, "live-compare-missing-80", masks={seconds: "in 0.0 s"})
         # Nothing was left behind on the server.
         assert await asyncio.to_thread(_consumers, place.server.url) == []
@@ -196,10 +199,8 @@ def test_durables(browse: Callable[..., None], place: Place, tmp_path: Path) -> 
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         await pilot.press("G", "equals_sign")
         await until(pilot, lambda: "consumer-missing" in screen_text(pilot.app))
-        check_screen_of(pilot, place)
-
-    def check_screen_of(pilot: Any, place: Place) -> None:
         seconds = f"in {pilot.app.screen._job.result.proof.seconds:.1f} s"
+        await settle(pilot)
         check_screen(pilot.app, "live-compare-durables-80", masks={seconds: "in 0.0 s"})
 
     browse("durables", look, connecting=place.connecting)

@@ -12,9 +12,9 @@ import pytest
 
 from tests.inspection.timedstores import DAY, NOW, SECOND, YEAR, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
-from tui.screens.timeline import TimelineScreen, span_text
+from tui.screens.timeline import TimelineScreen
 from tui.views import Place, View
-from tui.widgets.plot import Plot, tick_text
+from tui.widgets.plot import Plot, span_text, tick_text
 
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 
@@ -91,7 +91,7 @@ def test_before_the_scan(tmp_path: Path, browse: Callable[..., None]) -> None:
 
 
 def test_zoom_and_pan(tmp_path: Path, browse: Callable[..., None]) -> None:
-    times = [NOW + n * SECOND // 4 + (n % 7) * 1000 for n in range(20_000)]
+    times = [NOW + n * SECOND // 4 + (n % 7) * 1000 for n in range(5000)]
 
     async def look(pilot: Any) -> None:
         screen = await opened(pilot, "c")
@@ -99,7 +99,7 @@ def test_zoom_and_pan(tmp_path: Path, browse: Callable[..., None]) -> None:
         assert sum(values(screen)) == len(times)
         widths = []
         await press(pilot, screen, "g", *"lllll")
-        for _ in range(12):
+        for _ in range(9):
             widths.append(plot.bars.width)
             await press(pilot, screen, "plus")
         assert widths == sorted(set(widths), reverse=True)
@@ -114,14 +114,14 @@ def test_zoom_and_pan(tmp_path: Path, browse: Callable[..., None]) -> None:
         assert plot.bars.start > start
         await press(pilot, screen, "H")
         assert plot.bars.start == start
-        for _ in range(12):
+        for _ in range(9):
             await press(pilot, screen, "minus")
         assert sum(values(screen)) == len(times)
         await press(pilot, screen, "plus", "plus", "0")
         assert sum(values(screen)) == len(times)
         await press(pilot, screen, "G")
         assert screen.query_one(Plot).bars.cursor == len(values(screen)) - 1
-        assert re.search(r"\b20000\b", cursor_line(pilot))
+        assert re.search(r"\b5000\b", cursor_line(pilot))
 
     browse(write_channel(tmp_path, times), look)
 
@@ -232,9 +232,7 @@ def test_unusual_times(times: list[int], words: list[str], tmp_path: Path, brows
         assert sum(values(screen)) == len(times)
         # Whatever is pressed, it holds.
         await press(pilot, screen, *["plus", "plus", "right", "minus", "L", "H", "n", "N", "G", "g", "0", "b"])
-        for _ in range(30):
-            await pilot.press("plus")
-        await settled(pilot, screen)
+        await press(pilot, screen, *["plus"] * 20)
 
     browse(write_channel(tmp_path, times), look)
 
@@ -246,8 +244,8 @@ def test_damaged_times_do_not_break_the_scale(tmp_path: Path, browse: Callable[.
     async def look(pilot: Any) -> None:
         screen = await opened(pilot, "c")
         text = screen_text(pilot.app)
-        assert "2 times far outside from 1754-08-30 up to 2262-04-11" in text
-        assert "earlier than the one before" in text
+        assert "2 times far outside (1754-08-30, 2262-04-11)" in text
+        assert "3 out of order" in text
         assert sum(values(screen)) == 198
         # The scale can be left to look at them.
         assert pilot.app.go_to("2262-04-11") == ""
@@ -292,9 +290,10 @@ def test_a_store_that_vanishes(tmp_path: Path, browse: Callable[..., None]) -> N
         for _ in range(15):
             await press(pilot, screen, "plus")
         assert "cannot be read" in notices(pilot.app)
+        await press(pilot, screen, "0")
         assert sum(values(screen)) == 5000
         again = await opened(pilot, "c")
-        assert "cannot be listed" in screen_text(pilot.app)
+        assert "cannot be listed" in " ".join(screen_text(pilot.app).split())
         await press(pilot, again, "plus", "L", "n", "enter", "0")
 
     browse(store, look)

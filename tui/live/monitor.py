@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -80,6 +80,9 @@ class Monitor:
         nats: The NATS server below, if it can be asked.
         rates: What goes in and out.
         channels: By name.
+        subscriptions: Of all channels.
+        stalled: How many of them the server calls stalled.
+        still: How many others do not move.
         clients: By id.
         events: What happened: restarts, the server gone and back.
         problem: Why it could not be asked in the last round; None if it could. What is known is old then.
@@ -103,6 +106,8 @@ class Monitor:
         self.nats: Nats | None = None
         self.rates = Rates()
         self.channels: dict[str, WatchedChannel] = {}
+        self.subscriptions: Sequence[Watched] = ()
+        self.stalled = self.still = 0
         self.clients: dict[str, Client] = {}
         self.events: deque[Event] = deque(maxlen=_EVENTS)
         self.problem: StantoolsError | None = None
@@ -120,11 +125,6 @@ class Monitor:
     def age(self) -> float:
         """For how many seconds the server has not answered; 0 if it never did."""
         return self._clock() - self.answered if self.answered is not None else 0.0
-
-    def subscriptions(self) -> Iterator[Watched]:
-        """Gives the subscriptions of all channels."""
-        for channel in list(self.channels.values()):
-            yield from channel.subscriptions
 
     def run(self, check: Callable[[], None]) -> None:
         """Asks again and again, until `check` raises.
@@ -193,7 +193,8 @@ class Monitor:
     def _restart(self) -> None:
         self.rates.forget()
         self.store, self._round = None, 0
-        self.channels, self._missed = {}, set()
+        self._missed = set()
+        self._show({})
 
     def _without_streaming(self, problem: MonitorError) -> MonitorError:
         """Finds out whether it is at least a NATS server that has no streaming documents."""
@@ -254,7 +255,13 @@ class Monitor:
         for name in again:
             channels[name] = self.channels[name]
         self._missed = again
-        self.channels = dict(sorted(channels.items())) if again else channels
+        self._show(dict(sorted(channels.items())) if again else channels)
+
+    def _show(self, channels: dict[str, WatchedChannel]) -> None:
+        self.channels = channels
+        self.subscriptions = [each for channel in channels.values() for each in channel.subscriptions]
+        self.stalled = sum(each.stalled for each in channels.values())
+        self.still = sum(each.still for each in channels.values())
 
     def _fail(self, problem: MonitorError) -> None:
         if self.problem is None and self.answered is not None:

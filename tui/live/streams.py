@@ -108,12 +108,13 @@ class Streams:
                     await self._watch(connection)
             except (CannotConnectError, ConnectionLostError) as problem:
                 self._fail(problem)
-            await self._wait()
+            await self._wait(self.focus)
 
     async def _watch(self, connection: Connection) -> None:
         """Asks for as long as the connection lives; the client library mends it by itself for a while."""
         js = JetStream(connection)
         while True:
+            focus = self.focus
             try:
                 if not connection.client.is_connected:
                     raise ConnectionLostError(
@@ -126,7 +127,7 @@ class Streams:
                 if connection.client.is_closed:
                     raise
                 self._fail(problem)
-            await self._wait()
+            await self._wait(focus)
 
     async def _ask(self, js: JetStream) -> None:
         begun = self._clock()
@@ -170,8 +171,9 @@ class Streams:
             if not page or not isinstance(total, int) or offset >= total:
                 return found
 
-    async def _wait(self) -> None:
-        begun, focus = self._clock(), self.focus
+    async def _wait(self, focus: str | None) -> None:
+        """Waits until the next round is due, or another stream than the given one is looked at."""
+        begun = self._clock()
         while self.pace.left(self._clock() - begun) > 0 and self.focus == focus:
             await asyncio.sleep(_LOOK)
 

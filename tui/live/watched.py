@@ -20,6 +20,7 @@ class Watched:
         facts: What the server said last.
         lag: Messages of its channel that were not sent yet; of a queue group, to the member that is furthest.
         since: When it has moved last, by the clock of the monitor.
+        state: `stalled`, `not moving`, `offline` or `ok`: the first that is so.
         still: Seconds for which messages have been waiting, to be sent or acknowledged, and none was.
     """
 
@@ -28,20 +29,7 @@ class Watched:
     lag: int = 0
     since: float = 0.0
     still: float = 0.0
-
-    @property
-    def not_moving(self) -> bool:
-        """Messages wait, and for a while none was sent or acknowledged."""
-        return self.still >= STILL
-
-    @property
-    def state(self) -> str:
-        """`stalled`, `not moving`, `offline` or `ok`: the first that is so."""
-        if self.facts.offline:
-            return "offline"
-        if self.facts.stalled:
-            return "stalled"
-        return "not moving" if self.not_moving else "ok"
+    state: str = "ok"
 
     def _see(self, facts: Subscription, at: float) -> None:
         old = self.facts
@@ -54,6 +42,12 @@ class Watched:
         # What a group is behind others of it may be sent.
         waits = self.facts.pending or (lag and not self.facts.queue)
         self.still = at - self.since if waits and not self.facts.offline else 0.0
+        if self.facts.offline:
+            self.state = "offline"
+        elif self.facts.stalled:
+            self.state = "stalled"
+        else:
+            self.state = "not moving" if self.still >= STILL else "ok"
 
 
 class WatchedChannel:

@@ -10,7 +10,7 @@ from stantools.errors import ExitCode, StantoolsError
 from tui.cells import Cell, Role
 
 #: Things of one kind that are told one by one; of more, only how many.
-MANY = 1000
+MANY = 200
 
 
 @dataclass(frozen=True)

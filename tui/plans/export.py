@@ -79,7 +79,12 @@ class ExportWizard(Wizard):
             Field(
                 "file-size", "bytes of the store that become one file, about", _FILE_SIZE, _FILE_SIZE, parse=parse_size
             ),
-            choice("mode", "damaged places: as rows, left out, or the end of it", tuple(Mode), Mode.PERMISSIVE),
+            choice(
+                "mode",
+                "damaged places: as rows, left out, or the end of it",
+                tuple(each.value for each in Mode),
+                Mode.PERMISSIVE.value,
+            ),
             flag("archived", "read .bak slices as well"),
             flag("overwrite", "replace an earlier export, when the new one is complete"),
         )

@@ -155,17 +155,19 @@ class FindingRows:
         return bool(self._coming) or self._next < len(self.findings)
 
     def take(self, seconds: float = 0.015) -> bool:
-        """Takes in findings that have come, for so long at most, and tells whether there were any."""
+        """Takes in findings that have come, for about so long, and tells whether there were any."""
         self._look()
         if not self.behind:
             return False
         until = time.monotonic() + seconds
-        while self.behind and time.monotonic() < until:
+        while self.behind:
             if self._coming:
                 self._bring()
             for number in range(self._next, min(self._next + _STEP, len(self.findings))):
                 self._sort_in(number)
                 self._next = number + 1
+            if time.monotonic() >= until:
+                break
         self._arrange()
         return True
 

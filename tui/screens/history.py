@@ -191,7 +191,8 @@ class HistoryScreen(ViewScreen):
             self.query_one("#record", Line).show("")
             return
         record = found.record
-        cells: list[Cell] = [(f"{record.type} at {record.offset}: ", "strong")]
+        kind = _WORDS[record.type][0] if record.type in _WORDS else record.type
+        cells: list[Cell] = [(f"{kind} at {record.offset}: ", "strong")]
         cells.append(record.detail if not record.ok else " ".join(_said(found)) or f"message {found.sequence}")
         self.query_one("#record", Line).show(*cells)
 

@@ -142,7 +142,7 @@ class LiveScreen(LiveView):
         elif self._tab == _CLIENTS and source is not None:
             self.rows.fill(source.clients.values())
         elif source is not None:
-            self.rows.fill(source.subscriptions())
+            self.rows.fill(source.subscriptions)
 
     def write_head(self) -> None:
         """The tabs, too."""
@@ -168,7 +168,7 @@ class LiveScreen(LiveView):
             return None
         if name == _CHANNELS:
             return len(monitor.channels)
-        return len(monitor.clients) if name == _CLIENTS else sum(1 for _ in monitor.subscriptions())
+        return len(monitor.clients) if name == _CLIENTS else len(monitor.subscriptions)
 
     def action_tab(self, step: int) -> None:
         """Shows another tab."""

@@ -56,7 +56,7 @@ def spark(meter: Meter, width: int) -> Cell:
     return sparkline(meter.rates, width), "accent"
 
 
-def subscription_cells(watched: Watched) -> str:
+def doing_text(watched: Watched) -> str:
     """Says what a subscription is doing."""
     if watched.state == "not moving":
         return f"not moving for {seconds_text(watched.still)}"
@@ -114,7 +114,8 @@ def subscription_rows(*, channel: bool = True, client: bool = True) -> LiveRows[
         client: With their clients.
     """
     fields: list[Field[Watched]] = [
-        Field(Column("state", " ", 1), lambda w: state_cell(w.state), lambda w: (STATES[w.state][2], -w.still, -w.lag))
+        # The worst first, then who is furthest behind; as one number, because there may be many thousands.
+        Field(Column("state", " ", 1), lambda w: state_cell(w.state), lambda w: (STATES[w.state][2] << 64) - w.lag)
     ]
     if channel:
         fields.append(
@@ -159,7 +160,7 @@ def subscription_rows(*, channel: bool = True, client: bool = True) -> LiveRows[
 def _doing(watched: Watched, *, short: bool) -> Cell:
     _, role, _ = STATES[watched.state]
     if not short:
-        return subscription_cells(watched), role
+        return doing_text(watched), role
     if watched.state == "not moving":
         return f"still {seconds_text(watched.still)}".replace(" s", "s").replace(" min", "m").replace(" h", "h"), role
     return watched.state, role
@@ -175,7 +176,7 @@ def client_rows(monitor: Monitor) -> LiveRows[Client]:
         if made != monitor.revision:
             made = monitor.revision
             index.clear()
-            for each in monitor.subscriptions():
+            for each in monitor.subscriptions:
                 if each.facts.offline:
                     continue
                 pending, lag, stalled, still = index.get(each.facts.client_id, (0, 0, 0, 0))

@@ -174,7 +174,7 @@ class LiveClientScreen(_MonitorView):
 
     def fill_rows(self) -> None:
         """Its subscriptions."""
-        self._rows.fill(each for each in self.monitor.subscriptions() if each.facts.client_id == self._thing)
+        self._rows.fill(each for each in self.monitor.subscriptions if each.facts.client_id == self._thing)
 
     def head(self) -> Iterable[Sequence[Cell]]:
         """What is known of it."""

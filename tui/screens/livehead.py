@@ -77,13 +77,11 @@ def _flow(title: str, messages: Meter, size: Meter, width: int, grey: Role) -> S
 
 
 def _troubled(monitor: Monitor, grey: Role) -> Sequence[Cell]:
-    channels = list(monitor.channels.values())
-    stalled, still = sum(each.stalled for each in channels), sum(each.still for each in channels)
     cells: list[Cell] = []
-    if stalled:
-        cells.append((f" · ✗ {stalled:,} stalled", grey or "bad"))
-    if still:
-        cells.append((f" · ! {still:,} not moving", grey or "warn"))
+    if monitor.stalled:
+        cells.append((f" · ✗ {monitor.stalled:,} stalled", grey or "bad"))
+    if monitor.still:
+        cells.append((f" · ! {monitor.still:,} not moving", grey or "warn"))
     return cells
 
 

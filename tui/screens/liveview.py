@@ -110,9 +110,15 @@ class LiveView(ViewScreen):
         """The widget with the table."""
         return self.query_one(RowTable)
 
+    @property
+    def _is_seen(self) -> bool:
+        """No other view lies above it, at most a question."""
+        # `is_current` is also true of the view just below.
+        return next((each for each in reversed(self.app.screen_stack) if not each.is_modal), None) is self
+
     def _look_for_figures(self) -> None:
         self._looks += 1
-        if self._watching is None or not self.is_current:
+        if self._watching is None or not self._is_seen:
             return
         if self._watching.revision != self._written:
             self.write()
@@ -148,11 +154,10 @@ class LiveView(ViewScreen):
     def write_head(self) -> None:
         """Writes the figures above the table anew, and the line at the top."""
         if self.is_mounted and self._watching is not None:
-            self.query_one("#live-head", Line).show_lines(list(self.head()))
-            trouble = list(self.trouble())
-            shown = self.query_one("#live-trouble", Line)
-            shown.display = bool(trouble)
-            shown.show_lines(trouble)
+            for name, lines in (("#live-head", list(self.head())), ("#live-trouble", list(self.trouble()))):
+                shown = self.query_one(name, Line)
+                shown.display = bool(lines)
+                shown.show_lines(lines)
             self.status_changed()
 
     def status_cells(self) -> Sequence[Cell]:
@@ -170,7 +175,7 @@ class LiveView(ViewScreen):
         elif source.answered is None:
             cells += ["  ", ("asking", "accent")]
         else:
-            slow = f", an answer takes {seconds_text(source.took)}" if source.took > max(pace.seconds, 1.0) else ""
+            slow = f", a round takes {seconds_text(source.took)}" if source.took > max(pace.seconds, 1.0) else ""
             cells += ["  ", (f"● every {seconds_text(pace.seconds)}{slow}", "good")]
         return cells
 

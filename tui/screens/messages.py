@@ -136,7 +136,9 @@ class MessagesScreen(ViewScreen):
         """The channel was scanned, or the store was opened anew."""
         facts = self.session.channels.get(self._channel_name)
         survey = facts.survey if facts is not None else None
-        if survey is not None and survey is not self._known and self._files is not None:
+        if survey is None:
+            self._known = None  # a new scan has begun
+        elif survey is not self._known and self._files is not None:
             self._known = survey
             self._refine()
 

@@ -10,10 +10,10 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from stantools.errors import StantoolsError
 from tui.cells import Cell
+from tui.jobs import Job, State
 from tui.plans.catalogue import WIZARDS, Entry, entry
-from tui.plans.wizard import Source
+from tui.plans.wizard import Source, Wizard
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
 from tui.session import StoreSession
@@ -34,6 +34,7 @@ class PlansScreen(ViewScreen):
         super().__init__(session, Place(plan=place.plan))  # plans are about the whole store
         self._wanted = entry(place.plan)
         self._row_seen = False
+        self._opening = False
 
     def compose_body(self) -> Iterable[Widget]:
         """What is advised, and the plans."""
@@ -109,14 +110,18 @@ class PlansScreen(ViewScreen):
         self.action_open()
 
     def _open(self, chosen: Entry) -> None:
+        if self._opening:
+            return
         session = self.session
         source = Source(session.path, session.crc, session.reading, session.workers, self.browser.connecting)
-        try:
-            wizard = chosen.make(source)
-        except StantoolsError as problem:
-            self.browser.fail(problem)
-            return
-        except ImportError as problem:
-            self.browser.fail(StantoolsError(f"{chosen.verb} cannot run: {problem}"))
-            return
-        self.app.push_screen(WizardScreen(session, Place(), wizard))
+        # What a wizard needs is loaded when it is opened for the first time, which takes longer than a key press may.
+        job: Job[Wizard] = Job(f"open {chosen.verb}", lambda _: chosen.make(source))
+        self._opening = True
+        self.watch_job(job, lambda: self._opened(job))
+
+    def _opened(self, job: Job[Wizard]) -> None:
+        self._opening = False
+        if job.problem is not None:
+            self.browser.fail(job.problem)
+        elif job.state is State.DONE and self.is_current:
+            self.app.push_screen(WizardScreen(self.session, Place(), job.result))

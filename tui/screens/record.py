@@ -89,7 +89,7 @@ def _detail(row: RecordRow) -> Cell:
         time = time_text(row.fields["timestamp"])
         if "data" in row.fields:
             return f"{time} {format_size(row.fields['data'])}"
-        return f"{time}, at {row.fields['offset']}, {number(row.fields['size'])} bytes"
+        return f"at {row.fields['offset']}, {number(row.fields['size'])} bytes, {time}"
     shown = []
     for name, value in row.fields.items():
         if value in ("", b"", 0, False):
@@ -148,6 +148,7 @@ class RecordScreen(ViewScreen):
         self.note("stantools", "records", str(self.session.path / (self.place.file or "")))
         self._layout()
         self._open()
+        self.call_after_refresh(self._write)
 
     def on_unmount(self) -> None:
         """Closes it."""
@@ -252,7 +253,7 @@ class RecordScreen(ViewScreen):
     def _file_cells(self) -> Iterable[Cell]:
         job, reader = self._job, self._reader
         if self._problem is not None:
-            yield (f"✗ {self._problem.message}", "bad")
+            yield (f"✗ {self._problem.message.replace(str(self._path), name_text(self._path.name))}", "bad")
             return
         if job is not None and job.running:
             share = f" {bar(job.share, 20)} {job.share:.0%}" if job.share else ""

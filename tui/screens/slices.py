@@ -14,8 +14,9 @@ from textual.widget import Widget
 from stantools.errors import StoreUnreadableError
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
+from stantools.inspection.slicefindings import missing_slices
 from stantools.inspection.slicemap import IndexState, cells, index_state, segments
-from stantools.inspection.survey import Reading, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.survey import ChannelSurvey, Reading, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges, format_size
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.ranges import Ranges
@@ -27,6 +28,7 @@ from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
 from tui.views import Place, View
 from tui.widgets.line import Line
+from tui.widgets.plot import span_text
 from tui.widgets.rowtable import Column, RowTable
 from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
 
@@ -49,6 +51,7 @@ class Entry:
     Attributes:
         path: The file; None for a heading.
         text: The heading.
+        level: How bad what the heading says is.
         slice: The slice, if it is one.
         size: Bytes of the file.
     """
@@ -57,6 +60,7 @@ class Entry:
     text: str = ""
     slice: SliceFiles | None = None
     size: int = 0
+    level: str = "unknown"
 
 
 class SliceRows:
@@ -131,7 +135,7 @@ class SliceRows:
     def level(self, entry: Entry) -> str:
         """Returns the worst of what is known of a row."""
         if entry.path is None:
-            return "unknown"
+            return entry.level
         known = self.worst.get(entry.path)
         survey = self.surveys.get(entry.path)
         if entry.slice is None or known is not None or survey is None:
@@ -209,7 +213,7 @@ class SlicesScreen(ViewScreen):
                 surveys[survey.files.data or survey.files.index or session.store.path] = survey
         rows = self._rows
         rows.surveys = surveys
-        rows.entries = list(_entries(session, self._files))
+        rows.entries = list(_entries(session, self._files, facts.survey if facts is not None else None))
         rows.worst = self._levels() if session.scanned or (facts and facts.verdict) else {}
         found = {
             part.state for each in rows.entries if each.slice and each.path for part in segments(surveys.get(each.path))
@@ -284,8 +288,11 @@ class SlicesScreen(ViewScreen):
         if self._problem:
             yield [(f"✗ {self._problem}", "bad")]
         entry = self._entry
-        if entry is None or entry.path is None:
-            yield [("files of the store that are no slices", "dim")] if entry else [("there are no files", "dim")]
+        if entry is None:
+            yield [("there are no files", "dim")]
+        elif entry.path is None:
+            text = "messages are missing here" if entry.level == "warning" else "files that are no slices"
+            yield [(text, "dim")]
         elif entry.slice is None:
             yield [(name_text(entry.path.name), "strong"), f", {format_size(entry.size)}"]
             yield from self._file_findings(entry.path, room)
@@ -394,12 +401,16 @@ class SlicesScreen(ViewScreen):
         return None
 
 
-def _entries(session: StoreSession, files: ChannelFiles | None) -> Iterable[Entry]:
+def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelSurvey | None) -> Iterable[Entry]:
     store = session.store
     others: list[Path] = []
     if files is not None:
         slices = sorted((*files.archived, *files.slices, *files.lone_indexes), key=lambda each: each.number)
+        gaps = {gap.high + 1: gap for gap in missing_slices(survey)} if survey is not None else {}
         for each in slices:
+            if each.data and not each.archived and (gap := gaps.get(each.number)):
+                text = f"! slice {gap.numbers} is missing, with sequences {gap.first} to {gap.last}"
+                yield Entry(None, text, level="warning")
             path = each.data or each.index
             if path is not None:
                 yield Entry(path, slice=each, size=each.data_size if each.data else each.index_size)
@@ -427,7 +438,7 @@ def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequenc
         yield [*name, (f": {survey.error}", "bad")]
     elif survey.runs:
         held = Ranges.union(run.sequences for run in survey.runs)
-        when = f"{time_text(survey.runs[0].first_timestamp)} – {time_text(survey.runs[-1].last_timestamp)}"
+        when = span_text(survey.runs[0].first_timestamp, survey.runs[-1].last_timestamp, 10**6)
         yield [*name, cut(f": sequences {describe_ranges(held.pairs(), 3)}; {when}", room - len(files.name))]
     else:
         yield [*name, ": no good message" if files.data else ": the data file is gone"]
@@ -438,7 +449,7 @@ def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequenc
     for neighbours in survey.damages[:most]:
         damage = neighbours.damage
         seq = f", sequence {damage.sequence}" if damage.sequence is not None else ""
-        text = f"at {damage.offset} = 0x{damage.offset:x}: {counted(damage.length, 'byte')}, {damage.kind.value}{seq}"
+        text = f"at {damage.offset}: {damage.kind.value}, {counted(damage.length, 'byte')}{seq}"
         yield [("✗ ", "bad"), cut(f"{text}: {stop_text(damage.stop)}", room - 2)]
     if len(survey.damages) > most:
         yield [(f"  … and {counted(len(survey.damages) - most, 'more damaged place')}", "dim")]

@@ -120,7 +120,7 @@ def _client(row: ClientRow) -> Lines:
     elif client.needed:
         yield [
             (
-                f"It is not in clients.dat, so the server drops or deletes {counted(client.needed, 'subscription')}.",
+                f"It is not in clients.dat, so the server would give up {counted(client.needed, 'subscription')}.",
                 "warn",
             )
         ]
@@ -146,13 +146,13 @@ def loss_lines(file: str, problem: str, loss: LogLoss | None, what: str) -> Line
         loss: What that costs; None while nobody knows.
         what: What the log holds: subscription, client.
     """
-    yield [("✗ ", "bad"), (f"{name_text(file)}: ", "strong"), problem]
+    refused = loss is None or loss.error
+    yield [("✗ ", "bad") if refused else ("! ", "warn"), (f"{name_text(file)}: ", "strong"), problem]
     if loss is not None:
+        same = (loss.found, loss.found_records) == (loss.read, loss.read_records)
+        found = f"intact: {counted(loss.found, what)}, {counted(loss.found_records, 'record')}"
         yield [
-            f"  The server gets {counted(loss.read, what)} from {counted(loss.read_records, 'record')} before that; ",
-            (
-                f"intact in the file: {counted(loss.found, what)} from {counted(loss.found_records, 'record')}",
-                "warn" if (loss.found, loss.found_records) != (loss.read, loss.read_records) else "",
-            ),
-            f", and {number(loss.repaired)} that can be proven" if loss.repaired else "",
+            f"  server: {counted(loss.read, what)}, {counted(loss.read_records, 'record')}; ",
+            "nothing more is intact" if same else (found, "warn"),
+            f"; {counted(loss.repaired, 'damaged record')} can be proven" if loss.repaired else "",
         ]

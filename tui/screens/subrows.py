@@ -280,8 +280,7 @@ class GroupRows(Rows):
         cells: list[Cell] = [state]
         if not self.one_channel:
             cells.append((name_text(row.channel.name), "strong"))
-        of = f"{group.present} of {group.present + group.away}"
-        cells += ["", (f"{of} members" if self.wide else of, "dim")]
+        cells += ["", (f"{group.present} of {group.present + group.away}", "dim")]
         cells += [(("durable " if group.durable else "") + "group " + name_text(group.name), "strong")]
         cells += [number(group.last_sent), number(group.pending) if group.pending else ""]
         cells += _lag_cells(group.lag, row.channel, _bar_width(wide=self.wide, one_channel=self.one_channel))

@@ -17,29 +17,17 @@ from stantools.inspection.survey import ChannelSurvey
 from stantools.inspection.timeline import BINS, Timeline, read_timeline
 from stantools.inspection.timescale import fitting, narrower, wider, width_text
 from stantools.notation import format_size, format_time, parse_time
-from tui.cells import Cell, Role, bar, counted, number, time_text
+from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
 from tui.jobs import Job, State
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
-from tui.widgets.plot import Bars, Plot
+from tui.widgets.plot import Bars, Plot, span_text
 
 _UNITS = ("messages", "bytes", "mean size")
 _SECOND, _MILLISECOND = 10**9, 10**6
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,9})?)?")
-
-
-def span_text(start: int, stop: int, width: int) -> str:
-    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
-    digits = 19 if width >= _SECOND else 23 if width >= _MILLISECOND else 29
-    low, high = (_exact(each, digits) for each in (start, stop))
-    return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
-
-
-def _exact(timestamp: int, digits: int) -> str:
-    text = format_time(timestamp)
-    return text[:digits].replace("T", " ") if text.endswith("Z") else text
 
 
 class TimelineScreen(ViewScreen):
@@ -107,6 +95,7 @@ class TimelineScreen(ViewScreen):
         facts = self.session.channels.get(self.channel or "")
         if facts is None:
             self._problem = "the store has no such channel any more"
+            self.call_after_refresh(self._write)
             return
         if self._job is not None and self._job.running:
             self._job.cancel()
@@ -266,7 +255,13 @@ class TimelineScreen(ViewScreen):
             cells.append(("  reading more closely" if job is self._detail_job else "  reading again", "accent"))
         yield cells
         width = self._shown.width if self._shown is not None else self._width
-        yield [(f"{_UNITS[self._unit]} per {width_text(width)}   ", "strong"), *_problem_cells(timeline)]
+        unit: Cell = (f"{_UNITS[self._unit]} per {width_text(width)}", "strong")
+        problems = list(_problem_cells(timeline))
+        if len(text_of(unit)) + sum(len(text_of(cell)) for cell in problems) > self.size.width - 8:
+            yield [unit]
+            yield problems
+        else:
+            yield [unit, "   ", *problems]
 
     # Keys
 
@@ -334,11 +329,12 @@ class TimelineScreen(ViewScreen):
         source = self._timeline.whole
         if self._detail is not None and self._detail.width <= self._width < source.width:
             source = self._detail
-        marked = source.start + np.flatnonzero(source.missing + source.damaged) * source.width
+        marked = np.flatnonzero(source.missing + source.damaged)
         bucket = self._cursor // self._width * self._width
-        behind = marked[marked >= bucket + self._width] if way > 0 else marked[marked < bucket][::-1]
-        if len(behind):
-            self._cursor = int(behind[0])
+        at = bucket + self._width if way > 0 else bucket
+        place = int(np.searchsorted(marked, (at - source.start) // source.width)) - (way < 0)
+        if 0 <= place < len(marked):
+            self._cursor = source.start + int(marked[place]) * source.width
             self._arrange()
         else:
             where = "behind" if way > 0 else "before"
@@ -481,13 +477,13 @@ def _problem_cells(timeline: Timeline) -> Iterable[Cell]:
         said = True
         ends = []
         if timeline.earliest < timeline.whole.start:
-            ends.append(f"from {time_text(timeline.earliest)[:10]}")
+            ends.append(time_text(timeline.earliest)[:10])
         if timeline.latest >= timeline.whole.stop:
-            ends.append(f"up to {time_text(timeline.latest)[:10]}")
-        yield (f"! {counted(timeline.strays, 'time')} far outside {' '.join(ends)}  ", "warn")
+            ends.append(time_text(timeline.latest)[:10])
+        yield (f"! {counted(timeline.strays, 'time')} far outside ({', '.join(ends)})  ", "warn")
     if timeline.disorder:
         said = True
-        yield (f"! {number(timeline.disorder)} earlier than the one before  ", "warn")
+        yield (f"! {number(timeline.disorder)} out of order", "warn")
     for problem in timeline.problems[:1]:
         said = True
         yield (f"✗ {problem}", "bad")

@@ -38,7 +38,7 @@ FLAG_WORDS: dict[Flag, str] = {
     Flag.BAD_CRC: "CRC differs",
 }
 _WHY: dict[NoteKind, str] = {
-    NoteKind.GAP: "Nothing of these sequences is in the channel's files. A server stops delivering at a gap.",
+    NoteKind.GAP: "Nothing of these sequences is in the channel's files.",
     NoteKind.DAMAGE: "These bytes are no good record. x shows them; f tells what the server makes of them.",
     NoteKind.BACK: "Records that were there before (a copied slice), or a restart of the channel, follow.",
     NoteKind.INDEX: "The messages are read from the data file instead. f tells what the server does.",

@@ -62,6 +62,18 @@ def tick_text(time: int, step: int) -> str:
     return text[19:26] if step >= _MICROSECOND else text[19:29]
 
 
+def span_text(start: int, stop: int, width: int) -> str:
+    """Writes a stretch of time as exactly as its width needs it; the date once if it is the same."""
+    digits = 19 if width >= _SECOND else 23 if width >= _MILLISECOND else 29
+    low, high = (_exact(each, digits) for each in (start, stop))
+    return f"{low} – {high[11:] if low[:10] == high[:10] and len(high) > 11 else high} UTC"
+
+
+def _exact(timestamp: int, digits: int) -> str:
+    text = format_time(timestamp)
+    return text[:digits].replace("T", " ") if text.endswith("Z") else text
+
+
 class Plot(Widget, can_focus=True):
     """Draws bars over time. The view that owns it moves the cursor; `Chosen` tells that a bar was clicked."""
 

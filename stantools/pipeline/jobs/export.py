@@ -31,6 +31,7 @@ from stantools.pipeline.export.parts import write_part
 from stantools.pipeline.export.run import empty_file, manifest
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.tasks import Failure, distribute
+from stantools.pipeline.spark.workers import begin_task
 from stantools.pipeline.tables.batches import Status
 from stantools.pipeline.tables.model import Split, Table
 from stantools.pipeline.tables.options import TableOptions
@@ -237,6 +238,7 @@ def _frame(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
 
 def _rows(batches: Iterator[pa.RecordBatch], splits: list[bytes], options: TableOptions) -> Iterator[pa.RecordBatch]:
     """In a worker: reads the splits whose numbers it is given."""
+    begin_task()
     with telling():
         for batch in batches:
             for number in batch.column(0).to_pylist():

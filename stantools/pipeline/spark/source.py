@@ -25,7 +25,7 @@ from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.pushdown import Pushed, understands
 from stantools.pipeline.spark.workers import begin_task
 from stantools.pipeline.tables.discovery import absolute
-from stantools.pipeline.tables.model import Split
+from stantools.pipeline.tables.model import Split, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.parse import check_columns, table_options
 from stantools.pipeline.tables.schema import SCHEMAS
@@ -43,6 +43,9 @@ PUSHDOWN = "pushdown"
 
 #: Options of `readStream`; what they mean is written in `stantools.pipeline.spark.stream`.
 STREAM_OPTIONS = ("startingOffsets", "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger")
+
+#: Bytes that one task reads at most, about, where payloads are not asked for: what it gives is a fiftieth of that.
+_LARGEST = 512 << 20
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -77,7 +80,7 @@ class StanDataSource(DataSource):
                     raise UsageError(
                         f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
                     )
-            options = with_schema(source_options(self.options), schema)
+            options = _roomy(with_schema(source_options(self.options), schema))
             if _in_pushdown_worker() and _may_push(self.options.get(PUSHDOWN, "auto")):
                 return PushingReader(options, schema.names)
             return StanReader(options, schema.names)
@@ -233,6 +236,18 @@ def plain_errors() -> Iterator[None]:
         if "pyspark.worker_util" in sys.modules:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
+
+
+def _roomy(options: TableOptions) -> TableOptions:
+    """Returns options with larger partitions for a table without payloads, unless their size was given.
+
+    A task of the usual size would take longer to be started than to read.
+    """
+    if options.table is not Table.MESSAGES or "data" in options.columns:
+        return options
+    if options.partition_bytes != TableOptions(()).partition_bytes:
+        return options
+    return replace(options, largest_partition=_LARGEST)
 
 
 def _wanted(options: TableOptions) -> TableOptions:

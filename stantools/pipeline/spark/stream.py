@@ -28,6 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.notation import parse_size
 from stantools.pipeline.spark.source import plain_errors, source_options, with_schema
+from stantools.pipeline.spark.workers import begin_task
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.follow import Follower, FollowWork, Found, Limit
 from stantools.pipeline.tables.followread import REMEDY, read_work
@@ -195,6 +196,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StoreUnreadableError: Something is damaged or gone, and the mode is FAILFAST.
         """
+        begin_task()
         with plain_errors():
             for batch in read_work(partition.value, self._options):
                 yield batch if batch.schema.names == self._names else batch.rename_columns(self._names)

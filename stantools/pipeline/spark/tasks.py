@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.pipeline.spark.failures import is_sparks, telling, translated
+from stantools.pipeline.spark.workers import begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,6 +214,7 @@ def run_tasks(function: bytes, tasks: Sequence[bytes]) -> Iterator[pa.RecordBatc
     """In a worker: runs a pickled function over pickled tasks and gives one row an item."""
     import pyarrow as pa
 
+    begin_task()
     run = cast("Callable[[Any], Any]", pickle.loads(function))
     for task in tasks:
         for number, item in pickle.loads(task):

@@ -46,6 +46,8 @@ class TableOptions:
         key_file: File with the encryption key, read where the files are read.
         split_bytes: A slice with more bytes is read in parts of about this size.
         partition_bytes: Bytes that one task reads, about.
+        largest_partition: The same where there would be more than four tasks for each of `partitions` otherwise;
+            no more than `partition_bytes` if it is less.
         partitions: Tasks there shall be at least, as far as there is work for them.
         batch_rows: Rows of one Arrow batch, at most.
         batch_bytes: Payload bytes of one Arrow batch, about; a single longer message comes alone.
@@ -68,6 +70,7 @@ class TableOptions:
     key_file: str | None = None
     split_bytes: int = 64 << 20
     partition_bytes: int = 128 << 20
+    largest_partition: int = 0
     partitions: int = 0
     batch_rows: int = 16384
     batch_bytes: int = 8 << 20

@@ -40,7 +40,7 @@ NAMES = {
     "encryptionKeyEnv": "the variable that holds the key where the files are read",
     "encryptionKeyFile": "the file that holds the key where the files are read",
     "splitBytes": "a slice with more bytes is read in parts of about this size",
-    "partitionBytes": "bytes that one task reads, about",
+    "partitionBytes": "bytes that one task reads, about; if not given, more of large stores without the column data",
     "partitions": "tasks there shall be at least, as far as there is work for them",
     "batchRows": "rows of one Arrow batch, at most",
     "batchBytes": "payload bytes of one Arrow batch, about",

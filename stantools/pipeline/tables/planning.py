@@ -47,6 +47,8 @@ _BEGIN = {
 _BYTE = {Table.RECORDS: 32, Table.SUBSCRIPTIONS: 8, Table.CLIENTS: 8}
 #: A task with less costs more to start than to do, unless smaller ones are asked for.
 _SMALLEST = 4 << 20
+#: So many tasks for each that is wanted at least keep all cores busy until the end; more of them only cost.
+_ENOUGH = 4
 #: Smaller slices are looked through for bounds where they are read.
 _SMALL_SLICE = 1 << 20
 
@@ -122,7 +124,10 @@ def grouped(items: Sequence[_Item], weights: Sequence[int], options: TableOption
 
 
 def _count(total: int, options: TableOptions) -> int:
-    return max(-(-total // options.partition_bytes), min(options.partitions, total // _SMALLEST), 1)
+    usual = -(-total // options.partition_bytes)
+    fewest = -(-total // max(options.partition_bytes, options.largest_partition))
+    enough = min(usual, max(options.partitions, 1) * _ENOUGH)
+    return max(enough, fewest, min(options.partitions, total // _SMALLEST), 1)
 
 
 def _weight(part: Work, table: Table) -> int:

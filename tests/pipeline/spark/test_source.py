@@ -144,6 +144,16 @@ def test_damaged_logs_are_rows_of_subscriptions_and_clients(spark: SparkSession,
         assert spark.table(f"torn_{table}").where("id is not null").count() > 0
 
 
+def test_tasks_are_larger_without_payloads(store: Path) -> None:
+    def planned(columns: str, **options: str) -> TableOptions:
+        source = StanDataSource({"path": str(store), "columns": columns, **options})
+        return source.reader(source.schema())._options
+
+    assert planned("seq,status").largest_partition > TableOptions(()).partition_bytes
+    for options in (planned("seq,data"), planned(""), planned("seq", partitionBytes="1MB")):
+        assert options.largest_partition == 0
+
+
 def test_columns_come_from_the_option_or_the_schema(spark: SparkSession, store: Path) -> None:
     few = read(spark, store, columns=["seq", "channel"], channels="orders", seq="5:7")
     assert few.columns == ["seq", "channel"]

@@ -148,6 +148,18 @@ def test_packing(weights: list[int], partition_bytes: int, partitions: int) -> N
     assert Split(()) not in splits
 
 
+def test_large_tasks_where_there_are_enough() -> None:
+    def tasks(total: int, **values: int) -> int:
+        return len(pack(range(1000), [total] * 1000, TableOptions(("x",), partition_bytes=100, **values)))  # type: ignore[arg-type]
+
+    assert tasks(1) == 10
+    assert tasks(1, partitions=2) == 10
+    assert tasks(1, partitions=2, largest_partition=400) == 8, "four for each are enough"
+    assert tasks(1, partitions=9, largest_partition=400) == 10
+    assert tasks(4, partitions=2, largest_partition=400) == 10, "not larger than that"
+    assert tasks(4, partitions=2, largest_partition=50) == 40
+
+
 def test_thousands_of_channels_are_planned_quickly(store: Path, tmp_path: Path) -> None:
     """500 channels and 50 stores here; a second for 10,000 channels is the aim, without others on the machine."""
     write_sample(tmp_path / "one", SampleOptions(["x"], 4))

@@ -56,7 +56,9 @@ def _sums(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
 
         from stantools.pipeline.jobs.stats.sums import sums_of
         from stantools.pipeline.spark.failures import telling
+        from stantools.pipeline.spark.workers import begin_task
 
+        begin_task()
         with telling():
             for batch in batches:
                 for number in batch.column(0).to_pylist():

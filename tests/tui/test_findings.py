@@ -1,0 +1,364 @@
+"""Findings: grouped, explained, and opened where they are, for every kind of damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.findings import Finding, Severity
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tui.app import Browser
+from tui.screens.findingrows import FindingRows, Group, Grouping
+from tui.screens.findings import FindingsScreen, place_of
+from tui.session import StoreSession
+from tui.views import Place, View
+from tui.widgets.rowtable import RowTable
+
+SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+
+
+async def opened(pilot: Any, place: Place | None = None) -> FindingsScreen:
+    """Opens the view."""
+    pilot.app.push_screen(FindingsScreen(pilot.app.session, place or Place()))
+    await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen) and not pilot.app.screen._rows.behind)
+    await until(pilot, lambda: "Quit" in screen_text(pilot.app) and "finding" in screen_text(pilot.app))
+    screen: FindingsScreen = pilot.app.screen
+    return screen
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
+    """The views that are opened, which are not shown."""
+    found: list[tuple[View, Place]] = []
+
+    def open_view(_self: Any, view: View, place: Place | None = None, *, above: bool = False) -> None:
+        assert above
+        found.append((view, place or Place()))
+
+    monkeypatch.setattr(Browser, "open_view", open_view)
+    return found
+
+
+@SIZES
+@pytest.mark.parametrize(
+    "case",
+    ["basic", "durables", "dmg_subs_payload_flip", "dmg_zero_tail_subs_clients", "dmg_clients_missing", "foreign_dirs"],
+)
+def test_golden(case: str, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot)
+        await pilot.press("j")
+        await pilot.pause()
+        check_screen(pilot.app, f"findings-{case}-{size[0]}")
+
+    monkeypatch.chdir(golden / case)
+    browse("datastore", look, size=size)
+
+
+#: Store, code of a finding that it must have, and what opens there.
+DAMAGES = [
+    ("dmg_subs_cut_header", "log-torn", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=863))),
+    ("dmg_subs_cut_payload", "log-torn", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=...))),
+    ("dmg_subs_payload_flip", "log-damaged", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=399))),
+    ("dmg_subs_missing", "subs-missing", None),
+    ("dmg_garbage_subs", ..., (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=...))),
+    ("dmg_version_0_subs", "file-version", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=0))),
+    ("dmg_unknown_type_subs", "log-unknown-type", (View.SLICES, Place("alpha", file="alpha/subs.dat", offset=399))),
+    ("dmg_clients_cut_header", "log-torn", (View.SLICES, Place(file="clients.dat", offset=...))),
+    ("dmg_clients_payload_flip", "log-damaged", (View.SLICES, Place(file="clients.dat", offset=78))),
+    ("dmg_clients_missing", "clients-missing", None),
+    ("dmg_clients_missing", "ghost-durable-queue", (View.SUBSCRIPTIONS, Place("beta.two", seq=1))),
+    ("dmg_clients_missing", "orphan-subscription", (View.SUBSCRIPTIONS, Place("alpha", seq=2))),
+    ("dmg_unknown_type_clients", "log-unknown-type", (View.SLICES, Place(file="clients.dat", offset=...))),
+    ("dmg_version_255_clients", "file-version", (View.SLICES, Place(file="clients.dat", offset=0))),
+    ("dmg_server_cut_header", "server-damaged", (View.SLICES, Place(file="server.dat", offset=0))),
+    ("dmg_server_cut_payload", "server-damaged", (View.SLICES, Place(file="server.dat", offset=...))),
+    ("dmg_server_payload_flip", "server-damaged", (View.SLICES, Place(file="server.dat", offset=...))),
+    ("dmg_server_missing", "server-missing", None),
+    ("dmg_zero_tail_subs_clients", "log-zeros", (View.SLICES, Place(file="clients.dat", offset=326))),
+    ("dmg_zero_tail_server", ..., (View.SLICES, Place(file="server.dat", offset=...))),
+    ("dmg_zero_tail_dat_noidx", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
+    ("dmg_middle_slice_missing", "slice-missing", (View.MESSAGES, Place("alpha", seq=16))),
+    ("dmg_middle_slice_missing", "sequence-missing", (View.MESSAGES, Place("alpha", seq=16))),
+    ("dmg_crc_flip_noidx", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
+    ("dmg_idx_bad_crc", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
+    ("dmg_length_flip_noidx", ..., (View.SLICES, Place("alpha", file=..., offset=...))),
+    ("dup_slice_after", ..., ...),
+    ("foreign_dirs", "inner-directory", None),
+]
+
+
+@pytest.mark.parametrize(("case", "code", "expected"), DAMAGES, ids=[f"{each[0]}-{each[1]}" for each in DAMAGES])
+def test_enter_opens_the_place(
+    case: str, code: Any, expected: Any, golden: Path, browse: Any, places: list[tuple[View, Place]]
+) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        if code is ...:
+            assert screen._rows.findings
+            screen.query_one(RowTable).cursor = 1
+        else:
+            assert screen.go_to(code) == ""
+        await pilot.pause()
+        finding = screen.finding
+        assert finding is not None
+        text = " ".join(line.strip() for line in screen_text(pilot.app).splitlines())
+        entry = CATALOGUE[finding.code]
+        assert f"Meaning: {entry.meaning}"[:40] in text
+        await pilot.press("enter")
+        await pilot.pause()
+        assert pilot.app.commands[-1] == f"stantools explain {finding.code}"
+        if expected is ...:
+            assert [place_of(pilot.app.session, finding)] == (places or [None])
+        elif expected is None:
+            assert places == []
+            assert "no place" in screen_text(pilot.app)
+        else:
+            ((view, place),) = places
+            assert view is expected[0]
+            for name in ("channel", "seq", "file", "offset"):
+                wanted = getattr(expected[1], name)
+                assert getattr(place, name) == (getattr(finding, name) if wanted is ... else wanted)
+
+    browse(golden / case / "datastore", look)
+
+
+def test_every_finding_of_every_golden_store_is_shown_and_has_a_place_or_none(golden: Path) -> None:
+    for case in sorted(path.parent.name for path in golden.glob("dmg_*/expected.json")):
+        session = StoreSession(golden / case / "datastore")
+        session.start().wait()
+        rows = FindingRows(session)
+        while rows.take() or rows.behind:
+            pass
+        found = list(session.findings())
+        assert sorted(map(str, rows.findings)) == sorted(map(str, found))
+        for grouping in Grouping:
+            rows.grouping = grouping
+            rows.regroup()
+            while rows.take() or rows.behind:
+                pass
+            shown = [rows.at(row) for row in range(len(rows))]
+            assert sorted(each for each in shown if isinstance(each, int)) == list(range(len(found)))
+            assert all(len(cells) in (1, len(rows.columns)) for cells in rows.rows(0, len(rows)))
+        for finding in found:
+            place = place_of(session, finding)
+            assert place is None or place[1].file or place[1].seq is not None
+
+
+def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        rows, table = screen._rows, screen.query_one(RowTable)
+        assert [group.name for group in rows._order] == ["", "beta.two", "alpha"]
+        screen.go_to("ghost-durable-queue")
+        finding = screen.finding
+        for grouping in (Grouping.CODE, Grouping.SEVERITY, Grouping.CHANNEL):
+            await pilot.press("b")
+            assert rows.grouping is grouping
+            assert screen.finding is finding
+        await pilot.press("space")
+        await pilot.pause()
+        assert isinstance(rows.at(table.cursor), Group)
+        assert "▸ ! beta.two: 1 warning" in screen_text(pilot.app)
+        await pilot.press("enter", "z")
+        assert len(rows) == 3
+        await pilot.press("z", "n")
+        assert len(rows) == 7
+        assert rows.at(table.cursor) is rows._order[2]
+        await pilot.press("N", "N", "e")
+        await until(pilot, lambda: "errors only" in screen_text(pilot.app))
+        assert len(rows) == 0
+        await pilot.press("space", "enter", "y", "e")
+        assert len(rows) == 7
+        await pilot.press("slash", *"w-3")
+        await until(pilot, lambda: rows.shown == 2)
+        await pilot.press("enter", "b")
+        assert rows.shown == 2
+        await pilot.press("escape")
+        await until(pilot, lambda: rows.shown == 4)
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is not screen)
+
+    browse(golden / "dmg_clients_missing" / "datastore", look)
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "channel"),
+    [
+        (Place(channel="alpha"), "orphan-subscription", "alpha"),
+        (Place(code="ghost-durable-queue"), "ghost-durable-queue", "beta.two"),
+        (Place(channel="alpha", seq=3), "orphan-subscription", "alpha"),
+        (Place(file="clients.dat"), "clients-missing", None),
+    ],
+)
+def test_the_place_chooses_a_finding(place: Place, code: str, channel: str | None, golden: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, place)
+        await until(pilot, lambda: screen.finding is not None)
+        assert screen.finding is not None
+        assert (screen.finding.code, screen.channel) == (code, channel)
+        assert place.seq is None or screen.finding.seq == place.seq
+
+    browse(golden / "dmg_clients_missing" / "datastore", look)
+
+
+def test_copy_as_json(golden: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot)
+        await pilot.press("j", "y")
+        copied = json.loads(pilot.app.clipboard)
+        assert (copied["code"], copied["file"], copied["offset"]) == ("log-damaged", "alpha/subs.dat", 399)
+
+    browse(golden / "dmg_subs_payload_flip" / "datastore", look)
+
+
+def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], browse: Any) -> None:
+    store = golden_copy("dmg_clients_missing")
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        session = pilot.app.session
+        screen.go_to("orphan-subscription")
+        await pilot.pause()
+        finding, row = screen.finding, screen.query_one(RowTable).cursor
+        # Something worse comes for a channel that was there before.
+        session.channels["aaa"] = facts = type(session.channels["alpha"])("aaa")
+        screen._rows._waiting.append(facts)
+        facts.findings = [Finding("log-torn", Severity.ERROR, "aaa/subs.dat", at, 1, "aaa") for at in range(5)]
+        facts.verdict = session.channels["alpha"].verdict
+        session.touch()
+        await until(pilot, lambda: len(screen._rows.findings) == 9)
+        assert screen.finding is finding
+        assert screen.query_one(RowTable).cursor == row + 6
+        # Also when the whole store is read again.
+        await pilot.press("R")
+        await until(pilot, lambda: session.scanned and len(screen._rows.findings) == 4)
+        await until(pilot, lambda: screen.finding == finding and screen.finding is not finding)
+
+    browse(store, look)
+
+
+def test_resize(golden: Path, browse: Any) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        await pilot.press("j")
+        finding = screen.finding
+        for size in (LARGE, (60, 14), SMALL):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert screen.finding is finding
+            assert "log-damaged" in screen_text(pilot.app)
+
+    browse(golden / "dmg_subs_payload_flip" / "datastore", look)
+
+
+@SIZES
+def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], golden: Path, browse: Any) -> None:
+    name = "\x1b[31m[bold]x[/bold]‮\udcff\a"
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot)
+        session = pilot.app.session
+        session.channels[name] = facts = type(session.channels["events"])(name)
+        screen._rows._waiting.append(facts)
+        facts.findings = [Finding("log-torn", Severity.ERROR, f"{name}/subs.dat", 1, 1, name, None, name + "\n", name)]
+        facts.verdict = session.channels["events"].verdict
+        session.touch()
+        await until(pilot, lambda: len(screen._rows.findings) == 1)
+        for key in ("j", "b", "b", "b"):
+            await pilot.press(key)
+            await pilot.pause()
+            text = screen_text(pilot.app)
+            assert "[bold]" in text
+            assert all(character.isprintable() for line in text.splitlines() for character in line)
+
+    browse(golden / "durables" / "datastore", look, size=size)
+
+
+def _session(channels: dict[str, list[Finding]], root: list[Finding]) -> Any:
+    facts = {name: SimpleNamespace(name=name, findings=found, verdict=object()) for name, found in channels.items()}
+    return SimpleNamespace(store=object(), root_findings=root, channels=facts)
+
+
+_FINDINGS = st.lists(
+    st.tuples(
+        st.sampled_from(list(Severity)), st.sampled_from(["a", "b", "c"]), st.sampled_from(["log-torn", "log-zeros"])
+    ),
+    max_size=30,
+)
+
+
+@given(_FINDINGS, st.sampled_from(list(Grouping)), st.booleans(), st.sets(st.integers(0, 5)))
+def test_rows_and_findings_find_each_other(
+    made: list[tuple[Severity, str, str]], grouping: Grouping, errors_only: bool, folded: set[int]
+) -> None:
+    channels: dict[str, list[Finding]] = {}
+    for at, (severity, channel, code) in enumerate(made):
+        channels.setdefault(channel, []).append(Finding(code, severity, f"{channel}/subs.dat", at, 1, channel))
+    rows = FindingRows(_session(channels, []))
+    rows.grouping, rows.errors_only = grouping, errors_only
+    while rows.take(0.001) or rows.behind:
+        pass
+    for place in folded:
+        if place < len(rows._order):
+            rows.toggle(rows._order[place])
+    wanted = [each for each in made if not errors_only or each[0] is Severity.ERROR]
+    assert rows.shown == len(wanted)
+    assert len(rows.rows(0, len(rows) + 5)) == len(rows)
+    seen = set()
+    for row in range(len(rows)):
+        what = rows.at(row)
+        assert what is not None
+        assert rows.row_of(what) == row
+        group = rows.group_of(row)
+        assert group is what or group is not None
+        if isinstance(what, int):
+            seen.add(what)
+    for number, finding in enumerate(rows.findings):
+        row = rows.row_of(number)
+        if errors_only and finding.severity is not Severity.ERROR:
+            assert row is None
+        else:
+            assert row is not None
+            assert number in seen or isinstance(rows.at(row), Group)
+    ranks = [
+        [("error", "warning", "info").index(rows.findings[n].severity) for part in g.members for n in part]
+        for g in rows._order
+    ]
+    assert ranks == [sorted(each) for each in ranks]
+    assert rows.at(-1) is None
+    assert rows.at(len(rows)) is None
+
+
+def test_a_hundred_thousand_findings_come_little_by_little() -> None:
+    found = [
+        Finding("log-damaged", list(Severity)[at % 3], "a/subs.dat", at, 1, "a", None, f"number {at}")
+        for at in range(100_000)
+    ]
+    rows = FindingRows(_session({"a": found, "b": found[:3]}, found[:2]))
+    steps = 0
+    while rows.take(0) or rows.behind:
+        steps += 1
+        if steps == 1:
+            # A step takes a bounded number, however many there are.
+            assert len(rows.findings) <= 1000
+        if steps > 3:
+            break
+    while rows.behind:
+        rows.take(1)
+    assert len(rows) == 100_005 + 1
+    assert rows.row_of(99_999) is not None
+    assert len(rows.rows(50_000, 50_040)) == 40
+    rows.filter = "Number 777"
+    rows.regroup()
+    while rows.take(1) or rows.behind:
+        pass
+    assert rows.shown == 111

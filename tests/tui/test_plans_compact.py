@@ -1,0 +1,153 @@
+"""The compact wizard: equal to the command line, beside the store and in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.recovery import compact as library
+from stantools.store import locks
+from stantools.store.sample import SampleOptions, write_sample
+from tests.tui import wizards
+from tests.tui.conftest import LARGE, SMALL, check_screen, scanned, screen_text, until
+from tui.jobs import State
+from tui.plans import compact
+from tui.plans.compact import CompactWizard
+from tui.plans.flow import Step
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that was just written is watched for a moment only; a disk has always the same room."""
+    for function in (locks.check_not_in_use, locks.find_uses, library.compact_in_place):
+        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+    monkeypatch.setattr(compact, "free_bytes", lambda _: 123 << 30)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"max_msgs": "10"}, {"drop_orphans": "yes", "slice_msgs": "7"}, {"max_age": "1h", "max_bytes": "2k"}],
+    ids=["plain", "messages", "orphans", "age"],
+)
+def test_equal_to_the_command_line(values: dict[str, str], golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy("basic")
+    before = wizards.snapshot(root)
+    wizard = wizards.fill(CompactWizard(wizards.source(root)), out=str(tmp_path / "one"), **values)
+    assert not wizards.look(wizard).obstacles
+    outcome = wizards.run(wizard)
+    words = [str(tmp_path / "two") if word == str(tmp_path / "one") else word for word in wizard.command()[1:]]
+    told = wizards.command_line(*words)
+    assert told.exit_code == outcome.code == ExitCode.CLEAN, told.stderr
+    assert wizards.snapshot(tmp_path / "one") == wizards.snapshot(tmp_path / "two")
+    assert wizards.snapshot(root) == before
+    assert outcome.opens == tmp_path / "one" and not outcome.changed
+
+
+def test_in_place(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy("compaction")
+    before = wizards.snapshot(root)
+    wizard = wizards.fill(
+        CompactWizard(wizards.source(root)), in_place="yes", backup=str(tmp_path / "old"), drop_orphans="yes"
+    )
+    assert wizard.changes_store
+    assert wizard.command()[3:] == ["--in-place", "--backup", str(tmp_path / "old"), "--drop-orphans", "--yes"]
+    assert not wizards.look(wizard).obstacles
+    outcome = wizards.run(wizard)
+    assert outcome.changed and outcome.opens is None
+    assert wizards.snapshot(tmp_path / "old") == before
+    told = wizards.command_line("compact", tmp_path / "old", "--out", tmp_path / "two", "--drop-orphans")
+    assert told.exit_code == 0
+    assert wizards.snapshot(tmp_path / "two") == wizards.snapshot(root)
+
+
+def test_a_damaged_store_is_refused(golden_copy: Callable[[str], Path]) -> None:
+    wizard = CompactWizard(wizards.source(golden_copy("dmg_payload_flip_noidx")))
+    with pytest.raises(RefusedError, match="is damaged") as told:
+        wizards.look(wizard)
+    assert "salvage" in told.value.remedy
+
+
+def test_fields_that_make_no_sense(golden_copy: Callable[[str], Path]) -> None:
+    wizard = CompactWizard(wizards.source(golden_copy("basic")))
+    for name, value in (("max_msgs", "-1"), ("max_bytes", "much"), ("max_age", "old"), ("out", "")):
+        with pytest.raises(StantoolsError, match=f"--{name.replace('_', '-')}"):
+            wizards.look(wizards.fill(wizard, **{name: value}))
+        wizards.fill(wizard, **{name: ""})
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["beside", "in place"])
+@pytest.mark.parametrize("after", [1, 5])
+def test_cancelled(in_place: bool, after: int, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_sample(root, SampleOptions(channels=6, messages=2000))
+    before = wizards.snapshot(root)
+    wizard = CompactWizard(wizards.source(root))
+    wizards.fill(wizard, out=str(tmp_path / "new"), in_place="yes" if in_place else "no")
+    wizards.look(wizard)
+    job = wizards.cancelled_midway(wizard, after=after, phase="writing")
+    assert job.state is State.CANCELLED
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert wizards.snapshot(root) == before
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_in_place_on_the_screen(
+    size: tuple[int, int],
+    golden_copy: Callable[[str], Path],
+    browse: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = golden_copy("compaction")
+    root = root.rename(root.with_name("datastore"))
+    monkeypatch.chdir(root.parent)
+
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        await wizards.open_wizard(pilot, "compact")
+        await until(pilot, lambda: app.focused is not None)
+        await pilot.press("enter")
+        await wizards.step(pilot, Step.PREVIEW)
+        check_screen(app, f"plans-compact-preview-{size[0]}")
+        await pilot.press("escape")
+        await wizards.step(pilot, Step.CHOOSE)
+        await pilot.press("down", "space", "down")
+        await wizards.type_text(pilot, "old")
+        await pilot.press("enter")
+        await wizards.step(pilot, Step.PREVIEW)
+        await wizards.confirm(pilot)
+        await wizards.step(pilot, Step.RESULT)
+        await scanned(pilot)
+        assert "the compacted store was read back" in screen_text(app)
+        assert "✓ clean" in screen_text(app)
+        assert any("--in-place" in line for line in app.commands)
+
+    browse("datastore", scenario, size=size)
+    assert (root.parent / "old" / "server.dat").exists()
+
+
+def test_a_new_store_is_opened(
+    golden_copy: Callable[[str], Path], browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden_copy("compaction")
+    monkeypatch.chdir(root.parent)
+
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        for number in (1, 2):
+            await wizards.open_wizard(pilot, "compact")
+            await until(pilot, lambda: app.focused is not None)
+            await pilot.press("enter")
+            await wizards.step(pilot, Step.PREVIEW)
+            await wizards.confirm(pilot)
+            await wizards.step(pilot, Step.RESULT)
+            await pilot.press("o")
+            name = "compaction" + ".compacted" * number
+            await until(pilot, lambda name=name: str(app.session.path) == name)
+            await scanned(pilot)
+            assert not app.unlocked and len(app.screen_stack) == 1
+
+    browse("compaction", scenario)

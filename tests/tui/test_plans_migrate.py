@@ -1,0 +1,255 @@
+"""The wizard of migrate: to a real server, to backups, to a store directory; stopped and gone on with; proven after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.errors import ExitCode, StantoolsError
+from stantools.migration.target.options import ConnectOptions
+from stantools.store import locks
+from stantools.store.options import ReadOptions
+from stantools.store.sample import SampleOptions, write_sample
+from tests.servers import free_port
+from tests.tui import wizards
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tui.jobs import Job, State
+from tui.plans import migrate
+from tui.plans.account import Outcome
+from tui.plans.flow import Step
+from tui.plans.form import FieldError
+from tui.plans.migrate import MigrateWizard
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Plans lie in a directory of the test; stores are watched for a moment only."""
+    for function in (locks.check_not_in_use, locks.find_uses):
+        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+    monkeypatch.setattr(migrate, "free_bytes", lambda _: 123 << 30)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_sample(tmp_path / "store", SampleOptions(channels=3, messages=300, size=60, seed=5, gaps=True))
+    return Path("store")
+
+
+@pytest.fixture
+def big_store(tmp_path: Path) -> Path:
+    write_sample(tmp_path / "store", SampleOptions(channels=3, messages=20_000, size=100, seed=6, gaps=True))
+    return Path("store")
+
+
+def proven(server: str | None = None) -> None:
+    """The command line finds every message and consumer where the wizard put it."""
+    words = ["migrate", "verify", "store.migration.yaml", *(["--server", server] if server else [])]
+    told = wizards.command_line(*words)
+    assert told.exit_code == 0, (told.stdout, told.stderr)
+
+
+@pytest.mark.parametrize("target", ["server", "out", "jetstream-store"])
+def test_moved_and_proven(target: str, store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    before = wizards.snapshot(store)
+    server = start_server() if target == "server" else None
+    place = server.url if server else str(tmp_path / "there")
+    if target == "jetstream-store":
+        Path(place).mkdir()
+    wizard = MigrateWizard(wizards.source(store))
+    wizards.fill(wizard, out="")
+    wizards.fill(wizard, **{target: place})
+    preview = wizards.look(wizard)
+    assert not preview.obstacles
+    assert not Path("store.migration.yaml").exists()
+    assert len(preview.rows) == 3
+    outcome = wizards.run(wizard)
+    assert outcome.code == ExitCode.CLEAN
+    assert "compared one by one" in str(outcome.verdict)
+    assert list(outcome.next_command[-2:]) == ["verify", "store.migration.yaml"]
+    proven(server.url if server else None)
+    assert wizards.snapshot(store) == before
+    # Again: everything is recognised, nothing is done twice.
+    wizards.look(wizard)
+    again = wizards.run(wizard)
+    assert again.code == ExitCode.CLEAN
+    assert {row[1] for row in again.rows} == {"complete before"}
+
+
+def test_the_server_that_the_browser_was_given(store: Path, start_server: Callable[..., Any]) -> None:
+    server = start_server(config={"authorization": {"user": "me", "password": "secret"}})
+    connecting = ConnectOptions(servers=(server.url,), user="me", password="secret").checked()
+    wizard = MigrateWizard(wizards.source(store, connecting=connecting))
+    assert wizard.form.text("server") == server.url and not wizard.form.text("out")
+    assert not wizards.look(wizard).obstacles
+    assert wizards.run(wizard).code == ExitCode.CLEAN
+    words = wizard.command()
+    assert words[words.index("--server") + 1] == server.url
+    assert words[words.index("--user") + 1] == "me"
+    assert not any("secret" in word for word in words)
+    # A login that is typed is used, and not told.
+    wizards.fill(wizard, server=server.url.replace("nats://", "nats://me:secret@"))
+    wizard.source = replace(wizard.source, connecting=None)
+    wizards.look(wizard)
+    assert not any("secret" in word for word in wizard.command())
+
+
+@pytest.mark.parametrize("way", ["restore", "publish"])
+@pytest.mark.parametrize("phase", ["loading", "comparing"])
+def test_cancelled_on_a_server(way: str, phase: str, big_store: Path, start_server: Callable[..., Any]) -> None:
+    server = start_server()
+    before = wizards.snapshot(big_store)
+    wizard = wizards.fill(MigrateWizard(wizards.source(big_store)), out="", server=server.url, via=way)
+    assert not wizards.look(wizard).obstacles
+    steps = 0
+
+    class Stopped(Job[Outcome]):
+        def advance(self, count: int) -> None:
+            nonlocal steps
+            if self.phase.startswith(phase):
+                steps += 1
+                self.cancel()
+            super().advance(count)
+
+    job: Job[Outcome] = Stopped("run", wizard.run)
+    assert job.start().wait(100)
+    assert steps
+    assert job.problem is None, job.problem
+    assert job.state is State.CANCELLED
+    assert wizards.snapshot(big_store) == before
+    # The same again goes on, and ends with everything proven.
+    assert not wizards.look(wizard).obstacles
+    outcome = wizards.run(wizard)
+    assert outcome.code == ExitCode.CLEAN, outcome
+    proven(server.url)
+
+
+@pytest.mark.parametrize("target", ["out", "jetstream-store"])
+def test_cancelled_while_files_are_written(target: str, big_store: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    if target == "jetstream-store":
+        there.mkdir()
+    wizard = wizards.fill(wizards.fill(MigrateWizard(wizards.source(big_store)), out=""), **{target: str(there)})
+    assert not wizards.look(wizard).obstacles
+    job = wizards.cancelled_midway(wizard, after=1)
+    assert job.state is State.CANCELLED
+    assert not [path for path in there.rglob("*") if path.is_file() and "partial" in str(path)]
+    assert not wizards.look(wizard).obstacles
+    assert wizards.run(wizard).code == ExitCode.CLEAN
+    proven()
+
+
+def test_cancelled_while_a_server_is_silent(store: Path) -> None:
+    """Nobody answers, and the wait is ended all the same."""
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"nats://127.0.0.1:{deaf.getsockname()[1]}"
+        connecting = ConnectOptions(servers=(url,), timeout=80).checked()
+        wizard = MigrateWizard(wizards.source(store, connecting=connecting))
+        job = Job("look", wizard.preview)
+        job.start()
+        accepted, _ = deaf.accept()
+        threading.Timer(0.2, job.cancel).start()
+        assert job.wait(40)
+        accepted.close()
+    assert job.state is State.CANCELLED
+
+
+def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server: Callable[..., Any]) -> None:
+    damaged = golden_copy("dmg_payload_flip_noidx")
+    wizard = wizards.fill(MigrateWizard(wizards.source(damaged)), out="there")
+    preview = wizards.look(wizard)
+    assert any("is damaged" in each.message for each in preview.obstacles)
+    assert any(each.word == "lost" for each in preview.remarks)
+    wizards.fill(wizard, accept_loss="yes")
+    assert not wizards.look(wizard).obstacles
+    assert wizards.run(wizard).code == ExitCode.LOSS
+    # Another plan is in the way of the file.
+    other = wizards.fill(MigrateWizard(wizards.source(store)), out="there", plan=f"{damaged.name}.migration.yaml")
+    assert any("is another plan" in each.message for each in wizards.look(other).obstacles)
+    # A stream that is there and is not the same.
+    server = start_server()
+    first = wizards.fill(MigrateWizard(wizards.source(store)), out="", server=server.url, channel=">")
+    wizards.look(first)
+    wizards.run(first)
+    write_sample(store.with_name("two"), SampleOptions(channels=3, messages=10, seed=9))
+    second = wizards.fill(MigrateWizard(wizards.source(Path("two"))), out="", server=server.url)
+    assert wizards.look(second).obstacles
+    assert not wizards.look(wizards.fill(second, replace="yes")).obstacles
+    assert wizards.run(second).code == ExitCode.CLEAN
+
+
+def test_a_server_that_is_not_there(store: Path) -> None:
+    wizard = wizards.fill(MigrateWizard(wizards.source(store)), out="", server=f"nats://127.0.0.1:{free_port()}")
+    with pytest.raises(StantoolsError):
+        wizards.look(wizard)
+
+
+def test_encrypted_without_a_key(golden_copy: Callable[[str], Path], golden: Path) -> None:
+    root = golden_copy("encrypted_aes")
+    wizard = wizards.fill(MigrateWizard(wizards.source(root)), out="there")
+    sealed = wizards.look(wizard).obstacles
+    assert any("look encrypted" in each.message for each in sealed)
+    assert not wizards.look(wizards.fill(wizard, keep_encrypted="yes")).obstacles
+    wrong = wizards.source(root, reading=ReadOptions(encryption_key=b"not this one"))
+    with pytest.raises(StantoolsError):
+        wizards.look(wizards.fill(MigrateWizard(wrong), out="there"))
+
+
+def test_fields_that_make_no_sense(store: Path) -> None:
+    def wizard(**values: str) -> MigrateWizard:
+        made = MigrateWizard(wizards.source(store))
+        wizards.fill(made, **values)
+        return made
+
+    for name, values in (
+        ("server", {"out": ""}),
+        ("server", {"server": "nats://x"}),
+        ("out", {"jetstream_store": "there"}),
+        ("server", {"out": "", "server": "gopher://x"}),
+        ("map", {"map": "nothing"}),
+        ("replace", {"replace": "yes", "append_missing": "yes"}),
+        ("max-age", {"max_age": "old"}),
+        ("plan", {"plan": ""}),
+    ):
+        with pytest.raises(FieldError) as told:
+            wizards.look(wizard(**values))
+        assert told.value.name == name
+    with pytest.raises(StantoolsError):
+        wizards.look(wizard(stream_prefix="a.b c"))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_on_the_screen(
+    size: tuple[int, int],
+    golden_copy: Callable[[str], Path],
+    browse: Callable[..., None],
+    start_server: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    golden_copy("durables").rename(tmp_path / "store")
+    server = start_server()
+    port = f"127.0.0.1:{server.port}"
+
+    async def scenario(pilot: Any) -> None:
+        app = pilot.app
+        await wizards.open_wizard(pilot, "migrate")
+        await until(pilot, lambda: app.focused is not None)
+        assert app.focused.value == server.url
+        await pilot.press("enter")
+        await wizards.step(pilot, Step.PREVIEW)
+        check_screen(app, f"plans-migrate-preview-{size[0]}", masks={port: "127.0.0.1:4222", server.version: "2.x.y"})
+        await wizards.confirm(pilot)
+        await wizards.step(pilot, Step.RESULT)
+        assert "2 streams are as the plan says" in screen_text(app)
+        assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
+        await pilot.press("y")
+
+    browse("store", scenario, size=size, connecting=ConnectOptions(servers=(server.url,)).checked())
+    proven()

@@ -1,0 +1,427 @@
+"""Slices and the bytes in them: what is shown of each kind of damage, and getting about."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stantools.inspection.slicemap import State
+from tests.inspection.timedstores import NOW, SECOND, write_channel
+from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
+from tui.screens.record import RecordScreen
+from tui.screens.slices import SlicesScreen
+from tui.views import Place, View
+from tui.widgets.hexview import HexView
+from tui.widgets.rowtable import RowTable
+from tui.widgets.slicebar import BAR_SYMBOLS
+
+Browse = Callable[..., None]
+
+#: A golden store, its channel, and the keys that lead from the list to what is wrong in it.
+DAMAGED = [
+    ("damage_base", "alpha", ("enter", "j")),
+    ("dmg_crc_flip_noidx", "alpha", ("n", "enter", "n")),
+    ("dmg_length_flip_noidx", "alpha", ("n", "enter", "n")),
+    ("dmg_length_huge_noidx", "alpha", ("n", "enter", "n")),
+    ("dmg_payload_flip_idx_intact", "alpha", ("n", "enter", "n")),
+    ("dmg_zero_tail_dat_noidx", "alpha", ("n", "enter", "n")),
+    ("dmg_last_slice_cut_header", "alpha", ("n", "enter", "n")),
+    ("dmg_early_slice_cut_payload", "alpha", ("enter", "n")),
+    ("dmg_middle_slice_missing", "alpha", ("n", "j", "enter", "G")),
+    ("dmg_garbage_dat", "alpha", ("n", "enter", "n")),
+    ("dmg_garbage_idx", "alpha", ("n", "n", "enter", "n")),
+    ("dmg_garbage_subs", "alpha", ("n", "enter", "n")),
+    ("dmg_garbage_server", "alpha", ("n", "enter", "n")),
+    ("dmg_unknown_type_subs", "alpha", ("n", "enter", "n")),
+    ("dmg_version_2_dat", "alpha", ("n", "enter", "n")),
+    ("dmg_idx_shorter_early", "alpha", ("enter", "G")),
+    ("dmg_dat_missing_idx_there", "alpha", ("enter", "j")),
+    ("archived_bak", "arch", ("enter", "j")),
+]
+BOTH_SIZES = {"damage_base", "dmg_length_flip_noidx", "dmg_garbage_subs", "archived_bak"}
+
+
+async def settled(pilot: Any) -> None:
+    """Waits until nothing is read any more and the keys are at the bottom."""
+    await pilot.pause()
+    await until(pilot, lambda: pilot.app.screen.is_mounted and not getattr(pilot.app.screen, "_jobs", ()))
+    await until(pilot, lambda: "Quit" in screen_text(pilot.app).splitlines()[-1])
+    await pilot.pause()
+
+
+async def press(pilot: Any, *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await settled(pilot)
+
+
+async def opened(pilot: Any, channel: str | None, **place: Any) -> Any:
+    """Opens the slices and waits for what they lead to."""
+    pilot.app.open_view(View.SLICES, Place(channel=channel, **place))
+    wanted = RecordScreen if "file" in place else SlicesScreen
+    await until(pilot, lambda: isinstance(pilot.app.screen, wanted))
+    await settled(pilot)
+    return pilot.app.screen
+
+
+def row_text(pilot: Any, name: str) -> str:
+    """The line on the screen that begins with a symbol and a name."""
+    return next(line for line in screen_text(pilot.app).splitlines() if line[3:].startswith(name))
+
+
+def record(pilot: Any) -> tuple[int, str]:
+    """Offset and type of the record at the cursor."""
+    screen: RecordScreen = pilot.app.screen
+    assert screen._row is not None
+    return screen._row.offset, screen._row.type
+
+
+@pytest.mark.parametrize(
+    ("case", "channel", "keys", "size"),
+    [
+        pytest.param(case, channel, keys, size, id=f"{case}-{size[0]}")
+        for case, channel, keys in DAMAGED
+        for size in (SMALL, LARGE)
+        if size == SMALL or case in BOTH_SIZES
+    ],
+)
+def test_golden(
+    case: str,
+    channel: str,
+    keys: tuple[str, ...],
+    size: tuple[int, int],
+    golden: Path,
+    browse: Browse,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot, channel)
+        at = keys.index("enter")
+        await press(pilot, *keys[:at])
+        check_screen(pilot.app, f"slices-{case}-{size[0]}")
+        await press(pilot, *keys[at:])
+        check_screen(pilot.app, f"records-{case}-{size[0]}")
+
+    monkeypatch.chdir(golden / case)
+    browse("datastore", look, size=size)
+
+
+def test_every_state_has_a_symbol_of_its_own() -> None:
+    assert set(BAR_SYMBOLS) == set(State)
+    assert len({symbol for symbol, _ in BAR_SYMBOLS.values()}) == len(State)
+
+
+def test_without_colors(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(pilot: Any) -> None:
+        assert pilot.app.no_color
+        await opened(pilot, "alpha")
+        await press(pilot, "n")
+        check_screen(pilot.app, "slices-dmg_length_flip_noidx-80")
+        await press(pilot, "enter", "n")
+        check_screen(pilot.app, "records-dmg_length_flip_noidx-80")
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(golden / "dmg_length_flip_noidx")
+    browse("datastore", look)
+
+
+def test_before_the_scan(golden: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        session = pilot.app.session
+        facts = session.channels["alpha"]
+        kept, facts.survey, facts.verdict, session.scanned = (facts.survey, facts.verdict), None, None, False
+        await opened(pilot, "alpha")
+        assert "not scanned" in row_text(pilot, "msgs.2.dat") and "····" in row_text(pilot, "msgs.2.dat")
+        assert "not scanned yet" in screen_text(pilot.app)
+        await press(pilot, "enter")
+        assert "15 records" in screen_text(pilot.app)
+        await press(pilot, "escape")
+        facts.survey, facts.verdict = kept
+        session.scanned = True
+        session.touch()
+        await until(pilot, lambda: "agrees" in row_text(pilot, "msgs.1.dat"))
+
+    browse(golden / "damage_base" / "datastore", look)
+
+
+def test_going_about_in_the_list(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, "alpha")
+        table = screen.query_one(RowTable)
+        assert pilot.app.go_to("3") == "" and table.cursor == 2
+        assert pilot.app.go_to("9") == "there is no slice 9"
+        await press(pilot, "N")
+        assert table.cursor == 1
+        await press(pilot, "N")
+        assert "nothing is wrong above this" in notices(pilot.app)
+        monkeypatch.setattr(pilot.app, "open_view", lambda *args, **more: asked.append((args, more)))
+        await press(pilot, "m", "f", "G", "s")
+        assert asked == [
+            ((View.MESSAGES, Place(channel="alpha", seq=16)), {"above": True}),
+            ((View.FINDINGS, Place(channel="alpha")), {"above": True}),
+        ]
+        assert "slice" in screen.go_to_hint()
+        assert pilot.app.commands[-1].startswith("stantools verify ")
+
+    browse(golden / "dmg_crc_flip_noidx" / "datastore", look)
+
+
+def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        pilot.app.open_view(View.SLICES, Place(channel="alpha", seq=33))
+        await until(pilot, lambda: isinstance(pilot.app.screen, RecordScreen))
+        await settled(pilot)
+        assert pilot.app.screen._row.sequence == 33
+        await press(pilot, "escape")
+        assert pilot.app.go_to("#17") == ""
+        await settled(pilot)
+        assert pilot.app.screen._row.sequence == 17
+        await press(pilot, "escape")
+        assert "no slice" in pilot.app.go_to("#99")
+
+    browse(golden / "damage_base" / "datastore", look)
+
+
+@pytest.mark.parametrize(
+    ("file", "offset", "expected"),
+    [
+        ("alpha/msgs.2.dat", 265, (265, "message")),
+        ("alpha/msgs.2.dat", 300, (265, "message")),
+        ("alpha/msgs.2.dat", 0, (0, "version")),
+        ("alpha/msgs.2.idx", 40, (36, "index")),
+        ("alpha/subs.dat", 10, (4, "new")),
+        ("clients.dat", 20, (4, "add")),
+        ("server.dat", 100, (4, "server")),
+    ],
+)
+def test_opened_at_an_offset(file: str, offset: int, expected: tuple[int, str], golden: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, "alpha", file=file, offset=offset)
+        assert record(pilot) == expected
+        part = screen._parts[screen.query_one(HexView).field]
+        assert part.start <= offset < part.end
+        assert pilot.app.commands[-1].endswith(file)
+        await press(pilot, "escape")
+        assert isinstance(pilot.app.screen, SlicesScreen)
+        assert Path(file).name in screen_text(pilot.app)
+
+    browse(golden / "damage_base" / "datastore", look)
+
+
+@pytest.mark.parametrize("file", ["alpha", "alpha/unknown", "nowhere/msgs.1.dat"])
+def test_opened_at_what_is_no_file(file: str, golden: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        pilot.app.open_view(View.SLICES, Place(channel="alpha", file=file, offset=3))
+        await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
+        await settled(pilot)
+        if "msgs" in file:
+            assert "cannot be read" in screen_text(pilot.app)
+            await press(pilot, "n", "N", "f", "m", "j", "enter")
+        else:
+            assert isinstance(pilot.app.screen, SlicesScreen)
+
+    browse(golden / "damage_base" / "datastore", look)
+
+
+def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, "alpha", file="alpha/msgs.2.dat")
+        assert record(pilot) == (0, "version")
+        await press(pilot, "j", "j")
+        assert record(pilot) == (47, "message")
+        go = pilot.app.go_to
+        for text, offset in (("0x10b", 265), ("333", 333), ("340", 333), ("100%", 764), ("0%", 0), ("1_0", 4)):
+            assert go(text) == ""
+            await settled(pilot)
+            assert record(pilot)[0] == offset, text
+        assert go("5000") == "the file has 802 bytes"
+        assert go("#29") == ""
+        await settled(pilot)
+        assert screen._row.sequence == 29
+        assert go("#77") == ""
+        await settled(pilot)
+        assert "sequence 77 is not in this file" in notices(pilot.app)
+        assert "0x4d2" in screen.go_to_hint()
+        await press(pilot, "n")
+        assert "no damage behind this record" in notices(pilot.app)
+        monkeypatch.setattr(pilot.app, "open_view", lambda *args, **more: asked.append((args, more)))
+        await press(pilot, "m")
+        assert asked == [((View.MESSAGES, Place(channel="alpha", seq=29)), {"above": True})]
+        await press(pilot, "g", "m")
+        assert "this record is no message" in notices(pilot.app)
+
+    browse(golden / "damage_base" / "datastore", look)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_bytes_and_fields(size: tuple[int, int], golden: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=4)
+        hexview, fields = screen.query_one(HexView), screen.query_one("#fields", RowTable)
+        await press(pilot, "enter")
+        assert hexview.has_focus
+        await press(pilot, "l", "l", "l")
+        assert screen._parts[hexview.field].name == "sequence" and fields.cursor == hexview.field
+        assert "sequence (13): 16" in screen_text(pilot.app)
+        await press(pilot, "h")
+        assert screen._parts[hexview.field].name == "sequence: tag"
+        await press(pilot, "j", "G", "g", "pagedown", "pageup", "k")
+        await press(pilot, "f")
+        assert fields.has_focus and "field 2, 5 bytes" in screen_text(pilot.app)
+        await press(pilot, "j", "j", "j")
+        assert screen._parts[hexview.field].name == "subject"
+        await press(pilot, "f")
+        assert hexview.has_focus
+        await press(pilot, "escape")
+        assert screen.query_one("#records").has_focus and isinstance(pilot.app.screen, RecordScreen)
+        await press(pilot, "escape")
+        assert isinstance(pilot.app.screen, SlicesScreen)
+
+    browse(golden / "damage_base" / "datastore", look, size=size)
+
+
+def test_a_click_on_a_byte(golden: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=4)
+        # A mark, eight digits, a space; three columns for each byte.
+        await pilot.click(HexView, offset=(1 + 11 + 3 * 4, 0))
+        await settled(pilot)
+        assert screen._parts[screen.query_one(HexView).field].name == "CRC"
+
+    browse(golden / "damage_base" / "datastore", look)
+
+
+def test_many_records(tmp_path: Path, browse: Browse) -> None:
+    """Long records are scrolled; a cursor goes to the end of many records at once."""
+    payloads = [b"small"] * 30_000 + [bytes(range(256)) * 2000]
+    store = write_channel(tmp_path, [NOW + n for n in range(len(payloads))], payloads=payloads)
+
+    async def look(pilot: Any) -> None:
+        screen = await opened(pilot, "c", file="c/msgs.1.dat")
+        await press(pilot, "G")
+        assert screen._row.sequence == len(payloads)
+        assert "512,0" in screen_text(pilot.app)
+        await press(pilot, "enter", "G")
+        assert "timestamp" in "".join(part.name for part in screen._parts)
+        last = screen_text(pilot.app).splitlines()[-2]
+        assert (
+            last[2:10] == f"{(screen._row.offset + screen._row.length - 1) // 16 * 16 % 16 + int(last[2:10], 16):08x}"
+        )
+        await press(pilot, "escape", "k", "k")
+        assert screen._row.sequence == len(payloads) - 2
+
+    browse(store, look)
+
+
+def test_resize(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "alpha")
+        await pilot.resize_terminal(*LARGE)
+        await press(pilot, "n", "g")
+        await pilot.resize_terminal(20, 8)
+        await pilot.pause()
+        await pilot.resize_terminal(*SMALL)
+        await press(pilot, "n")
+        check_screen(pilot.app, "slices-dmg_length_flip_noidx-80")
+        await press(pilot, "enter", "n")
+        await pilot.resize_terminal(*LARGE)
+        await settled(pilot)
+        check_screen(pilot.app, "records-dmg_length_flip_noidx-140")
+        await pilot.resize_terminal(20, 8)
+        await pilot.pause()
+        await pilot.resize_terminal(*SMALL)
+        await settled(pilot)
+        assert any("✗" in line and "374" in line for line in screen_text(pilot.app).splitlines()[3:12])
+
+    monkeypatch.chdir(golden / "dmg_length_flip_noidx")
+    browse("datastore", look)
+
+
+def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+    store = golden_copy("damage_base")
+
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=4)
+        shutil.rmtree(store)
+        # What is open stays readable.
+        await press(pilot, "j", "G", "enter", "escape")
+        assert record(pilot)[0] == 764
+        await press(pilot, "escape")
+        pilot.app.session.touch()
+        await press(pilot, "g", "enter")
+        assert "cannot be read" in screen_text(pilot.app)
+        await press(pilot, "escape", "f")
+
+    browse(store, look)
+
+
+def test_a_file_that_is_cut_while_it_is_open(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+    store = golden_copy("damage_base")
+
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "alpha", file="alpha/msgs.2.dat")
+        os.truncate(store / "alpha" / "msgs.2.dat", 100)
+        await press(pilot, "G", "enter", "l", "l", "escape", "k", "g")
+        assert "the file has 100 B now" in screen_text(pilot.app)
+
+    browse(store, look)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_no_permission(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+    store = golden_copy("damage_base")
+    (store / "alpha" / "msgs.2.dat").chmod(0)
+
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "alpha")
+        assert "####" in row_text(pilot, "msgs.2.dat")
+
+    browse(store, look)
+
+
+def test_a_file_that_is_a_directory(golden_copy: Callable[[str], Path], browse: Browse) -> None:
+    """Something that cannot be read, also for root."""
+    store = golden_copy("damage_base")
+    (store / "alpha" / "msgs.2.dat").unlink()
+    (store / "alpha" / "msgs.2.dat").mkdir()
+
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "alpha")
+        for _ in range(6):
+            await press(pilot, "j", "enter", "j", "escape")
+            if not isinstance(pilot.app.screen, SlicesScreen):
+                await press(pilot, "escape")
+
+    browse(store, look)
+
+
+def test_names_are_harmless(tmp_path: Path, browse: Browse) -> None:
+    name = "evil\x1b[31m[bold]\u202e"
+    store = write_channel(tmp_path, [NOW + n * SECOND for n in range(3)], channel=name)
+
+    async def look(pilot: Any) -> None:
+        await opened(pilot, name)
+        await press(pilot, "enter", "j", "enter", *"lllll", "f")
+        text = screen_text(pilot.app)
+        assert "\x1b" not in text and "\u202e" not in text and "[bold]" in text
+
+    browse(store, look)
+
+
+def test_without_check_of_crcs(golden: Path, browse: Browse) -> None:
+    from stantools.store.options import ReadOptions
+
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "alpha", file="alpha/msgs.2.dat", offset=300)
+        assert "CRCs were not checked" in screen_text(pilot.app)
+
+    browse(golden / "dmg_crc_flip_noidx" / "datastore", look, reading=ReadOptions(check_crc=False))
