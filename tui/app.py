@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -171,15 +172,18 @@ class Browser(App[None]):
         if self.session is None and view is not View.LIVE:
             self.notify("no store is open", severity="warning")
             return
+        if self.session is None:
+            self.close_views()  # what is running is the first view
+            return
         if view is View.LIVE and not (self.monitor or self.connecting):
             self.notify("name a server to watch it: --monitor URL or --server URL", severity="warning")
             return
-        channel = place.channel or self._channel()
-        if view in OF_A_CHANNEL and channel is None:
-            self.notify("choose a channel first", severity="warning")
-            return
-        if channel is not None and place.channel is None:
-            place = Place(**{**place.__dict__, "channel": channel})
+        if place.file is None:
+            channel = place.channel or self._channel(view)
+            if view in OF_A_CHANNEL and channel is None:
+                self.notify("choose a channel first", severity="warning")
+                return
+            place = replace(place, channel=channel)
         if not above:
             if self._refuse_to_leave():
                 return
@@ -220,10 +224,13 @@ class Browser(App[None]):
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
-    def _channel(self) -> str | None:
+    def _channel(self, view: View) -> str | None:
+        """Returns the channel that a view is about: that of the present one, or where it needs one, at the cursor."""
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, ViewScreen) and screen.channel is not None:
-                return screen.channel
+            if isinstance(screen, ViewScreen):
+                channel = screen.channel if view in OF_A_CHANNEL else screen.place.channel
+                if channel is not None:
+                    return channel
         return None
 
     def note_command(self, words: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -64,6 +65,9 @@ def command(
     server = connecting if connecting.servers or connecting.context else None
     settings = read_settings(config or _usual_config(), must_exist=config is not None)
     browser = Browser(session, settings=settings, connecting=server, monitor=monitor)
+    # Facts of a big store are hundreds of thousands of small objects: going through them all takes longer than a key may.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     browser.run()
     if browser.failure is not None:
         raise browser.failure

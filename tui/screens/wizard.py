@@ -261,10 +261,17 @@ class WizardScreen(ViewScreen):
     def _changed(self) -> None:
         self._show_command()
 
+    # A message may come when the step that it was meant for is over.
+
     @on(FormView.Submitted)
+    def _form_filled(self) -> None:
+        if self._flow.step is Step.CHOOSE:
+            self.action_next()
+
     @on(RowTable.Selected)
-    def _submitted(self) -> None:
-        self.action_next()
+    def _agreed(self) -> None:
+        if self._flow.step is Step.PREVIEW:
+            self.action_next()
 
     def action_next(self) -> None:
         """Goes a step on."""

@@ -143,7 +143,7 @@ class HexView(ScrollView, can_focus=True):
             segments.append(Segment(f"{shown:02x}" if shown is not None else "··", style))
             printable = shown is not None and 0x20 <= shown < 0x7F
             text.append(Segment(chr(shown) if printable and shown is not None else "·", style))
-        return Strip([*segments, Segment("  ", base), *text])
+        return Strip([*segments, Segment("  ", base), *text]).simplify()
 
     def _byte_style(self, place: int, base: Style) -> Style:
         if place < 0:

@@ -97,6 +97,13 @@ class Plot(Widget, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._bars = Bars()
+        self._styles: dict[str, Style] = {}
+        self._drawn: tuple[int, Sequence[int]] = (0, ())
+
+    def notify_style_update(self) -> None:
+        """The theme has changed."""
+        super().notify_style_update()
+        self._styles.clear()
 
     @property
     def columns(self) -> int:
@@ -110,7 +117,8 @@ class Plot(Widget, can_focus=True):
 
     def show(self, bars: Bars) -> None:
         """Shows other bars."""
-        self._bars = bars
+        self._bars, self._drawn = bars, (0, ())
+        self._styles.clear()
         self.refresh()
 
     @property
@@ -129,10 +137,17 @@ class Plot(Widget, can_focus=True):
             strip = self._axis_line()
         else:
             strip = self._time_line()
-        return strip.adjust_cell_length(self.size.width, self.rich_style).crop(0, self.size.width)
+        return strip.adjust_cell_length(self.size.width, self._style("")).crop(0, self.size.width)
 
     def _style(self, name: str) -> Style:
-        return self.rich_style + self.get_component_rich_style(f"plot--{name}", partial=True)
+        # Asked for every bar of every line: looking it up anew would take most of the time of a key press.
+        style = self._styles.get(name)
+        if style is None:
+            style = self.rich_style
+            if name:
+                style += self.get_component_rich_style(f"plot--{name}", partial=True)
+            self._styles[name] = style
+        return style
 
     def _bar_line(self, y: int, height: int) -> Strip:
         bars, each = self._bars, self.bar_width
@@ -142,29 +157,30 @@ class Plot(Widget, can_focus=True):
             labels[height // 2] = top * (height - height // 2) / height
         text = short_number(labels[y]) if y in labels and (top or y) else ""
         segments = [Segment(f"{text:>{_SCALE - 1}}{'┤' if y in labels else '│'}", self._style("scale"))]
-        cursor = self._style("cursor")
-        for place, value in enumerate(bars.values):
-            eighths = round(value / top * height * 8) if top > 0 else 0
-            if value > 0 and not eighths:
-                eighths = 1
+        cursor, gap = self._style("cursor"), each > 2
+        for place, eighths in enumerate(self._heights(top, height)):
             block = _BLOCKS[max(0, min(eighths - (height - 1 - y) * 8, 8))]
-            role = bars.roles[place] if place < len(bars.roles) else ""
-            style = self._style(role or "bar")
+            style = self._style((bars.roles[place] if place < len(bars.roles) else "") or "bar")
             if place == bars.cursor:
                 style += cursor
-            # A line between wide bars tells them apart, as the gap between columns of print does.
-            gap = each > 2
             segments.append(Segment(block * (each - gap), style))
             if gap:
-                segments.append(Segment(" ", self.rich_style))
-        return Strip(segments)
+                # A space between wide bars tells them apart.
+                segments.append(Segment(" ", self._style("")))
+        return Strip(segments).simplify()
+
+    def _heights(self, top: float, height: int) -> Sequence[int]:
+        """The heights of the bars in eighths of a line; what is more than nothing is never drawn as nothing."""
+        if self._drawn[0] != height:
+            scale = height * 8 / top if top > 0 else 0.0
+            self._drawn = height, [max(round(value * scale), value > 0) for value in self._bars.values]
+        return self._drawn[1]
 
     def _mark_line(self) -> Strip:
         segments = [Segment(" " * (_SCALE - 1) + "│", self._style("scale"))]
         for symbol, role in self._bars.marks:
-            style = self._style(role) if role else self.rich_style
-            segments.append(Segment(symbol + " " * (self.bar_width - 1), style))
-        return Strip(segments)
+            segments.append(Segment(symbol + " " * (self.bar_width - 1), self._style(role)))
+        return Strip(segments).simplify()
 
     def _step(self) -> int:
         """Time between ticks: so much that their texts do not touch."""
