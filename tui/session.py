@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding, Severity
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.era import refuse_0_1
@@ -141,6 +142,7 @@ class StoreSession:
         root_findings: Findings about the root; those of channels are with the channels.
         totals: What is known of all channels together.
         forecasts: A normal start and one with the truncate option, once they are known.
+        forecast_problem: Why a start cannot be forecast, if it cannot.
         uses: Signs that somebody is using the store.
         stage: How much is known.
         revision: Grows whenever something is new.
@@ -169,6 +171,7 @@ class StoreSession:
         self.root_findings: list[Finding] = []
         self.totals = Totals()
         self.forecasts: tuple[Forecast, Forecast] | None = None
+        self.forecast_problem = ""
         self.uses: list[Use] = []
         self.stage = Stage.NAMES
         self.scanned = False
@@ -213,13 +216,16 @@ class StoreSession:
             yield from facts.findings
 
     def advice(self) -> Advice | None:
-        """Returns the one safe step to take next; None before the forecast is known."""
-        if self.forecasts is None:
+        """Returns the one safe step to take next; None while a start is not forecast."""
+        if self.forecasts is None and not self.forecast_problem:
             return None
         from stantools.inspection.advice import advise
 
         if self._advice is None or self._advice[0] != self.revision:
-            self._advice = self.revision, advise(self.path, list(self.findings()), self.forecasts[0], self.uses)
+            self._advice = (
+                self.revision,
+                advise(self.path, list(self.findings()), self.forecasts[0] if self.forecasts else None, self.uses),
+            )
         return self._advice[1]
 
     def _scan(self, job: Job[None]) -> None:
@@ -288,5 +294,8 @@ class StoreSession:
             access=CurrentUser(),
             workers=self.workers,
         )
-        self.forecasts = forecast_both(self.store, options, progress=job.advance)
+        try:
+            self.forecasts = forecast_both(self.store, options, progress=job.advance)
+        except StantoolsError as problem:  # nothing of what is known already depends on it
+            self.forecast_problem = problem.message
         self.touch()

@@ -65,7 +65,7 @@ def command(
     server = connecting if connecting.servers or connecting.context else None
     settings = read_settings(config or _usual_config(), must_exist=config is not None)
     browser = Browser(session, settings=settings, connecting=server, monitor=monitor)
-    # Facts of a big store are hundreds of thousands of small objects: going through them all takes longer than a key may.
+    # Facts of a big store are hundreds of thousands of objects: to go through them takes longer than a key may.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     browser.run()

@@ -25,13 +25,13 @@ class Advice:
     command: tuple[str, ...] = ()
 
 
-def advise(path: Path, findings: Sequence[Finding], forecast: Forecast, uses: Sequence[Use] = ()) -> Advice:
+def advise(path: Path, findings: Sequence[Finding], forecast: Forecast | None, uses: Sequence[Use] = ()) -> Advice:
     """Chooses the next step.
 
     Args:
         path: The store's directory, as the user wrote it.
         findings: What verify found.
-        forecast: What a normal start would do.
+        forecast: What a normal start would do; None if that cannot be told.
         uses: Signs that somebody is using the store.
     """
     if uses:
@@ -39,10 +39,11 @@ def advise(path: Path, findings: Sequence[Finding], forecast: Forecast, uses: Se
     damaged = [finding for finding in findings if finding.severity is Severity.ERROR]
     new = path.parent / f"{path.name}.salvaged"
     salvage = ("stantools", "salvage", str(path), "--out", str(new))
-    if damaged and (not forecast.starts or losses(forecast)):
-        why = "the start would fail" if not forecast.starts else "it would destroy data"
+    if damaged and (forecast is None or not forecast.starts or losses(forecast)):
+        why = "nobody can tell what it would do" if forecast is None else "it would destroy data"
+        why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): write what is intact to a new store", salvage)
-    if damaged or not harmless(forecast):
+    if damaged or forecast is None or not harmless(forecast):
         why = f"{len(damaged)} places are damaged" if len(damaged) != 1 else "one place is damaged"
         return Advice(
             f"Write what is intact to a new store: {why if damaged else 'a start would not be harmless'}", salvage

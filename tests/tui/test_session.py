@@ -81,3 +81,20 @@ def test_a_store_that_is_gone_leaves_what_is_known(tmp_path: Path) -> None:
         session.rescan()
     assert len(session.channels) == 3
     assert session.scanned
+
+
+def test_a_start_that_cannot_be_forecast_leaves_the_rest(tmp_path: Path) -> None:
+    write_sample(tmp_path / "datastore", SampleOptions(channels=2, messages=10))
+    session = StoreSession(tmp_path / "datastore")
+    subs = tmp_path / "datastore" / session.store.channel_names[0] / "subs.dat"
+    subs.unlink()
+    subs.symlink_to("/dev/null")
+    job = session.rescan()
+    assert job.wait(60)
+    assert job.state is State.DONE, job.problem
+    assert session.stage is Stage.COMPLETE
+    assert session.scanned
+    assert "not a regular file" in session.forecast_problem
+    advice = session.advice()
+    assert advice is not None
+    assert advice.command[1] == "salvage"

@@ -281,7 +281,9 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
         progress: list[Cell] = [(f" {bar(share, 20):<20} ", "accent"), f"{share:.0%}"] if share is not None else []
         by_index = f"{counted(totals.by_index, 'message')} in {counted(channels, 'channel')} by the indexes"
         yield [f"{by_index}; checking every byte", *progress]
-    if session.forecasts is None:
+    if session.forecast_problem:
+        yield [(f"What the server would do cannot be told: {session.forecast_problem}", "bad")]
+    elif session.forecasts is None:
         yield [("what the server would do: not known yet", "dim")]
     else:
         from stantools.inspection.forecast.judgement import harmless, sentence
