@@ -2,13 +2,14 @@
 
 A plain payload is searched where it lies: records are read many at a time, the bytes of all are searched in one go, and
 only where something is found it is asked which record it lies in. Patterns and encrypted payloads are looked at message
-by message.
+by message, patterns in a process of their own (`stantools.inspection.matcher`): however long one takes, the search can
+be cancelled and nothing else stands still.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
+from stantools.inspection.matcher import Matcher
 from stantools.inspection.window import Window, WindowMessage
 from stantools.inspection.windowparts import Stretch
 from stantools.inspection.windowread import BLOCK, Located
@@ -106,10 +108,13 @@ class Searcher:
         self._query = query
         self._crc = crc
         self._cipher = ChannelCipher(key, channel) if key else None
+        self._matcher = None if query.fixed else Matcher(query.pattern)
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files and ends the matching."""
         self._window.close()
+        if self._matcher is not None:
+            self._matcher.close()
 
     def forward(self, first: int, last: int, progress: Progress | None = None) -> int | None:
         """Returns the first row from `first` up to but without `last` that matches, None if none does.
@@ -117,7 +122,10 @@ class Searcher:
         Args:
             first: The first row to look at.
             last: The row behind the last one.
-            progress: Told the number of rows as they are done.
+            progress: Told the number of rows as they are done, and 0 while a pattern takes long.
+
+        Raises:
+            StantoolsError: A pattern cannot be matched.
         """
         return next(self.matches(first, last, progress), None)
 
@@ -125,7 +133,7 @@ class Searcher:
         """Gives every row that matches, rising; see `forward`."""
         at = first
         for low, high in self._spans(first, last):
-            yield from self._of_span(low, high)
+            yield from self._of_span(low, high, progress)
             if progress:
                 progress(high - at)
             at = high
@@ -133,7 +141,7 @@ class Searcher:
     def backward(self, first: int, last: int, progress: Progress | None = None) -> int | None:
         """Returns the last row from `first` up to but without `last` that matches; see `forward`."""
         for low, high in reversed(self._spans(first, last)):
-            found = self._of_span(low, high)
+            found = self._of_span(low, high, progress)
             if found:
                 return found[-1]
             if progress:
@@ -144,29 +152,35 @@ class Searcher:
         first, last = max(first, 0), min(last, len(self._window))
         return [(low, min(low + BLOCK, last)) for low in range(first, last, BLOCK)]
 
-    def _of_span(self, first: int, last: int) -> list[int]:
+    def _of_span(self, first: int, last: int, progress: Progress | None) -> list[int]:
         found = []
         for row in self._window.single_rows(first, last):
             message = self._window.row(row)
-            if isinstance(message, WindowMessage) and self._matches(message.data, message.reply):
+            if isinstance(message, WindowMessage) and any(
+                self._matching([_texts(message.data, message.reply)], progress)
+            ):
                 found.append(row)
         for stretch, begin, low, high in self._window.stretches(first, last):
             with suppress(StoreUnreadableError):  # its rows say why
                 located = self._window.located(stretch, low, high)
-                found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located)]
+                found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located, progress)]
         return sorted(found)
 
-    def _of_messages(self, stretch: Stretch, located: Located) -> Iterator[int]:
+    def _of_messages(self, stretch: Stretch, located: Located, progress: Progress | None) -> Iterator[int]:
         for low, high in _regions(located):
             part = located.part(low, high)
             start = int(part.offset[0])
             end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
             raw = self._window.read(stretch, start, end - start)
-            for position in self._of_region(stretch, raw, part.offset - start):
+            for position in self._of_region(stretch, raw, part.offset - start, progress):
                 yield low + position
 
     def _of_region(
-        self, stretch: Stretch, raw: bytes, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+        self,
+        stretch: Stretch,
+        raw: bytes,
+        offsets: np.ndarray[tuple[int], np.dtype[np.int64]],
+        progress: Progress | None,
     ) -> list[int]:
         plain = self._cipher is None and self._query.fixed
         if plain and not self._query.pattern.search(raw):
@@ -176,7 +190,6 @@ class Searcher:
         good = stops == Stop.END
         if plain:
             return self._plain(raw, columns, good)
-        found = []
         places = zip(
             columns.data_start.tolist(),
             columns.data_size.tolist(),
@@ -184,10 +197,13 @@ class Searcher:
             columns.reply_size.tolist(),
             strict=True,
         )
+        positions, messages = [], []
         for position, (data, size, reply, length) in enumerate(places):
-            if good[position] and self._matches(raw[data : data + size], raw[reply : reply + length], decrypt=True):
-                found.append(position)
-        return found
+            if good[position]:
+                positions.append(position)
+                messages.append(_texts(self._decrypted(raw[data : data + size]), raw[reply : reply + length]))
+        matching = self._matching(messages, progress)
+        return [position for position, matches in zip(positions, matching, strict=True) if matches]
 
     def _plain(
         self, raw: bytes, columns: MessageColumns, good: np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -211,12 +227,22 @@ class Searcher:
                     break
         return found
 
-    def _matches(self, data: bytes, reply: bytes, *, decrypt: bool = False) -> bool:
-        if decrypt and self._cipher is not None and data:
+    def _decrypted(self, data: bytes) -> bytes:
+        if self._cipher is not None and data:
             with suppress(DecryptError):  # as it is stored then, as it is shown
-                data = self._cipher.decrypt(data)
+                return self._cipher.decrypt(data)
+        return data
+
+    def _matching(self, messages: Sequence[Sequence[bytes]], progress: Progress | None) -> list[bool]:
+        if self._matcher is not None:
+            return self._matcher.matching(messages, progress) if messages else []
         search = self._query.pattern.search
-        return search(data) is not None or (bool(reply) and search(reply) is not None)
+        return [any(search(text) for text in texts) for texts in messages]
+
+
+def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
+    """Returns what of a message is searched."""
+    return (data, reply) if reply else (data,)
 
 
 def _regions(located: Located) -> Iterator[tuple[int, int]]:

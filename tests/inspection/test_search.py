@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.errors import UsageError
+from stantools.errors import StantoolsError, UsageError
 from stantools.format.crc import Crc
+from stantools.inspection.matcher import Matcher
 from stantools.inspection.search import Searcher, parse_query
 from stantools.inspection.surveyor import survey_channels
 from stantools.inspection.window import Window, WindowMessage, refine
@@ -162,3 +168,72 @@ def test_files_that_are_gone_hold_nothing(tmp_path: Path) -> None:
     for path in (tmp_path / "one").iterdir():
         path.unlink()
     assert Searcher(window, parse_query("order"), CRC, b"one").forward(0, len(window)) is None
+
+
+class Enough(BaseException):
+    """Ends a search, as a cancelled job does."""
+
+
+def test_a_pattern_that_takes_forever_is_ended(tmp_path: Path) -> None:
+    window = opened(tmp_path, [b"aaa", b"a" * 60 + b"!"])
+    searcher = Searcher(window, parse_query("r:^(a+)+$"), CRC, b"one")
+    waited: list[int] = []
+
+    def progress(count: int) -> None:
+        waited.append(count)
+        if len(waited) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        searcher.forward(0, len(window), progress)
+    assert waited == [0, 0, 0]
+    searcher.close()
+
+
+def test_a_matcher_ends_its_process() -> None:
+    matcher = Matcher(re.compile(b"(a+)+$"))
+    assert matcher.matching([(b"b",), (b"b", b"a"), (), (b"xa",)]) == [False, True, False, True]
+    process = matcher._process
+    assert process is not None and process.poll() is None
+
+    def stop(_: int) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        matcher.matching([(b"a" * 60 + b"!",)], stop)
+    assert process.returncode is not None
+    assert matcher.matching([(b"a",)]) == [True], "it can be asked again"
+    matcher.close()
+    matcher.close()
+
+
+def test_a_matcher_that_is_killed_says_so() -> None:
+    matcher = Matcher(re.compile(b"a"))
+    matcher.matching([(b"a",)])
+    assert matcher._process is not None
+    matcher._process.kill()
+    matcher._process.wait()
+    with pytest.raises(StantoolsError, match="cannot be matched"):
+        matcher.matching([(b"a",)])
+
+
+def test_no_matcher_outlives_a_program_that_is_killed() -> None:
+    script = (
+        "import re; from stantools.inspection.matcher import Matcher\n"
+        "matcher = Matcher(re.compile(b'(a+)+$')); matcher.matching([(b'a',)])\n"
+        "matcher.matching([(b'a' * 60 + b'!',)], lambda _: print(matcher._process.pid, flush=True))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        child = int(program.stdout.readline())
+        program.kill()
+    for _ in range(600):
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    raise AssertionError("it goes on")
