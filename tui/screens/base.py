@@ -10,13 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from stantools.notation import format_size
 from tui.cells import Cell, counted, name_text
 from tui.jobs import Job, State
 from tui.session import StoreSession
 from tui.views import Place
+from tui.widgets.keyline import KeyLine
 from tui.widgets.line import Line
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ViewScreen(Screen[None]):
         """The line at the top, the view, the keys."""
         yield Line(id="status")
         yield from self.compose_body()
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def compose_body(self) -> Iterable[Widget]:
         """Gives the widgets of the view."""

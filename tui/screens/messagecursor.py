@@ -1,4 +1,4 @@
-"""The cursor in the messages of a channel: what is there, where it goes, staying on its message when the rows change."""
+"""The cursor in the messages of a channel: what is there, where it goes, how it stays when the rows change."""
 
 from __future__ import annotations
 

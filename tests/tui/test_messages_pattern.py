@@ -1,0 +1,30 @@
+"""A search for a pattern that takes forever: the browser goes on, and the search can be cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.tui.conftest import until
+from tests.tui.test_messages import line, opened, row_now, type_text, write_channel
+from tui.views import Place
+
+
+def test_a_pattern_that_takes_forever(tmp_path: Path, browse: Callable[..., None]) -> None:
+    write_channel(tmp_path / "store", [b"a" * 60 + b"!"] * 3)
+
+    async def look(pilot: Any, screen: Any) -> None:
+        await pilot.press("slash")
+        await type_text(pilot, "r:^(a+)+$")
+        await until(pilot, lambda: "searching" in line(screen))
+        for sequence in (2, 3):
+            await pilot.press("down")
+            await pilot.pause(0.2)
+            assert row_now(screen).sequence == sequence, "keys work while it runs"
+        assert "searching" in line(screen)
+        await pilot.press("escape")
+        await until(pilot, lambda: "cancelled" in line(screen))
+        assert pilot.app.screen is screen
+
+    browse(tmp_path / "store", opened(Place(channel="one"), look))
