@@ -11,7 +11,8 @@ INSTALLED := .venv/.installed
 SERVERS := .servers/.fetched
 CLIENTS := .clients/.fetched
 PROTO := $(wildcard stantools/format/proto/*.proto)
-NUMBER_OF_TEST_PROCESSES ?= 2
+# Tests wait for servers more than they compute: three at a time keep two processors busy.
+NUMBER_OF_TEST_PROCESSES ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help

@@ -14,7 +14,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.logwriter import ClientsLog, SubsLog
 from tests.cli.expected import renamed
 from tests.conftest import golden_cases, load_expected
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.history import HistoryScreen
 from tui.screens.pending import PendingScreen
 from tui.screens.subrows import Gathered
@@ -374,7 +374,7 @@ def test_a_store_that_vanishes(golden_copy: Callable[[str], Path], browse: Any) 
         found = await history(pilot)
         shutil.rmtree(store)
         await pilot.press("G", "enter", "m")
-        await until(pilot, lambda: "cannot be read" in screen_text(pilot.app))
+        await until(pilot, lambda: "cannot be read" in notices(pilot.app))
         assert pilot.app.screen is found
         await pilot.press("escape", "j", "enter")
         await until(pilot, lambda: "there is no such file" in screen_text(pilot.app))
