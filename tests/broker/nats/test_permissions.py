@@ -176,6 +176,7 @@ HASHED = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
         (Authorization(token=HASHED), connect(auth_token="secret"), connect(auth_token=HASHED)),
         (Authorization(users=(User("u", HASHED),)), user("u", "secret"), user("u", "x")),
     ],
+    ids=["password", "token", "hashed-password", "hashed-token", "users"],
 )
 def test_passwords_and_tokens(authorization: Authorization, good: bytes, bad: bytes) -> None:
     async def scenario() -> None:

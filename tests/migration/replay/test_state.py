@@ -120,6 +120,7 @@ VALID = json.loads(ReplayState(IDENTITY).encode())
             )
         ),
     ],
+    ids=[*(f"text{number}" for number in range(5)), *(f"change{number}" for number in range(12))],
 )
 def test_what_is_no_state_file_is_refused_and_stays(path: Path, content: bytes) -> None:
     path.write_bytes(content)
