@@ -33,6 +33,7 @@ class Bare(App):
         yield Static("READ ONLY")
 Bare().run()
 """
+_CLEAN = "✓ clean".encode()
 _EMPTY = "an empty application of the library"
 
 
@@ -68,7 +69,8 @@ def _keys(stores: dict[str, Path], presses: int) -> str:
         for phase in ("scanning", "afterwards"):
             if phase == "afterwards":
                 terminal.send("1")
-                terminal.until("✓ clean".encode(), 900)
+                if _CLEAN not in terminal.drawn:
+                    terminal.until(_CLEAN, 300)
                 terminal.read(2)
             for what, seconds in _measured(terminal, name, presses):
                 median, worst = statistics.median(seconds), max(seconds)
@@ -113,7 +115,7 @@ def _memory(stores: dict[str, Path]) -> str:
     rows = []
     for name, store in stores.items():
         terminal = _browse(store)
-        terminal.until("✓ clean".encode(), 900)
+        terminal.until(_CLEAN, 300)
         for key in "2G\x1b3\x1b4\x1b5\x1b6\x1b":
             terminal.send(key)
             terminal.read(1.5)

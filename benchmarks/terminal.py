@@ -25,10 +25,12 @@ class Terminal:
 
     Attributes:
         begun: When it was started, in seconds of `time.perf_counter`.
+        drawn: Everything that was drawn so far.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.begun = time.perf_counter()
+        self.drawn = bytearray()
         self.pid, self._descriptor = pty.fork()
         if not self.pid:
             os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
@@ -45,6 +47,7 @@ class Terminal:
                     found += os.read(self._descriptor, 1 << 16)
                 except OSError:
                     break
+        self.drawn += found
         return bytes(found)
 
     def until(self, text: bytes, seconds: float = 60.0) -> float:
@@ -59,9 +62,11 @@ class Terminal:
             if not select.select([self._descriptor], [], [], left)[0]:
                 break
             try:
-                found = found[-200:] + os.read(self._descriptor, 1 << 16)
+                part = os.read(self._descriptor, 1 << 16)
             except OSError:
                 break
+            self.drawn += part
+            found = found[-200:] + part
             if text in found:
                 return time.perf_counter()
         raise TimeoutError(f"{text!r} was not drawn; the last was {found!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
@@ -43,8 +44,17 @@ class Line(Static):
 
     def show(self, *cells: Cell) -> None:
         """Shows other text."""
-        self.update(content(cells))
+        self._show(content(cells))
 
     def show_lines(self, rows: Sequence[Sequence[Cell]]) -> None:
         """Shows lines of text."""
-        self.update(lines(rows))
+        self._show(lines(rows))
+
+    def _show(self, text: Content) -> None:
+        """Shows a text; where it takes as many lines as there are, the screen need not be laid out anew."""
+        width = self.content_region.width
+        parts = text.plain.split("\n")
+        needs = len(parts) if text.plain and all(cell_len(part) <= width for part in parts) else None
+        height = self.styles.height
+        fixed = height is not None and not height.is_auto
+        self.update(text, layout=not fixed and needs != self.content_region.height)

@@ -242,8 +242,13 @@ class RowTable(ScrollView, can_focus=True):
         """Follows the cursor."""
         if not self.is_mounted:
             return
+        top = self.scroll_offset.y
         self._show_cursor()
-        self.refresh()
+        if self.scroll_offset.y == top:
+            self.refresh_line(old + 1)
+            self.refresh_line(row + 1)
+        else:
+            self.refresh()
         if old != row:
             self.post_message(self.Highlighted(self, row))
 
