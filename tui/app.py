@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -118,10 +117,9 @@ class Browser(App[None]):
     def on_mount(self) -> None:
         """Begins to find out everything once there is something to see."""
         for problem in self._setting_problems():
-            self.notify(Content(problem).plain, title="settings", severity="warning", timeout=15, markup=False)
+            self.notify(problem, title="settings", severity="warning", timeout=15, markup=False)
         if self.session is not None and self.session.job is None:
             self.call_after_refresh(self.session.start)
-
         self.app_resume_signal.subscribe(self, self._draw_anew)
 
     def _draw_anew(self, _app: App[Any]) -> None:
@@ -169,11 +167,11 @@ class Browser(App[None]):
             above: Keep the present view below it, so that Escape comes back here; else it comes back to the overview.
         """
         place = place or Place()
-        if self.session is None and view is not View.LIVE:
-            self.notify("no store is open", severity="warning")
-            return
         if self.session is None:
-            self.close_views()  # what is running is the first view
+            if view is View.LIVE:
+                self.close_views()  # what is running is the first view
+            else:
+                self.notify("no store is open", severity="warning")
             return
         if view is View.LIVE and not (self.monitor or self.connecting):
             self.notify("name a server to watch it: --monitor URL or --server URL", severity="warning")

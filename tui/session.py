@@ -278,22 +278,14 @@ class StoreSession:
         self.scanned = True
 
     def _forecast(self, job: Job[None]) -> None:
-        from stantools.inspection.forecast import CurrentUser, ServerOptions, forecast_both
-        from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID
-        from stantools.store.serverinfo import stored_cluster_id
+        from stantools.inspection.forecast import forecast_both
+        from stantools.inspection.forecast.ownserver import own_server
 
         job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
         self.stage = Stage.FORECAST
         self.uses = find_uses(self.store.path)
         self.touch()
-        options = ServerOptions(
-            polynomial=self.crc.polynomial,
-            check_crc=self.reading.check_crc,
-            encryption_key=self.reading.encryption_key,
-            cluster_id=stored_cluster_id(self.store.server, self.crc) or DEFAULT_CLUSTER_ID,
-            access=CurrentUser(),
-            workers=self.workers,
-        )
+        options = own_server(self.store, self.crc, self.reading, workers=self.workers)
         try:
             self.forecasts = forecast_both(self.store, options, progress=job.advance)
         except StantoolsError as problem:  # nothing of what is known already depends on it

@@ -38,25 +38,14 @@ def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
 
 
 def _stream_row(stream: StreamPlan) -> tuple[Any, ...]:
-    names = [part.channel for part in stream.parts]
-    channel = names[0] if len(names) == 1 else f"{len(names)} channels"
-    remarks = []
-    if stream.renumbered:
-        remarks.append("renumbered")
-    if stream.origin_headers:
-        remarks.append("origin headers")
-    if stream.lost:
-        remarks.append(f"{stream.lost} lost")
-    sequences = f"{stream.first}-{stream.last}" if stream.messages else f"none, next is {stream.last + 1}"
-    size = format_size(stream.bytes)
     return (
         _short(stream.name),
-        _short(channel),
+        _short(stream.origin),
         stream.messages,
-        sequences,
-        size,
+        stream.span,
+        format_size(stream.bytes),
         len(stream.consumers),
-        ", ".join(remarks) or None,
+        ", ".join(stream.remarks) or None,
     )
 
 

@@ -292,14 +292,9 @@ def _refuse(planned: Sequence[PlannedStore], notes: Sequence[Note], applying: Ap
     Raises:
         RefusedError: Always in these cases.
     """
-    from stantools.migration.conduct import serious
+    from stantools.migration.conduct import refuse_problems
 
-    found = serious(notes)
-    if found:
-        first = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        about = f"{first.about}: " if first.about else ""
-        raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
+    refuse_problems(notes)
     lossy = [store for store in planned if store.plan.lossy]
     if lossy and not applying.accept_loss:
         lost = sum(store.plan.lost for store in lossy)

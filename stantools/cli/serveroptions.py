@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -47,22 +48,17 @@ def server_options(
 
     The cluster id is the store's own if it is not given: a start with another one fails anyway.
     """
-    from stantools.inspection.forecast import CurrentUser, ServerOptions
-    from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, DEFAULT_READ_BUFFER
-    from stantools.store.limits import ChannelLimits, StoreLimits
-    from stantools.store.serverinfo import stored_cluster_id
+    from stantools.inspection.forecast.ownserver import own_server
+    from stantools.store.limits import ChannelLimits
 
-    return ServerOptions(
-        version=version,
-        polynomial=crc.polynomial,
-        check_crc=reading.check_crc,
-        limits=limits.over(ChannelLimits()) if limits else StoreLimits(),
-        read_buffer_size=DEFAULT_READ_BUFFER if read_buffer is None else read_buffer,
-        encryption_key=reading.encryption_key,
-        cluster_id=cluster_id or stored_cluster_id(store.server, crc) or DEFAULT_CLUSTER_ID,
-        access=_user(user) if user else CurrentUser(),
-        workers=workers,
-    )
+    options = own_server(store, crc, reading, version=version, workers=workers)
+    if limits:
+        options = replace(options, limits=limits.over(ChannelLimits()))
+    if read_buffer is not None:
+        options = replace(options, read_buffer_size=read_buffer)
+    if cluster_id:
+        options = replace(options, cluster_id=cluster_id)
+    return replace(options, access=_user(user)) if user else options
 
 
 def _user(name: str) -> OtherUser:

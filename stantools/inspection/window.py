@@ -270,21 +270,6 @@ class Window:
         """Returns the row at a share of all rows, from 0 to 1."""
         return round(min(max(share, 0.0), 1.0) * max(len(self) - 1, 0))
 
-    def sequence_from_end(self, number: int) -> int:
-        """Returns the sequence of the last message for 1, of the one before for 2 and so on."""
-        for place in reversed(range(len(self._pieces))):
-            piece = self._pieces[place]
-            if isinstance(piece, Stretch):
-                if number <= piece.count:
-                    at = piece.count - number
-                    return int(self._reader.located(piece, at, at + 1).sequence[0])
-                number -= piece.count
-            elif isinstance(piece, Proven):
-                number -= 1
-                if not number:
-                    return piece.sequence
-        return 0
-
     def row_from_end(self, number: int) -> int:
         """Returns the row of the last message for 1, of the one before for 2 and so on; at least the first row."""
         for place in reversed(range(len(self._pieces))):

@@ -137,10 +137,6 @@ class Stretch:
         before = bisect_left(range(len(breaks)), row, key=lambda number: int(breaks[number]) + number)
         return row - before, before < len(breaks) and int(breaks[before]) + before == row
 
-    def data_only(self) -> Stretch:
-        """Returns the same messages to be read without the index."""
-        return replace(self, index_from=None)
-
 
 @dataclass(frozen=True)
 class Proven:

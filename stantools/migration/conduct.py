@@ -150,11 +150,11 @@ def _sealed(plan: Plan, source: StoreSource) -> Iterator[Note]:
                 )
 
 
-def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
-    """Stops where something stands in the way, or is lost without consent.
+def refuse_problems(problems: Sequence[Note]) -> None:
+    """Stops where something stands in the way.
 
     Raises:
-        RefusedError: Always in these cases.
+        RefusedError: Always in this case.
     """
     found = serious(problems)
     if found:
@@ -162,6 +162,15 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         about = f"{first.about}: " if first.about else ""
         raise RefusedError(f"nothing was changed: {about}{first.text}{more}", first.remedy)
+
+
+def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
+    """Stops where something stands in the way, or is lost without consent.
+
+    Raises:
+        RefusedError: Always in these cases.
+    """
+    refuse_problems(problems)
     if plan.lossy and not accept_loss:
         lost = f"{plan.lost} messages are" if plan.lost else "something is"
         raise RefusedError(

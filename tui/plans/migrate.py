@@ -400,22 +400,14 @@ def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) ->
 
 
 def _row(stream: StreamPlan) -> list[Cell]:
-    names = [part.channel for part in stream.parts]
-    remarks = []
-    if stream.renumbered:
-        remarks.append("renumbered")
-    if stream.origin_headers:
-        remarks.append("origin headers")
-    if stream.lost:
-        remarks.append(f"{stream.lost} lost")
     return [
         name_text(stream.name),
-        name_text(names[0]) if len(names) == 1 else f"{len(names)} channels",
+        name_text(stream.origin),
         number(stream.messages),
-        f"{stream.first}-{stream.last}" if stream.messages else f"none, next is {stream.last + 1}",
+        stream.span,
         format_size(stream.bytes),
         str(len(stream.consumers) or ""),
-        (", ".join(remarks), "warn" if stream.lost else "dim"),
+        (", ".join(stream.remarks), "warn" if stream.lost else "dim"),
     ]
 
 

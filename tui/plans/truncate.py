@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 
 from stantools.errors import ExitCode
-from stantools.inspection.forecast import CurrentUser, ServerOptions
-from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, SERVER_VERSIONS
+from stantools.inspection.forecast import ServerOptions
+from stantools.inspection.forecast.model import SERVER_VERSIONS
+from stantools.inspection.forecast.ownserver import own_server
 from stantools.notation import describe_ranges, format_size
 from stantools.recovery.place import check_outside, check_room, free_bytes
 from stantools.recovery.truncate import TruncationPlan, TruncationResult, apply_truncation, plan_truncation
 from stantools.recovery.truncate.apply import default_backup, exit_code, refusal, saved_bytes
 from stantools.store.directory import Datastore
-from stantools.store.serverinfo import stored_cluster_id
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Job
 from tui.plans.account import Heading, Outcome, Preview, Remark
@@ -96,14 +96,8 @@ class TruncateWizard(Wizard):
 
     def _options(self, store: Datastore) -> ServerOptions:
         source = self.source
-        return ServerOptions(
-            version=self.form.text("server-version"),
-            polynomial=source.crc.polynomial,
-            check_crc=source.reading.check_crc,
-            encryption_key=source.reading.encryption_key,
-            cluster_id=stored_cluster_id(store.server, source.crc) or DEFAULT_CLUSTER_ID,
-            access=CurrentUser(),
-            workers=source.workers,
+        return own_server(
+            store, source.crc, source.reading, version=self.form.text("server-version"), workers=source.workers
         )
 
     def question(self) -> str:

@@ -21,6 +21,7 @@ from tui.screens.base import ViewScreen
 from tui.screens.findingrows import FindingRows, Group, Grouping, of_subscription, place_words
 from tui.session import StoreSession
 from tui.views import Place, View
+from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
@@ -97,7 +98,7 @@ class FindingsScreen(ViewScreen):
     def compose_body(self) -> Iterable[Widget]:
         """How many there are, the table, the explanation."""
         yield Line(id="find-summary")
-        yield Input(placeholder="part of a channel, code, file or text", id="find-filter", compact=True)
+        yield FilterField("part of a channel, code, file or text", id="find-filter")
         with Container(id="find-body"):
             yield RowTable(self._rows)
             with VerticalScroll(id="find-explain", can_focus=False):
@@ -105,7 +106,6 @@ class FindingsScreen(ViewScreen):
 
     def on_mount(self) -> None:
         """Begins with the worst."""
-        self.query_one("#find-filter").display = False
         self.query_one(RowTable).focus()
         self.set_interval(_TAKE, self._take)
         self.note("stantools", "verify", str(self.session.path))
@@ -298,9 +298,7 @@ class FindingsScreen(ViewScreen):
 
     def action_filter(self) -> None:
         """Asks for a text."""
-        field = self.query_one("#find-filter", Input)
-        field.display = True
-        field.focus()
+        self.query_one("#find-filter", FilterField).ask()
 
     @on(Input.Changed, "#find-filter")
     def _filter(self, event: Input.Changed) -> None:
@@ -311,18 +309,16 @@ class FindingsScreen(ViewScreen):
 
     @on(Input.Submitted, "#find-filter")
     def _filtered(self) -> None:
-        field = self.query_one("#find-filter", Input)
-        field.display = bool(field.value)
+        self.query_one("#find-filter", FilterField).settle()
         self.query_one(RowTable).focus()
 
     def action_leave(self) -> None:
         """Shows everything again, or goes back."""
-        field = self.query_one("#find-filter", Input)
+        field = self.query_one("#find-filter", FilterField)
         if not field.display:
             self.action_back()
             return
-        field.value = ""
-        field.display = False
+        field.put_away()
         self.query_one(RowTable).focus()
 
     def go_to(self, text: str) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tui.cells import Cell, text_of
-from tui.widgets.rowtable import Column
+from tui.widgets.rowtable import Column, marked
 
 _T = TypeVar("_T")
 
@@ -108,5 +108,4 @@ class LiveRows(Generic[_T]):
         column = field.column
         if column.key != self.order or field.order is None:
             return column
-        title = column.title.strip() + ("▴" if self.reverse else "▾")
-        return replace(column, title=title, width=max(column.width, len(title)))
+        return marked(column, reverse=self.reverse)

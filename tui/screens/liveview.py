@@ -20,6 +20,7 @@ from tui.screens.livecells import seconds_text
 from tui.screens.livetable import LiveRows
 from tui.session import StoreSession
 from tui.views import Place
+from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
@@ -87,12 +88,11 @@ class LiveView(ViewScreen):
         """Figures, filter, table."""
         yield Line(id="live-head")
         yield Line(id="live-trouble")
-        yield Input(placeholder="part of a name", id="live-filter", compact=True)
+        yield FilterField("part of a name", id="live-filter")
         yield RowTable(self.rows)
 
     def on_mount(self) -> None:
         """Begins to look for news."""
-        self.query_one("#live-filter").display = False
         self.table.focus()
         self.set_interval(_LOOK, self._look_for_figures)
 
@@ -199,14 +199,13 @@ class LiveView(ViewScreen):
 
     def action_filter(self) -> None:
         """Asks for a part of a name."""
-        field = self.query_one("#live-filter", Input)
+        field = self.query_one("#live-filter", FilterField)
         field.value = self.rows.filter
-        field.display = True
-        field.focus()
+        field.ask()
 
     def action_clear(self) -> None:
         """Shows all rows again; goes back if it does already."""
-        field = self.query_one("#live-filter", Input)
+        field = self.query_one("#live-filter", FilterField)
         if not field.display and not self.rows.filter:
             self.action_back()
             return
@@ -216,10 +215,9 @@ class LiveView(ViewScreen):
 
     def hide_filter(self) -> None:
         """Takes the field away."""
-        field = self.query_one("#live-filter", Input)
+        field = self.query_one("#live-filter", FilterField)
         with field.prevent(Input.Changed):
-            field.value = ""
-        field.display = False
+            field.put_away()
         self.table.focus()
 
     @on(Input.Changed, "#live-filter")
@@ -229,8 +227,7 @@ class LiveView(ViewScreen):
 
     @on(Input.Submitted, "#live-filter")
     def _filtered(self) -> None:
-        field = self.query_one("#live-filter", Input)
-        field.display = bool(field.value)
+        self.query_one("#live-filter", FilterField).settle()
         self.table.focus()
 
     def action_sort(self) -> None:

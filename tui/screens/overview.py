@@ -18,8 +18,9 @@ from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number,
 from tui.screens.base import ViewScreen
 from tui.session import ChannelFacts, StoreSession
 from tui.views import Place, View
+from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, RowTable
+from tui.widgets.rowtable import Column, RowTable, marked
 
 #: Seconds between two times that the rows are sorted while the store is read.
 _SORT_EVERY = 1.0
@@ -101,15 +102,7 @@ class ChannelRows:
             Column("subs", "subs", 4, right=True),
             Column("lag", "worst lag" if self.wide else "lag", 9 if self.wide else 6, right=True),
         ]
-        if self.order in {column.key for column in columns}:
-            mark = "▾" if not self.reverse else "▴"
-            columns = [
-                Column(c.key, c.title.strip() + mark, max(c.width, len(c.title.strip()) + 1), c.right, c.grows)
-                if c.key == self.order
-                else c
-                for c in columns
-            ]
-        return columns
+        return [marked(c, reverse=self.reverse) if c.key == self.order else c for c in columns]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -164,12 +157,11 @@ class OverviewScreen(ViewScreen):
         """Verdict, forecast, findings, advice; below them the channels."""
         yield Line(id="verdict")
         yield Line(id="findings")
-        yield Input(placeholder="part of a channel's name", id="filter", compact=True)
+        yield FilterField("part of a channel's name", id="filter")
         yield RowTable(self._rows)
 
     def on_mount(self) -> None:
         """Begins with the channels."""
-        self.query_one("#filter").display = False
         self.query_one(RowTable).focus()
         self.note("stantools", "info", str(self.session.path))
 
@@ -231,15 +223,11 @@ class OverviewScreen(ViewScreen):
 
     def action_filter(self) -> None:
         """Asks for a part of a channel's name."""
-        field = self.query_one("#filter", Input)
-        field.display = True
-        field.focus()
+        self.query_one("#filter", FilterField).ask()
 
     def action_clear(self) -> None:
         """Shows all channels again."""
-        field = self.query_one("#filter", Input)
-        field.value = ""
-        field.display = False
+        self.query_one("#filter", FilterField).put_away()
         self.query_one(RowTable).focus()
 
     @on(Input.Changed, "#filter")
@@ -249,8 +237,7 @@ class OverviewScreen(ViewScreen):
 
     @on(Input.Submitted, "#filter")
     def _filtered(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.display = bool(field.value)
+        self.query_one("#filter", FilterField).settle()
         self.query_one(RowTable).focus()
 
     def action_sort(self, step: int) -> None:

@@ -13,7 +13,7 @@ from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_group
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number
 from tui.session import StoreSession
-from tui.widgets.rowtable import Column
+from tui.widgets.rowtable import Column, marked
 
 #: What the server makes of a subscription -> symbol and what it means.
 STATUS: dict[SubStatus, tuple[str, Role]] = {
@@ -226,13 +226,7 @@ class Rows:
         return next((place for place, each in enumerate(self.shown) if each.key == key), None)
 
     def _mark(self, columns: list[Column]) -> list[Column]:
-        mark = "▴" if self.reverse else "▾"
-        return [
-            Column(c.key, c.title + mark, max(c.width, len(c.title) + 1), c.right, c.grows)
-            if c.key == self.order
-            else c
-            for c in columns
-        ]
+        return [marked(c, reverse=self.reverse) if c.key == self.order else c for c in columns]
 
 
 class SubscriptionRows(Rows):

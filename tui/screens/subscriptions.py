@@ -26,6 +26,7 @@ from tui.screens.subrows import ClientRow, ClientRows, Gathered, GroupRow, Group
 from tui.screens.subrows import SubscriptionRows as _SubscriptionRows
 from tui.session import StoreSession
 from tui.views import Place, View
+from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
@@ -93,7 +94,7 @@ class SubscriptionsScreen(ViewScreen):
         """The tabs, what is damaged, the table, the details."""
         yield Line(id="sub-tabs")
         yield Line(id="sub-problems")
-        yield Input(placeholder="part of a channel, client, durable, group or status", id="sub-filter", compact=True)
+        yield FilterField("part of a channel, client, durable, group or status", id="sub-filter")
         with Container(id="sub-body"):
             yield RowTable(self.rows)
             with VerticalScroll(id="sub-detail", can_focus=False):
@@ -101,7 +102,6 @@ class SubscriptionsScreen(ViewScreen):
 
     def on_mount(self) -> None:
         """Begins with the subscriptions."""
-        self.query_one("#sub-filter").display = False
         self.query_one(RowTable).focus()
         self.set_interval(_TAKE, self._take)
         self._note()
@@ -262,7 +262,7 @@ class SubscriptionsScreen(ViewScreen):
         table = self.query_one(RowTable)
         self._cursors[self._tab] = table.cursor
         self._tab = (self._tab + step) % len(_TABS)
-        self.rows.filter = self.query_one("#sub-filter", Input).value
+        self.rows.filter = self.query_one("#sub-filter", FilterField).value
         table.cursor = 0
         self.rows.update(self._gathered)
         table.source = self.rows
@@ -301,9 +301,7 @@ class SubscriptionsScreen(ViewScreen):
 
     def action_filter(self) -> None:
         """Asks for a part of a name."""
-        field = self.query_one("#sub-filter", Input)
-        field.display = True
-        field.focus()
+        self.query_one("#sub-filter", FilterField).ask()
 
     @on(Input.Changed, "#sub-filter")
     def _filter(self, event: Input.Changed) -> None:
@@ -312,18 +310,16 @@ class SubscriptionsScreen(ViewScreen):
 
     @on(Input.Submitted, "#sub-filter")
     def _filtered(self) -> None:
-        field = self.query_one("#sub-filter", Input)
-        field.display = bool(field.value)
+        self.query_one("#sub-filter", FilterField).settle()
         self.query_one(RowTable).focus()
 
     def action_leave(self) -> None:
         """Shows everything again, or goes back."""
-        field = self.query_one("#sub-filter", Input)
+        field = self.query_one("#sub-filter", FilterField)
         if not field.display:
             self.action_back()
             return
-        field.value = ""
-        field.display = False
+        field.put_away()
         self.query_one(RowTable).focus()
 
     def action_scroll(self, pages: int) -> None:

@@ -6,14 +6,14 @@ Unlike a table that holds its rows, opening one with tens of millions costs noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -39,6 +39,17 @@ class Column:
     width: int
     right: bool = False
     grows: bool = False
+
+
+def marked(column: Column, *, reverse: bool) -> Column:
+    """Returns a column with the sign that the rows are sorted by it.
+
+    Args:
+        column: The column.
+        reverse: Sorted the other way round.
+    """
+    title = column.title.strip() + ("▴" if reverse else "▾")
+    return replace(column, title=title, width=max(column.width, len(title)))
 
 
 class RowSource(Protocol):
@@ -306,10 +317,6 @@ class RowTable(ScrollView, can_focus=True):
         if row == self.cursor and event.chain > 1:
             self.action_choose()
         self.cursor = row
-
-    def cursor_region(self) -> Region:
-        """Where the cursor's line is on the widget."""
-        return Region(0, self.cursor - self.scroll_offset.y + 1, self.size.width, 1)
 
 
 class ListSource:

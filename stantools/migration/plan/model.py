@@ -259,6 +259,28 @@ class StreamPlan:
             return self.messages
         return self.parts[0].last if self.parts else 0
 
+    @property
+    def origin(self) -> str:
+        """The channel that it is made of, or how many, for people."""
+        return self.parts[0].channel if len(self.parts) == 1 else f"{len(self.parts)} channels"
+
+    @property
+    def span(self) -> str:
+        """The sequences that it will have, for people."""
+        return f"{self.first}-{self.last}" if self.messages else f"none, next is {self.last + 1}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is special about it, for people."""
+        remarks = []
+        if self.renumbered:
+            remarks.append("renumbered")
+        if self.origin_headers:
+            remarks.append("origin headers")
+        if self.lost:
+            remarks.append(f"{self.lost} lost")
+        return remarks
+
 
 def created_at(parts: Iterable[ChannelPart], made_at: int) -> int:
     """Returns when a stream of these channels says it was created: at the time of its first message.
