@@ -25,21 +25,24 @@ class Advice:
     command: tuple[str, ...] = ()
 
 
-def advise(path: Path, findings: Sequence[Finding], forecast: Forecast | None, uses: Sequence[Use] = ()) -> Advice:
+def advise(
+    path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None, uses: Sequence[Use] = ()
+) -> Advice:
     """Chooses the next step.
 
     Args:
         path: The store's directory, as the user wrote it.
-        findings: What verify found.
+        findings: What verify found; None if it was not asked.
         forecast: What a normal start would do; None if that cannot be told.
         uses: Signs that somebody is using the store.
     """
     if uses:
         return Advice(f"{uses[0].detail}: stop the server before anything is changed, and look again")
-    damaged = [finding for finding in findings if finding.severity is Severity.ERROR]
+    damaged = [finding for finding in findings or () if finding.severity is Severity.ERROR]
     new = path.parent / f"{path.name}.salvaged"
     salvage = ("stantools", "salvage", str(path), "--out", str(new))
-    if damaged and (forecast is None or not forecast.starts or losses(forecast)):
+    destroys = forecast is not None and bool(losses(forecast) or forecast.destroys)
+    if destroys or ((damaged or findings is None) and (forecast is None or not forecast.starts)):
         why = "nobody can tell what it would do" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
         return Advice(f"Do not start the server on this store ({why}): write what is intact to a new store", salvage)
@@ -48,6 +51,8 @@ def advise(path: Path, findings: Sequence[Finding], forecast: Forecast | None, u
         return Advice(
             f"Write what is intact to a new store: {why if damaged else 'a start would not be harmless'}", salvage
         )
+    if findings is None:
+        return Advice("A start would be harmless; read everything to be sure", ("stantools", "verify", str(path)))
     if any(finding.severity is Severity.WARNING for finding in findings):
         return Advice("Nothing is lost; a new store has none of what was found", salvage)
     return Advice(

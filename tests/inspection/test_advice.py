@@ -65,10 +65,11 @@ def _check_advice(path: Path, ours: Forecast) -> None:
     found = verify(store, resolve_crc(store, ReadOptions())).findings
     advice = advise(path, found, ours)
     bad = any(finding.severity is Severity.ERROR for finding in found)
+    destroys = bool(losses(ours) or ours.destroys)
     if bad or not harmless(ours):
         assert advice.command[:2] == ("stantools", "salvage")
         assert advice.command[-1] == str(path.parent / f"{path.name}.salvaged")
-        assert advice.text.startswith("Do not start the server") == (bad and (not ours.starts or bool(losses(ours))))
+        assert advice.text.startswith("Do not start the server") == (destroys or (bad and not ours.starts))
     elif any(finding.severity is Severity.WARNING for finding in found):
         assert advice.command[1] == "salvage"
     else:

@@ -12,9 +12,10 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.envelope import encode
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions, forecast, forecast_both
+from stantools.inspection.forecast import Forecast, Harm, OtherUser, ServerOptions, forecast, forecast_both
 from stantools.store.directory import open_datastore
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
+from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
 from tests.conftest import golden_cases, load_expected
 from tests.inspection import forecast_golden as g
@@ -399,3 +400,104 @@ class TestWhole:
         both = forecast_both(store, options)
         for truncate in (False, True):
             assert forecast(store, options, truncate=truncate).as_json() == both[truncate].as_json()
+
+
+class TestDestroys:
+    """What is intact and goes; against the golden stores, and what none of them shows."""
+
+    @pytest.mark.parametrize("case", [c for c in golden_cases() if "salvage" in load_expected(c)])
+    def test_golden(self, case: str, golden: Path) -> None:
+        expected = load_expected(case)
+        if expected["setup"]:
+            pytest.skip("cannot be read as it is")
+        options = g.options_of(expected["open_args"])
+        ours = forecast_both(open_datastore(golden / case / "datastore"), options, lookups=False)
+        for mine, theirs in zip(ours, (expected["server_open"], expected["server_open_truncate"]), strict=True):
+            if not theirs["started"]:
+                continue
+            destroyed = Ranges.union(loss.sequences for loss in mine.destroys if loss.channel == "alpha")
+            messages = expected["salvage"]["messages"]["alpha"]
+            intact = Ranges.of(messages["intact"] + messages.get("payload_intact_but_header_damaged", []))
+            last = theirs.get("channels", {}).get("alpha", {}).get("last_seq", 0)
+            assert destroyed == intact - Ranges.of([(0, last)])
+
+    def test_nothing(self, store: Path) -> None:
+        assert _forecast(store).destroys == _forecast(store, truncate=True).destroys == []
+
+    def test_zeros_hide_messages(self, store: Path) -> None:
+        file = store / "foo" / "msgs.3.dat"
+        offset = s.read_index(file.with_suffix(".idx"))[4][1]
+        file.with_suffix(".idx").unlink()
+        file.write_bytes(file.read_bytes()[:offset] + bytes(8) + file.read_bytes()[offset:])
+        (loss,) = _forecast(store).destroys
+        assert (loss.how, loss.file, loss.at) == (Harm.CUT, "foo/msgs.3.dat", offset)
+        assert (loss.sequences.pairs(), loss.records) == ([(25, 30)], 6)
+        assert loss.sentence() == f"foo/msgs.3.dat is cut at offset {offset}: 6 intact records (sequences 25-30) lost"
+
+    def test_a_failed_start_cuts_as_well(self, store: Path) -> None:
+        s.write_slice(store, "afirst", 1, range(1, 6), index=False)
+        file = store / "afirst" / "msgs.1.dat"
+        file.write_bytes(file.read_bytes()[:4] + bytes(16) + file.read_bytes()[4:])
+        (store / "foo" / "subs.dat").write_bytes(b"")
+        result = _forecast(store)
+        assert not result.starts
+        assert [(loss.how, loss.sequences.pairs()) for loss in result.destroys] == [(Harm.CUT, [(1, 5)])]
+
+    def test_zeros_in_a_log(self, store: Path) -> None:
+        state = pb.SubState(id=1, client_id=b"c", durable_name=b"d", is_durable=True, last_sent=3)
+        s.write_subs(store, "foo", (state, [4, 5]))
+        subs = store / "foo" / "subs.dat"
+        subs.write_bytes(subs.read_bytes()[:4] + bytes(8) + subs.read_bytes()[4:])
+        (loss,) = _forecast(store).destroys
+        assert (loss.how, loss.file, loss.records) == (Harm.CUT, "foo/subs.dat", 3)
+        assert loss.sentence() == "foo/subs.dat is cut at offset 4: 3 intact records lost"
+
+    def test_limits(self, store: Path) -> None:
+        result = _forecast(store, limits=_limits(max_msgs=12))
+        assert [(loss.how, loss.file, loss.sequences.pairs()) for loss in result.destroys] == [
+            (Harm.REMOVED, "foo/msgs.1.dat", [(1, 10)])
+        ]
+        assert result.as_json()["destroys"][0]["sequences"] == [[1, 10]]
+
+    def test_an_index_of_zeros(self, store: Path) -> None:
+        file = store / "foo" / "msgs.3.idx"
+        file.write_bytes(file.read_bytes()[: 4 + 32 * 7] + bytes(32) + file.read_bytes()[4 + 32 * 8 :])
+        (loss,) = _forecast(store).destroys
+        assert (loss.how, loss.at, loss.sequences.pairs()) == (Harm.ANEW, 28, [(28, 30)])
+        text = "foo: sequences begin anew at 28; messages 28-30 on disk are out of the server's reach"
+        assert loss.sentence() == text
+
+    def test_a_server_that_began_anew_before(self, store: Path) -> None:
+        s.write_slice(store, "foo", 3, [*range(21, 31), 1, 2, 3])
+        for file in ("msgs.1.dat", "msgs.2.dat"):
+            (store / "foo" / file).unlink()
+        (loss,) = _forecast(store).destroys
+        assert (loss.how, loss.at, loss.sequences.pairs()) == (Harm.ANEW, 4, [(21, 30)])
+
+    def test_without_server_dat(self, store: Path) -> None:
+        (store / "server.dat").unlink()
+        (store / "linked").mkdir()
+        s.write_slice(store, "gappy", 1, [1, 2, 5])
+        old = _forecast(store).destroys
+        assert [(loss.how, loss.channel, loss.at, loss.sequences.pairs()) for loss in old] == [
+            (Harm.ANEW, "foo", 1, [(1, 30)]),
+            (Harm.ANEW, "gappy", 1, [(1, 2), (5, 5)]),
+        ]
+        assert _forecast(store, version="0.25.6").destroys == []
+
+    def test_a_linked_channel(self, store: Path, tmp_path: Path) -> None:
+        s.write_slice(tmp_path / "elsewhere", "bar", 1, [7, 8])
+        (store / "bar").symlink_to(tmp_path / "elsewhere" / "bar")
+        (loss,) = _forecast(store).destroys
+        assert (loss.how, loss.channel, loss.at, loss.sequences.pairs()) == (Harm.ANEW, "bar", 1, [(7, 8)])
+
+    def test_positions_of_groups(self, store: Path) -> None:
+        def member(number: int, group: bytes, client: bytes) -> tuple[pb.SubState, list[int]]:
+            return pb.SubState(id=number, client_id=client, q_group=group, is_durable=True, last_sent=3), []
+
+        s.write_clients(store, "here")
+        s.write_subs(store, "foo", member(1, b"d:a", b"gone"), member(2, b"d:b", b"gone"), member(3, b"d:b", b"here"))
+        (loss,) = _forecast(store).destroys
+        assert (loss.how, loss.groups) == (Harm.GHOST, ("d:a",))
+        text = "foo/subs.dat: position of durable queue group d:a deleted: no client of it is known"
+        assert loss.sentence() == text

@@ -13,6 +13,8 @@ server would change is noted as planned changes (`changes`), which `recovery.tru
     lookup        which messages can be read, with the effects of reading ahead
     delivery      what a subscriber gets, where it stalls
     startup       what is sent to recovered subscriptions at once
+    behind        what is intact and destroyed: `Forecast.destroys`
+    judgement     all of it in one sentence
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from stantools.inspection.forecast.model import (
     SERVER_VERSIONS,
     ChannelForecast,
     Forecast,
+    Harm,
     Lookups,
+    Loss,
     ServerOptions,
     SubscriptionForecast,
 )
@@ -39,7 +43,9 @@ __all__ = [
     "Cut",
     "Delete",
     "Forecast",
+    "Harm",
     "Lookups",
+    "Loss",
     "OtherUser",
     "RebuildIndex",
     "ServerOptions",

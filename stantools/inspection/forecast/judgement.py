@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stantools.escaping import escape
-from stantools.inspection.forecast.model import ChannelForecast, Forecast
+from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
 from stantools.store.sublog import SubStatus
 
 
@@ -26,10 +26,11 @@ def stalling(forecast: Forecast) -> list[ChannelForecast]:
 
 
 def harmless(forecast: Forecast) -> bool:
-    """Tells whether a start works, loses nothing, keeps every durable, and can deliver every message."""
+    """Tells whether a start works, destroys nothing, keeps every durable, and can deliver every message."""
     subscriptions = (each for channel in forecast.channels.values() for each in channel.subscriptions)
     kept = all(each.status != SubStatus.GHOST for each in subscriptions)
-    return forecast.starts and forecast.recovered and not stalling(forecast) and kept and not losses(forecast)
+    loses = losses(forecast) or forecast.destroys
+    return forecast.starts and forecast.recovered and not stalling(forecast) and kept and not loses
 
 
 def sentence(forecast: Forecast) -> str:
@@ -45,6 +46,9 @@ def sentence(forecast: Forecast) -> str:
     parts = []
     if lost := losses(forecast):
         parts.append(f"cut or remove {_counted(len(lost), 'file')}, {escape(lost[0])} first")
+    if anew := [loss for loss in forecast.destroys if loss.how is Harm.ANEW]:
+        where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
+        parts.append(f"give sequences of {_counted(len(anew), 'channel')} a second time: {where}")
     stalled = stalling(forecast)
     stops = [channel for channel in stalled if channel.stalls_at is not None]
     if stops:

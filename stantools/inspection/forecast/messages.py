@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stantools.format.crc import Crc
 from stantools.inspection.forecast.access import owner_of
+from stantools.inspection.forecast.behind import destroyed
 from stantools.inspection.forecast.changes import Append, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.datascan import DataScan
@@ -53,7 +54,7 @@ def forecast(
         StoreUnreadableError: A file of the store cannot be read, although the server's user may.
     """
     recovery = _recovery(store, options or ServerOptions(), truncate)
-    return _finish(recovery, recover(recovery, store), lookups, progress)
+    return _finish(recovery, store, recover(recovery, store), lookups, progress)
 
 
 def forecast_both(
@@ -70,9 +71,9 @@ def forecast_both(
     normal = _recovery(store, options or ServerOptions(), False)
     with_option = _recovery(store, options or ServerOptions(), True, normal.scans)
     one, two = recover(normal, store), recover(with_option, store)
-    first = _finish(normal, one, lookups, progress)
+    first = _finish(normal, store, one, lookups, progress)
     known = {_key(channel): first.channels[channel.name] for channel in one.channels if first.starts}
-    return first, _finish(with_option, two, lookups, progress, known)
+    return first, _finish(with_option, store, two, lookups, progress, known)
 
 
 def _recovery(
@@ -94,10 +95,16 @@ def _key(channel: RecoveredChannel) -> tuple[object, ...]:
 
 
 def _finish(
-    recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known | None = None
+    recovery: Recovery,
+    store: Datastore,
+    start: Start,
+    lookups: bool,
+    progress: Progress | None,
+    known: _Known | None = None,
 ) -> Forecast:
-    """Adds the channels to the forecast of a recovery."""
+    """Adds what is destroyed, and the channels, to the forecast of a recovery."""
     result = start.forecast
+    result.destroys = destroyed(recovery, store, start)
     if not result.starts:
         return result
     for channel, found in _look_up(recovery, start, lookups, progress, known or {}):

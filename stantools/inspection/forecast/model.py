@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from stantools.errors import UsageError
+from stantools.escaping import escape
 from stantools.format.crc import IEEE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change
 from stantools.inspection.subscribers import subscription_json, text
+from stantools.notation import describe_ranges
 from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
@@ -98,6 +101,70 @@ class Lookups:
         if not self.failing and not self.wrong:
             return self.readable
         return Ranges.union((self.readable, self.failing, Ranges.of((seq, seq) for seq in self.wrong)))
+
+
+class Harm(StrEnum):
+    """How a start destroys something."""
+
+    CUT = "cut"  #: records are cut off the end of a file
+    REMOVED = "removed"  #: limits remove a file with its messages
+    ANEW = "anew"  #: sequences of messages that are on disk are given to new messages
+    GHOST = "ghost"  #: members of durable queue groups, and with them the position, are deleted
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something intact that a start destroys.
+
+    Attributes:
+        how: How.
+        channel: The channel; "" for clients.dat.
+        file: The file, relative to the store; of `Harm.ANEW` the directory of the channel.
+        at: Offset of the cut; the sequence with which a channel begins anew; else 0.
+        sequences: The messages.
+        records: Intact records: messages, records of a log, or members of groups.
+        groups: The durable queue groups.
+    """
+
+    how: Harm
+    channel: str
+    file: str
+    at: int = 0
+    sequences: Ranges = field(default_factory=Ranges)
+    records: int = 0
+    groups: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Says what goes; names in it are safe to show."""
+        messages = f"message{'' if self.records == 1 else 's'} {describe_ranges(self.sequences)}"
+        where = escape(self.file)
+        match self.how:
+            case Harm.CUT:
+                count = "1 intact record" if self.records == 1 else f"{self.records} intact records"
+                what = f"{count} (sequences {describe_ranges(self.sequences)})" if self.sequences else count
+                return f"{where} is cut at offset {self.at}: {what} lost"
+            case Harm.REMOVED:
+                return f"{where} is removed by the limits: {messages} lost"
+            case Harm.ANEW:
+                verb = "is" if self.records == 1 else "are"
+                return (
+                    f"{where}: sequences begin anew at {self.at}; {messages} on disk {verb} out of the server's reach"
+                )
+        group = "position of durable queue group" if len(self.groups) == 1 else "positions of durable queue groups"
+        return f"{where}: {group} {', '.join(map(escape, self.groups))} deleted: no client of it is known"
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the loss for json output."""
+        return {
+            "how": self.how.value,
+            "channel": self.channel or None,
+            "file": self.file,
+            "at": self.at,
+            "sequences": self.sequences.as_json(),
+            "records": self.records,
+            "groups": list(self.groups),
+            "detail": self.sentence(),
+        }
 
 
 @dataclass(frozen=True)
@@ -187,6 +254,7 @@ class Forecast:
         clients: The recovered clients by id.
         server_info: The recovered server information, None if there was none.
         changes: What the recovery does to files, by path relative to the store.
+        destroys: Intact messages and positions that the start destroys; empty if it destroys nothing.
         run_changes: Further changes as soon as the server runs: `server.dat` written, records appended to `subs.dat`.
             Clients that do not answer are dropped later, which is not part of it.
     """
@@ -202,6 +270,7 @@ class Forecast:
     clients: dict[bytes, pb.ClientInfo] = field(default_factory=dict)
     server_info: pb.ServerInfo | None = None
     changes: dict[str, Change] = field(default_factory=dict)
+    destroys: list[Loss] = field(default_factory=list)
     run_changes: dict[str, Change] = field(default_factory=dict)
 
     def files_changed(self) -> dict[str, tuple[int | None, int | None]]:
@@ -225,6 +294,7 @@ class Forecast:
             "error": self.error,
             "log": list(self.log),
             "recovered": self.recovered,
+            "destroys": [loss.as_json() for loss in self.destroys],
             "channels": {name: channel.as_json() for name, channel in self.channels.items()},
             "clients": [text(client) for client in sorted(self.clients)],
             "server_info": None if info is None else _info_json(info),

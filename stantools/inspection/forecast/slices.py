@@ -25,6 +25,7 @@ from stantools.format.layout import (
     INDEX_RECORD,
     INDEX_RECORD_SIZE,
     MESSAGE_OVERHEAD,
+    RECORD_HEADER_SIZE,
     Stop,
 )
 from stantools.format.quoting import quote
@@ -49,6 +50,7 @@ class Slice:
         data_file: The data file, relative to the store.
         data_size: Size of the data file now.
         data_end: Its size after the recovery.
+        end: Where the last message ends that the server knows of.
         index: The index file where its records are used as they are; None where it is written anew from the data.
         index_file: The index, relative to the store.
         index_size: Size of the index now, None if there is none.
@@ -65,6 +67,7 @@ class Slice:
     data_file: str
     data_size: int
     data_end: int
+    end: int
     index: Path | None
     index_file: str
     index_size: int | None
@@ -151,7 +154,7 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
             outcome.error = denied
             return outcome
         found = Slice(
-            files.number, files.data, data_file, len(data), len(data), files.index, index_file, None
+            files.number, files.data, data_file, len(data), len(data), len(data), files.index, index_file, None
         )  # fmt: skip
         step = _Step(recovery, raw_channel, data, found, outcome)
         if files.index is None:
@@ -202,6 +205,7 @@ class _Step:
             self.outcome.log.append(report.error(wrong))
             self._rebuild(index, wrong)
             return
+        found.end = offset + RECORD_HEADER_SIZE + size
         self._use_index(index, count)
 
     def _use_index(self, index: Buffer, count: int) -> None:
@@ -246,7 +250,7 @@ class _Step:
             self.outcome.error = error
             self.outcome.changes.append(Change(found.index_file, found.index_size, None, Delete()))
             return
-        found.index = None
+        found.index, found.end = None, result.end
         found.rows, found.bytes, found.ascending = result.count, result.bytes, result.ascending
         found.first, found.last = result.first, result.last
         if found.data_end != found.data_size:

@@ -4,15 +4,14 @@ Facts: filestore specification, section 7.8. What a start with `-file_truncate_b
 planned changes of the forecast are carried out.
 
     plan      what would be changed, what would be lost, why it should not be done
-    behind    the records behind a cut
     backup    what is removed, saved before anything changes
     apply     carrying out a plan
 """
 
 from __future__ import annotations
 
+from stantools.inspection.forecast.behind import RemovedRecord
 from stantools.recovery.truncate.apply import TruncationResult, apply_truncation
-from stantools.recovery.truncate.behind import RemovedRecord
 from stantools.recovery.truncate.plan import FileCut, TruncationPlan, plan_truncation
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
+from stantools.inspection.forecast.behind import CutFile, RemovedRecord
 from stantools.inspection.forecast.changes import Change, Cut, RebuildIndex
 from stantools.progress import Progress
-from stantools.recovery.truncate.behind import CutFile, RemovedRecord
 from stantools.store.directory import WITNESS_FILE, Datastore
 from stantools.store.limits import UNLIMITED, StoreLimits
 from stantools.store.ranges import Ranges
@@ -167,10 +167,11 @@ def _cut_file(store: Datastore, options: ServerOptions, file: str, offset: int) 
 def _file_cut(store: Datastore, options: ServerOptions, change: Change, planned: Forecast) -> FileCut:
     assert change.before is not None and change.after is not None
     file = _cut_file(store, options, change.path, change.after)
-    behind = file.count()
+    lost = next((loss for loss in planned.destroys if loss.file == change.path), None)
     if file.layout is not None:
         kept = file.rows_before()
     else:
         rebuilt = (each.action for each in planned.changes.values() if isinstance(each.action, RebuildIndex))
         kept = next((action.count for action in rebuilt if action.data_file == change.path), 0)
-    return FileCut(change.path, change.before, change.after, kept, behind.intact, behind.sequences)
+    intact, sequences = (lost.records, lost.sequences) if lost else (0, Ranges())
+    return FileCut(change.path, change.before, change.after, kept, intact, sequences)

@@ -1,7 +1,12 @@
-"""The records behind a cut: those that are whole could be kept by salvage, and would be lost by truncation."""
+"""What a start destroys although it is intact: records behind a cut, files that limits remove, sequences given again.
+
+Salvage could keep all of it. Only what is suspicious is read: files that are cut, and the ends of data files that the
+server does not look at.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,13 +14,22 @@ from pathlib import Path
 
 import numpy as np
 
+from stantools.errors import StoreUnreadableError
 from stantools.format import index as index_format
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
 from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.forecast.changes import Change, Cut, Delete
+from stantools.inspection.forecast.channel import RecoveredChannel
+from stantools.inspection.forecast.model import Harm, Loss
+from stantools.inspection.forecast.recover import Start
+from stantools.inspection.forecast.rows import slice_rows
+from stantools.inspection.forecast.slices import Recovery
+from stantools.inspection.slicesummary import rows_of, summarise
+from stantools.inspection.subscribers import text
 from stantools.store.clientlog import read_clients
-from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, SliceFiles, list_channel
 from stantools.store.indexes import scan_index
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
@@ -23,7 +37,7 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
 from stantools.store.scan import scan_slice
-from stantools.store.sublog import read_subs
+from stantools.store.sublog import SubStatus, classify, read_subs
 
 _SUBS_WORDS: dict[int, str] = {
     SubRecord.NEW: "new subscription",
@@ -177,3 +191,87 @@ def _about(message: object) -> tuple[int | None, int | None, str | None]:
         return message.seqno, message.id, None
     assert isinstance(message, pb.SubState | pb.SubStateDelete)
     return None, message.id, None
+
+
+def destroyed(recovery: Recovery, store: Datastore, start: Start) -> list[Loss]:
+    """Finds what a start destroys: see `Harm`.
+
+    Args:
+        recovery: The start.
+        store: The store.
+        start: What the recovery leads to.
+    """
+    forecast = start.forecast
+    losses = [loss for change in forecast.changes.values() for loss in _shortened(recovery, store, change)]
+    if not forecast.starts:
+        return losses
+    for channel in start.channels:
+        losses += _given_again(recovery, channel)
+        losses += _positions_lost(channel, forecast.clients)
+    # Channels that the server does not see begin anew as soon as somebody publishes.
+    unseen = [path.name for path in store.symlinks] if forecast.recovered else store.channel_names
+    for name in unseen:
+        held = _held(recovery, store.path / name)
+        if held:
+            losses.append(Loss(Harm.ANEW, name, name, 1, held, held.count()))
+    return losses
+
+
+def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator[Loss]:
+    channel, _, file = change.path.rpartition("/")
+    if isinstance(change.action, Cut) and file.endswith(".dat"):
+        assert change.after is not None
+        behind = CutFile(store.path, change.path, change.after, recovery.crc, recovery.options.check_crc).count()
+        if behind.intact:
+            yield Loss(Harm.CUT, channel, change.path, change.after, behind.sequences, behind.intact)
+    elif isinstance(change.action, Delete) and file.endswith(".dat"):
+        for files in store.channel(channel).slices:
+            if files.data is not None and files.data.name == file and (held := _held_in(recovery, files, channel)):
+                yield Loss(Harm.REMOVED, channel, change.path, 0, held, held.count())
+
+
+def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
+    """Gives the messages on disk whose sequences the server thinks are still free."""
+    options, last = recovery.options, channel.totals.last
+    parts = []
+    for found in channel.slices:
+        if found.end < found.data_end:
+            rest = CutFile(recovery.root, found.data_file, found.end, recovery.crc, options.check_crc)
+            parts.append(rest.count().sequences)
+        if not found.ascending:
+            for rows in slice_rows(found, recovery.crc, options.check_crc, channel.raw_name):
+                parts.append(Ranges.from_sequences(rows.sequence[rows.sequence > np.uint64(last)]))
+    again = Ranges.union(parts) - Ranges.of([(0, last)])
+    if again:
+        yield Loss(Harm.ANEW, channel.name, channel.name, last + 1, again, again.count())
+
+
+def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
+    """Gives the durable queue groups all of whose members are deleted as ghosts."""
+    states = [each.state for each in channel.subs.subscriptions.values() if each.state.q_group]
+    members = [(state.q_group, classify(state, clients)) for state in states if state.is_durable]
+    kept = {group for group, status in members if status is not SubStatus.GHOST}
+    gone = [group for group, _ in members if group not in kept]
+    if gone:
+        groups = tuple(text(group) for group in dict.fromkeys(gone))
+        yield Loss(Harm.GHOST, channel.name, f"{channel.name}/{SUBS_FILE}", records=len(gone), groups=groups)
+
+
+def _held(recovery: Recovery, directory: Path) -> Ranges:
+    """Returns the sequences of the messages in a channel's directory; of one that cannot be read, none."""
+    try:
+        files = list_channel(directory)
+    except StoreUnreadableError:
+        return Ranges()
+    return Ranges.union(_held_in(recovery, each, directory.name) for each in files.slices)
+
+
+def _held_in(recovery: Recovery, files: SliceFiles, channel: str) -> Ranges:
+    """Returns the sequences of the messages in a slice, from its index where that can be believed."""
+    raw, check_crc = os.fsencode(channel), recovery.options.check_crc
+    found = summarise(files, raw, recovery.crc, check_crc=check_crc)
+    if not found.count:
+        return Ranges()
+    if found.last_seq - found.first_seq + 1 == found.count:
+        return Ranges.of([(found.first_seq, found.last_seq)])
+    return Ranges.from_sequences(rows_of(files, raw, recovery.crc, check_crc=check_crc).sequence)
