@@ -15,6 +15,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 
 if TYPE_CHECKING:
     from broker.streaming.channels import Channels
+    from broker.streaming.ports import Clock
     from broker.streaming.serving import Ready
     from broker.streaming.subscriptions import Subscription
     from broker.wire.frames import Frames, Handler
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 class Acknowledgements:
     """Takes acknowledgements, and lets those who have room again be served."""
 
-    def __init__(self, channels: Channels, ready: Ready) -> None:
+    def __init__(self, channels: Channels, ready: Ready, clock: Clock) -> None:
         self._channels = channels
         self._ready = ready
+        self._clock = clock
 
     def handler(self, subscription: Subscription) -> Handler:
         """Returns the handler of a subscription's ack inbox."""
@@ -62,6 +64,8 @@ class Acknowledgements:
         done = subscription.forget(sequences)
         if done:
             store_acked(subscription, done)
+            if subscription.group is not None:
+                subscription.group.acknowledged(subscription, len(done), self._clock.monotonic())
         if subscription.group is not None and len(done) < len(sequences):
             for member in subscription.group.members:
                 if member is not subscription and (moved := member.forget(sequences)):

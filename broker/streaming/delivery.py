@@ -132,6 +132,7 @@ class Delivery:
     def _hand_out(self, group: QueueGroup, block: Records, begin: int, end: int) -> bool:
         """Sends rows of a block to the members, in order. Returns False if not all could be sent now."""
         now = self._clock.monotonic()
+        group.tick(now)
         sequences: list[int] = block.sequences[begin:end].tolist()
         shares: dict[Subscription, list[int]] = {}
         member: Subscription | None = None  # who gets the rows from `start` on

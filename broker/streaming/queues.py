@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.streaming.channels import Channel
     from broker.streaming.subscriptions import Subscription
 
+#: Acknowledgements that came together count after one to two of these (ns).
+_WINDOW: Final = 20_000_000
+
 
 class QueueGroup:
     """A group of subscriptions that share the messages of a channel.
+
+    Acknowledgements arrive here by the read, hundreds of one member at once. If they all counted at once, the member
+    that was read first would get nearly the whole next batch of a burst. So of those that came together one counts at
+    once, and the others a little later, when the other members have been read too.
 
     Attributes:
         channel: What it is subscribed to.
@@ -21,7 +28,7 @@ class QueueGroup:
         shadow: While a durable group has no members: the record of its last one, with what was pending.
     """
 
-    __slots__ = ("channel", "counts", "last_sent", "members", "name", "shadow")
+    __slots__ = ("_window", "channel", "counts", "last_sent", "members", "name", "shadow")
 
     def __init__(self, channel: Channel, name: bytes) -> None:
         self.channel = channel
@@ -30,6 +37,24 @@ class QueueGroup:
         self.last_sent = 0
         self.counts: dict[int, int] = {}
         self.shadow: Subscription | None = None
+        self._window = 0
+
+    def acknowledged(self, member: Subscription, count: int, now: int) -> None:
+        """Takes note that a member has acknowledged messages, all at once, at a time (monotonic ns)."""
+        if count > 1 and len(self.members) > 1:
+            self.tick(now)
+            member.late_acks += count - 1
+            member.latest_acks += count - 1
+
+    def tick(self, now: int) -> None:
+        """Lets acknowledgements count whose time has come. To be called before members are picked."""
+        window = now // _WINDOW
+        if window == self._window:
+            return
+        for member in self.members:
+            member.late_acks = member.latest_acks if window == self._window + 1 else 0
+            member.latest_acks = 0
+        self._window = window
 
     def pick(self, *, force: bool) -> Subscription | None:
         """Returns the member that a message goes to. There is at least one member.
@@ -47,7 +72,7 @@ class QueueGroup:
         for member in members:
             if member.stalled or (member.client is not None and member.client.failures):
                 continue
-            pending = len(member.pending)
+            pending = len(member.pending) if force else len(member.pending) + member.late_acks
             if picked is None or pending < fewest:
                 picked = member
                 fewest = pending

@@ -93,7 +93,7 @@ class StreamingServer:
         self.channels = channels = Channels(store)
         self._ready_units = ready = Ready(driver, timers)
         sender = Sender(context)
-        self._acknowledgements = Acknowledgements(channels, ready)
+        self._acknowledgements = Acknowledgements(channels, ready, clock)
         redelivery = Redelivery(context, sender, self._acknowledgements)
         self._serving = Serving(bus, ready, Delivery(context, sender, redelivery.arm), redelivery)
         self._publishing = Publishing(context, clients, channels, self._serving)

@@ -44,6 +44,8 @@ class Subscription:
         hold: Why new messages are held back.
         held_from: Where the pass over what is pending goes on, while they are.
         timer: When pending messages are looked at.
+        late_acks: How many acknowledged messages its queue group still counts as pending when it picks a member.
+        latest_acks: Those of them that came since the group's last tick.
         counts: How often messages were redelivered; queue groups count for all their members.
         listener: What the bus calls the subscription of the ack inbox.
     """
@@ -58,6 +60,8 @@ class Subscription:
         "hold",
         "last_client_id",
         "last_sent",
+        "late_acks",
+        "latest_acks",
         "listener",
         "max_in_flight",
         "pending",
@@ -80,6 +84,7 @@ class Subscription:
         self.hold = Hold.NONE
         self.held_from = 0
         self.timer: Timer | None = None
+        self.late_acks = self.latest_acks = 0
         self.counts: dict[int, int] = {} if group is None else group.counts
         self.listener: object = None
         self.adopt()

@@ -80,6 +80,13 @@ def test_queue_groups(broker: Broker, library: str) -> None:
     assert together == list(range(together[0], together[0] + 20))
 
 
+def test_a_burst_is_shared_evenly(start_broker: Callable[..., Broker]) -> None:
+    rounds = play("c", start_broker().url, "burst")["shares"]
+    assert [sum(shares) for shares in rounds] == [2048] * 20
+    even = [shares for shares in rounds if all(abs(share - 2048 / 5) <= 0.2 * 2048 / 5 for share in shares)]
+    assert len(even) >= 19, rounds
+
+
 @pytest.mark.parametrize("library", ["node", "c"])
 def test_durable_queue_groups(start_broker: Callable[..., Broker], library: str) -> None:
     assert play(library, start_broker().url, "durable_queue") == {"first": [1, 2, 3], "second": [4]}

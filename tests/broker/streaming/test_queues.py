@@ -45,6 +45,32 @@ class TestSharing:
                     each._at = 0
         assert [each.sequences() for each in members] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
 
+    def test_a_burst_is_shared_though_one_member_is_read_first(self, world: World) -> None:
+        """What one member has acknowledged comes in one read, before the others': it must not get all that follows."""
+        members = [member(world) for _ in range(5)]
+        got: dict[int, list[int]] = {}
+        for turn in range(8):
+            world.publish(b"foo", *[b"x"] * 256)
+            for position, each in enumerate(members):
+                got.setdefault(position, []).extend(each.sequences())
+            read_first = turn % 2
+            members[read_first].ack(*got[read_first])
+            world.advance(0.002)
+        assert sum(len(sequences) for sequences in got.values()) == 2048
+        assert all(abs(len(sequences) - 2048 / 5) < 0.2 * 2048 / 5 for sequences in got.values())
+
+    def test_a_silent_member_gets_little_after_a_while(self, world: World) -> None:
+        silent, *prompt = [member(world) for _ in range(3)]
+        got: dict[int, list[int]] = {}
+        for _ in range(20):
+            world.publish(b"foo", *[b"x"] * 30)
+            for position, each in enumerate(prompt):
+                got.setdefault(position, []).extend(new := each.sequences())
+                each.ack(*new)
+            world.advance(0.05)
+        assert len(silent.sequences()) <= 15
+        assert sum(len(sequences) for sequences in got.values()) >= 585
+
     def test_silent_members(self, world: World) -> None:
         members = [member(world, max_in_flight=2) for _ in range(3)]
         number(world, 9)

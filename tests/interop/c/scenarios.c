@@ -357,6 +357,45 @@ static void queue(void)
     printf("{"), numbers("left", left, 0, left->count), printf(", "), numbers("right", right, 0, right->count), printf("}\n");
 }
 
+/* How a burst is shared by five members, each on a connection of its own, in each of twenty rounds. */
+static void burst(void)
+{
+    enum { MEMBERS = 5, COUNT = 2048, ROUNDS = 20 };
+    stanConnection *members[MEMBERS], *publisher = connected("c-burst");
+    char name[32];
+    for (int n = 0; n < MEMBERS; n++)
+    {
+        snprintf(name, sizeof name, "c-burst-%d", n);
+        members[n] = connected(name);
+    }
+    printf("{\"shares\": [");
+    for (int round = 0; round < ROUNDS; round++)
+    {
+        Seen *seen[MEMBERS];
+        stanSubscription *subs[MEMBERS];
+        snprintf(name, sizeof name, "burst-%d", round);
+        for (int n = 0; n < MEMBERS; n++)
+            subs[n] = subscribe(members[n], name, seen[n] = nothing(), (Wanted){.queue = "workers"});
+        for (int n = 0; n < COUNT; n++)
+            check("publish", stanConnection_PublishAsync(publisher, name, "x", 1, NULL, NULL));
+        double deadline = now() + 15;
+        for (int have = 0; have < COUNT && now() < deadline; nats_Sleep(2))
+        {
+            have = 0;
+            for (int n = 0; n < MEMBERS; n++)
+                have += counted(seen[n]);
+        }
+        printf(round ? ", [" : "[");
+        for (int n = 0; n < MEMBERS; n++)
+        {
+            printf(n ? ", %d" : "%d", counted(seen[n]));
+            check("unsubscribe", stanSubscription_Unsubscribe(subs[n]));
+        }
+        printf("]");
+    }
+    printf("]}\n");
+}
+
 static void durable_queue(void)
 {
     Wanted wanted = {.first = true, .durable = "d", .queue = "workers"};
@@ -545,7 +584,7 @@ int main(int count, char **words)
         {"basic", basic},       {"publish_async", publish_async}, {"starts", starts},       {"redelivery", redelivery},
         {"durable", durable},   {"queue", queue},                 {"duplicate", duplicate}, {"durable_queue", durable_queue},
         {"refused", refused},   {"large", large},                 {"lost", lost},           {"restart", restart},
-        {"plain", plain},
+        {"plain", plain},       {"burst", burst},
     };
     alarm(60);
     for (size_t n = 0; n < sizeof all / sizeof *all; n++)
