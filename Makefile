@@ -16,11 +16,11 @@ NUMBER_OF_TEST_PROCESSES ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo proto docs screens samples bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
+.PHONY: help setup check format test test-slow demo proto docs screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
-	@echo "also: setup, format, test-slow, proto, docs, screens, samples, bench, bench-offline, bench-migration,"
+	@echo "also: setup, format, test-slow, proto, docs, screens, samples, dist, bench, bench-offline, bench-migration,"
 	@echo "      bench-pipeline, bench-broker, bench-browser, clean"
 
 setup: $(INSTALLED)
@@ -78,6 +78,14 @@ screens: $(INSTALLED)
 
 samples: $(INSTALLED)
 	@$(BIN)/python samples/make_samples.py
+
+# A source archive and a wheel with compiled kernels for this Python, in dist/. Fails where the kernels cannot be compiled.
+dist: $(INSTALLED)
+	@rm -rf dist
+	@mkdir dist && $(BIN)/python -m build --outdir dist > dist/build.log 2>&1 || { tail -20 dist/build.log >&2; exit 1; }
+	@$(BIN)/python -c 'import sys, zipfile, pathlib; wheel = next(pathlib.Path("dist").glob("*.whl")); \
+	  sys.exit(not any("_native" in name and name.endswith((".so", ".pyd")) for name in zipfile.ZipFile(wheel).namelist()) \
+	  and "make: the kernels were not compiled; dist/build.log says why")'
 
 bench: bench-offline bench-migration bench-pipeline bench-broker bench-browser
 

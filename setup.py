@@ -18,7 +18,7 @@ MODULES = [
 ]
 
 extensions = cythonize(
-    [Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"]) for name in MODULES],
+    [Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3", "-g0"]) for name in MODULES],
     language_level=3,
     quiet=True,
 )
