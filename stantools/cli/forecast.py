@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from stantools.store.options import ReadOptions
 
 _LOG_LINES = 12
+_LOSSES = 8
 #: Log lines that are left out of the table: informational ones, the dump of a bad record, and the error itself.
 _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
 
@@ -49,7 +51,7 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 @common_options
 def command(
     store: Path,
-    server_version: str,
+    server_version: str | None,
     limits: GivenLimits | None,
     cluster_id: str | None,
     read_buffer: int | None,
@@ -61,17 +63,19 @@ def command(
 ) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
-    Both starts are predicted: the normal one, and the one with -file_truncate_bad_eof. For each: does it start, with
-    which error not, what would each channel show, where would delivery stop, and which files would it change.
+    The first lines say what a start would destroy although it is intact, and the next safe step. Both starts are
+    predicted: the normal one, and the one with -file_truncate_bad_eof. For each: does it start, with which error not,
+    what would each channel show, where would delivery stop, and which files would it change. Where servers since 0.25
+    would do otherwise and no version is given, what they would do follows.
 
     Limits that are not given are the server's defaults (1,000,000 messages and 1,024,000,000 bytes a channel).
 
-    Exit code 0: a normal start works, nothing is cut off, no durable queue member is deleted, every message can be
+    Exit code 0: a normal start works and destroys nothing, no durable queue member is deleted, every message can be
     delivered. Otherwise 1.
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
-    from stantools.inspection.forecast import forecast_both
+    from stantools.inspection.forecast import forecast_versions
     from stantools.inspection.forecast.judgement import harmless
 
     opened, crc = open_store(store, reading)
@@ -89,15 +93,48 @@ def command(
     with Progress(progress, "forecast") as shown:
         if shown.active:
             shown.total = opened.data_size(opened.channel_names)
-        normal, truncating = forecast_both(opened, options, progress=shown.advance)
+        versions = forecast_versions(opened, options, progress=shown.advance)
+    if server_version:
+        del versions[1:]
+    normal = versions[0][0]
     if output == "json":
-        both = {"normal": normal.as_json(), "truncate": truncating.as_json()}
-        print_json({"server_version": server_version, **both})
+        described = [
+            {"server_version": one.server_version, "normal": one.as_json(), "truncate": two.as_json()}
+            for one, two in versions
+        ]
+        print_json({**described[0], "other_versions": described[1:]})
     else:
-        _print(normal, f"server {server_version}, normal start")
-        click.echo()
-        _print(truncating, f"server {server_version}, start with -file_truncate_bad_eof", beside=normal)
+        _print_verdict(store, versions)
+        for one, two in versions:
+            click.echo()
+            _print(one, f"server {one.server_version}, normal start")
+            click.echo()
+            _print(two, f"server {two.server_version}, start with -file_truncate_bad_eof", beside=one)
     return ExitCode.CLEAN if harmless(normal) else ExitCode.FINDINGS
+
+
+def _print_verdict(store: Path, versions: list[tuple[Forecast, Forecast]]) -> None:
+    """Prints what matters most: what a start comes to, what it destroys, and the next step."""
+    from stantools.inspection.advice import advise
+    from stantools.inspection.forecast.judgement import harmless, sentence
+
+    (normal, truncating), *others = versions
+    said = [("", normal)]
+    if (truncating.starts, truncating.destroys) != (normal.starts, normal.destroys):
+        said.append(("With -file_truncate_bad_eof ", truncating))
+    said += [(f"As version {one.server_version} ", one) for one, _ in others]
+    for label, one in said:
+        color = "green" if harmless(one) else "red"
+        text = label + sentence(one).removeprefix("Started now, ") if label else sentence(one)
+        click.echo(console.paint(text, color, err=False))
+        for loss in one.destroys[:_LOSSES]:
+            click.echo(f"  destroys  {loss.sentence()}")
+        if len(one.destroys) > _LOSSES:
+            click.echo(f"  destroys  … and {len(one.destroys) - _LOSSES} more: see -o json")
+    advice = advise(store, None, normal)
+    click.echo(f"next: {advice.text}")
+    if advice.command:
+        click.echo(f"  {shlex.join(advice.command)}")
 
 
 def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> None:

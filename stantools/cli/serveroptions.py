@@ -23,9 +23,7 @@ _VERSIONS = ("0.23.2", "0.25.6")
 server_version_option = click.option(
     "--server-version",
     type=click.Choice(_VERSIONS),
-    default=_VERSIONS[0],
-    show_default=True,
-    help="Which server.",
+    help=f"Which server; {_VERSIONS[0]} if not given.",
 )
 server_user_option = click.option(
     "--server-user", metavar="USER", help="Name or number of the user that runs the server, if not you."
@@ -37,7 +35,7 @@ def server_options(
     crc: Crc,
     reading: ReadOptions,
     *,
-    version: str,
+    version: str | None,
     limits: GivenLimits | None = None,
     cluster_id: str | None = None,
     read_buffer: int | None = None,
@@ -51,7 +49,7 @@ def server_options(
     from stantools.inspection.forecast.ownserver import own_server
     from stantools.store.limits import ChannelLimits
 
-    options = own_server(store, crc, reading, version=version, workers=workers)
+    options = own_server(store, crc, reading, version=version or _VERSIONS[0], workers=workers)
     if limits:
         options = replace(options, limits=limits.over(ChannelLimits()))
     if read_buffer is not None:

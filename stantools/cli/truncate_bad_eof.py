@@ -48,7 +48,7 @@ def command(
     in_place: bool,
     yes: bool,
     dry_run: bool,
-    server_version: str,
+    server_version: str | None,
     server_user: str | None,
     reading: ReadOptions,
     output: str,
@@ -60,8 +60,9 @@ def command(
     the server's own, the repair leaves the file .truncate.lck, so that the next start must be one without the option.
     If nothing needs a repair, nothing is changed unless --force is given.
 
-    Exit code 0: done, only broken ends were cut off, or nothing to do. 5: done, and intact records were cut off
-    (--force). 4: refused. With --dry-run 1 says that there is something to do.
+    Exit code 0: done, only broken ends were cut off, or nothing to do. 1: the server would still not start, or would
+    destroy data that no cut can save. 4: refused. 5: done, and intact records were cut off (--force). With --dry-run
+    the same, for what would be done.
     """
     from stantools.cli.opening import open_store
     from stantools.recovery.truncate import apply_truncation, plan_truncation
@@ -71,13 +72,12 @@ def command(
     options = server_options(opened, crc, reading, version=server_version, user=server_user)
     plan = plan_truncation(opened, options)
     removed = [_removed_json(each) for each in plan.removed()] if output == "json" else []
-    idle = not plan.to_do and not plan.refusals and not force
+    idle = bool(plan.idle) and not force
+    refused = bool(plan.refusals) and not force
     if output == "table" and not idle:
         _print_plan(plan, force)
     result: TruncationResult | None = None
-    if not dry_run and not idle:
-        if plan.refusals and not force:
-            raise refusal(plan)
+    if not (dry_run or idle or refused):
         if not console.confirm(f"Change {console.escape(str(store))}?", yes=yes or in_place):
             console.note("nothing was changed")
             return ExitCode.REFUSED
@@ -85,11 +85,11 @@ def command(
     if output == "json":
         print_json(_as_json(store, plan, removed, result))
     elif result is None:
-        click.echo("nothing to repair; nothing was changed" if idle else "nothing was changed")
+        click.echo(f"{plan.idle}; nothing was changed" if idle else "nothing was changed")
     else:
         _print_result(result)
-    if dry_run:
-        return ExitCode.FINDINGS if plan.to_do or plan.refusals else ExitCode.CLEAN
+    if refused:
+        raise refusal(plan)
     return exit_code(plan, result)
 
 
@@ -109,6 +109,7 @@ def _removed_json(each: RemovedRecord) -> dict[str, Any]:
 def _as_json(
     store: Path, plan: TruncationPlan, removed: list[dict[str, Any]], result: TruncationResult | None
 ) -> dict[str, Any]:
+    now = result.after if result else plan.before
     return {
         "path": str(store),
         "done": result is not None,
@@ -116,7 +117,8 @@ def _as_json(
         "removed": removed,
         "backup": str(result.backup) if result and result.backup else None,
         "changed": list(result.changed) if result else [],
-        "starts_without_option_now": result.after.starts if result else plan.before.starts,
+        "starts_without_option_now": now.starts,
+        "destroys_without_option_now": [loss.as_json() for loss in now.destroys],
     }
 
 
@@ -162,6 +164,11 @@ def _print_result(result: TruncationResult) -> None:
     if result.after.starts and not result.after.recovered:
         says = "the server would start now, as if the store were empty: do not start it"
         click.echo(console.paint(says, "red", err=False))
+    elif result.after.starts and result.after.destroys:
+        says = "the server would start now, but a start destroys data: do not start it"
+        click.echo(console.paint(says, "red", err=False))
+        for loss in result.after.destroys:
+            click.echo(f"  destroys  {loss.sentence()}")
     elif result.after.starts:
         says = "the server would start now; start it without the truncate option"
         click.echo(console.paint(says, "green", err=False))

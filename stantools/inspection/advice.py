@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stantools.escaping import escape
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.forecast.judgement import harmless, losses
-from stantools.inspection.forecast.model import Forecast
+from stantools.inspection.forecast.model import Forecast, Harm
 from stantools.store.locks import Use
+
+#: Errors of a start that no repair is needed for.
+_NO_DAMAGE = re.compile(r'permission denied$|^cluster ID ".*" does not match')
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ def advise(
     if uses:
         return Advice(f"{uses[0].detail}: stop the server before anything is changed, and look again")
     damaged = [finding for finding in findings or () if finding.severity is Severity.ERROR]
+    if forecast is not None and not damaged:
+        if forecast.error and _NO_DAMAGE.search(forecast.error):
+            return Advice(f"Nothing to repair; the server has to be started differently: {escape(forecast.error)}")
+        if forecast.destroys and all(loss.how is Harm.REMOVED for loss in forecast.destroys):
+            return Advice("Start the server with limits that leave the messages where they are (0 is without limit)")
     new = path.parent / f"{path.name}.salvaged"
     salvage = ("stantools", "salvage", str(path), "--out", str(new))
     destroys = forecast is not None and bool(losses(forecast) or forecast.destroys)

@@ -109,6 +109,41 @@ def test_forecast_of_another_version(run, golden: Path) -> None:
     assert run("forecast", store, "--server-version", "0.1").code == 2
 
 
+def test_the_first_lines_say_what_a_start_destroys(run, golden_copy: Copy) -> None:
+    store = golden_copy("dmg_server_missing")
+    lines = run("forecast", store).out.splitlines()
+    assert lines[0].endswith("begin anew as if the store were empty")
+    assert lines[1].startswith("  destroys  alpha: sequences begin anew at 1; messages 1-40 on disk")
+    assert lines[2].startswith("  destroys  beta.two: sequences begin anew at 1; messages 1-12 on disk")
+    assert lines[3] == "As version 0.25.6 the server would start and deliver every message"
+    assert lines[4].startswith("next: Do not start the server on this store (it would destroy data)")
+    assert lines[5] == f"  stantools salvage {store} --out {store}.salvaged"
+    assert "server 0.25.6, normal start: starts" in lines
+    both = run("forecast", store, "-o", "json").json()
+    assert [each["how"] for each in both["normal"]["destroys"]] == ["anew", "anew"]
+    (other,) = both["other_versions"]
+    assert (other["server_version"], other["normal"]["destroys"]) == ("0.25.6", [])
+    assert run("forecast", store, "--server-version", "0.23.2", "-o", "json").json()["other_versions"] == []
+
+
+def test_the_first_lines_of_the_other_start(run, golden: Path) -> None:
+    store = golden / "dmg_length_huge_noidx" / "datastore"
+    lines = run("forecast", store).out.splitlines()
+    assert lines[0].startswith("Started now, the server would exit with code 1")
+    assert lines[1].startswith("With -file_truncate_bad_eof the server would start, and would cut")
+    assert lines[2].endswith("3 intact records (sequences 38-40) lost")
+    assert lines[3].startswith("next: Do not start the server on this store (the start would fail)")
+
+
+def test_the_first_lines_of_a_healthy_store(run, golden: Path) -> None:
+    store = golden / "basic" / "datastore"
+    lines = run("forecast", store).out.splitlines()
+    assert lines[1:3] == ["next: A start would be harmless; read everything to be sure", f"  stantools verify {store}"]
+    limited = run("forecast", golden / "slices_count" / "datastore", "--max-msgs", "5").out.splitlines()
+    assert any(line.startswith("  destroys") and "removed by the limits" in line for line in limited[:5])
+    assert any(line.startswith("next: Start the server with limits") for line in limited)
+
+
 def test_forecast_knows_the_stores_own_cluster_id(run, golden: Path) -> None:
     store = golden / "basic" / "datastore"
     assert run("forecast", store, "--cluster-id", "another").code == 1

@@ -23,7 +23,9 @@ def sizes(store: Path) -> dict[str, int]:
 def test_changes_what_the_server_changes(run, golden_copy: Copy, tmp_path: Path, case: str) -> None:
     store, theirs = golden_copy(case), load_expected(case)["server_open_truncate"]
     before = sizes(store)
-    assert run("truncate-bad-eof", store, "--dry-run").code in (0, 1)
+    told = run("truncate-bad-eof", store, "--dry-run", "--force")
+    refused = run("truncate-bad-eof", store, "--dry-run").code
+    assert run("truncate-bad-eof", store, "--yes").code == refused if refused == 4 else refused == told.code
     assert sizes(store) == before
     outcome = run("truncate-bad-eof", store, "--yes", "--force", "--backup", tmp_path / "saved", "-o", "json")
     after = sizes(store)
@@ -43,13 +45,15 @@ def test_changes_what_the_server_changes(run, golden_copy: Copy, tmp_path: Path,
     lost = any(
         cut["sequences_lost"] or cut["records_salvage_would_keep"] > cut["records_kept"] for cut in result["cuts"]
     )
-    assert outcome.code == (1 if not result["starts_without_option_now"] else 5 if lost else 0)
+    left = not result["starts_without_option_now"] or result["destroys_without_option_now"]
+    assert outcome.code == (5 if lost and result["starts_without_option_now"] else 1 if left else 0)
+    assert told.code == outcome.code
 
 
 def test_a_torn_end(run, golden_copy: Copy) -> None:
     store = golden_copy("dmg_last_slice_cut_payload")
     before = snapshot(store)
-    assert run("truncate-bad-eof", store, "--dry-run").code == 1
+    assert run("truncate-bad-eof", store, "--dry-run").code == 0
     asked = run("truncate-bad-eof", store)
     assert asked.code == 2
     assert "--yes" in asked.err
@@ -69,9 +73,37 @@ def test_nothing_to_repair(run, golden_copy: Copy) -> None:
     store = golden_copy("basic")
     before = snapshot(store)
     outcome = run("truncate-bad-eof", store)
-    assert (outcome.code, outcome.out) == (0, "nothing to repair; nothing was changed\n")
-    assert run("truncate-bad-eof", store, "--dry-run").code == 0
+    assert outcome.code == 0
+    assert outcome.out.startswith("nothing to repair: no file ends inside a record; but only ends were looked at")
+    assert f"`stantools verify {store}`" in outcome.out
+    assert outcome.out.endswith("; nothing was changed\n")
+    dry = run("truncate-bad-eof", store, "--dry-run")
+    assert (dry.code, dry.out) == (outcome.code, outcome.out)
     assert snapshot(store) == before
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "says"),
+    [
+        ("dmg_idx_shorter_last", 1, "but a start destroys data (alpha: sequences begin anew at 38"),
+        ("dmg_payload_flip_idx_intact", 0, "but only ends were looked at"),
+    ],
+)
+def test_nothing_to_cut_in_a_damaged_store(run, golden_copy: Copy, case: str, code: int, says: str) -> None:
+    store = golden_copy(case)
+    dry, done = run("truncate-bad-eof", store, "--dry-run"), run("truncate-bad-eof", store, "--yes")
+    assert (dry.code, dry.out) == (done.code, done.out)
+    assert dry.code == code
+    assert says in dry.out
+    assert f" {store}" in dry.out
+
+
+def test_a_dry_run_refuses_as_the_run_does(run, golden_copy: Copy) -> None:
+    for case in ("dmg_length_huge_noidx", "dmg_payload_flip_noidx", "dmg_server_missing"):
+        store = golden_copy(case)
+        dry, done = run("truncate-bad-eof", store, "--dry-run"), run("truncate-bad-eof", store, "--yes")
+        assert (dry.code, dry.err) == (done.code, done.err) == (4, dry.err)
+        assert f"stantools salvage {store} --out" in dry.err
 
 
 def test_refused_where_salvage_keeps_more(run, golden_copy: Copy, tmp_path: Path) -> None:

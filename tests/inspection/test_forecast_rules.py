@@ -12,7 +12,15 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.envelope import encode
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast import Forecast, Harm, OtherUser, ServerOptions, forecast, forecast_both
+from stantools.inspection.forecast import (
+    Forecast,
+    Harm,
+    OtherUser,
+    ServerOptions,
+    forecast,
+    forecast_both,
+    forecast_versions,
+)
 from stantools.store.directory import open_datastore
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
 from stantools.store.ranges import Ranges
@@ -501,3 +509,13 @@ class TestDestroys:
         assert (loss.how, loss.groups) == (Harm.GHOST, ("d:a",))
         text = "foo/subs.dat: position of durable queue group d:a deleted: no client of it is known"
         assert loss.sentence() == text
+
+
+def test_versions_that_do_otherwise(store: Path) -> None:
+    assert len(forecast_versions(open_datastore(store), ServerOptions())) == 1
+    index = store / "foo" / "msgs.3.idx"
+    records = s.read_index(index)
+    s.write_index(index, [*records[:-1], (*records[-1][:3], 0)])
+    (old, _), (new, _) = forecast_versions(open_datastore(store), ServerOptions())
+    assert (old.server_version, new.server_version) == ("0.23.2", "0.25.6")
+    assert "foo/msgs.3.idx" in old.changes and "foo/msgs.3.idx" not in new.changes

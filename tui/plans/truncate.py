@@ -36,7 +36,7 @@ _MANY = 1000
 _MEANINGS = {
     ExitCode.CLEAN: "only broken ends were cut off",
     ExitCode.LOSS: "done; intact records were cut off as well",
-    ExitCode.FINDINGS: "done, and the server would still not start",
+    ExitCode.FINDINGS: "done, and a start would still fail or destroy data",
 }
 
 
@@ -82,8 +82,8 @@ class TruncateWizard(Wizard):
         plan = plan_truncation(store, self._options(store), progress=job.advance)
         job.begin_phase("reading what would go")
         self._plan, self._backup = plan, backup
-        if not plan.to_do and not plan.refusals and not force:
-            preview.idle = "There is nothing to repair."
+        if plan.idle and not force:
+            preview.idle = plan.idle
             preview.verdict = ("no file has to be cut", "good")
             return preview
         _describe(plan, backup, preview, force)
@@ -190,6 +190,10 @@ def _outcome(plan: TruncationPlan, result: TruncationResult) -> Outcome:
     if result.after.starts and not result.after.recovered:
         outcome.verdict = ("the server would start now, as if the store were empty: do not start it", "bad")
         outcome.next_text = "put back what was saved, and salvage"
+    elif result.after.starts and result.after.destroys:
+        outcome.verdict = (f"a start would destroy data: {result.after.destroys[0].sentence()}", "bad")
+        outcome.next_text = "write what is intact to a new store"
+        outcome.next_command = ("stantools", "salvage", os.fspath(plan.store.path), "--out", "NEW")
     elif result.after.starts:
         outcome.verdict = ("the server would start now", "good")
         outcome.next_text = "start the server without the truncate option"

@@ -2,6 +2,7 @@
 
     forecast(store, ServerOptions(), truncate=False)      one start
     forecast_both(store, ServerOptions())                 without and with the truncate option, reading once
+    forecast_versions(store, ServerOptions())             the same, and for other versions that would do otherwise
 
 A forecast goes through the server's own steps (filestore specification, section 7) on the files as they are. What the
 server would change is noted as planned changes (`changes`), which `recovery.truncate` can carry out.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from stantools.inspection.forecast.access import Access, CurrentUser, OtherUser
 from stantools.inspection.forecast.changes import Append, Change, Cut, Delete, RebuildIndex, Write
-from stantools.inspection.forecast.messages import forecast, forecast_both
+from stantools.inspection.forecast.messages import forecast, forecast_both, forecast_versions
 from stantools.inspection.forecast.model import (
     SERVER_VERSIONS,
     ChannelForecast,
@@ -53,4 +54,5 @@ __all__ = [
     "Write",
     "forecast",
     "forecast_both",
+    "forecast_versions",
 ]

@@ -41,6 +41,7 @@ class RecoveredChannel:
         log: Lines that are logged.
         changes: What happens to its files, in order.
         error: Why the server does not start; "" if it goes on.
+        version_matters: Another version of the server would do otherwise.
     """
 
     name: str
@@ -52,6 +53,7 @@ class RecoveredChannel:
     log: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     error: str = ""
+    version_matters: bool = False
 
 
 def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[RecoveredChannel]:
@@ -130,6 +132,7 @@ def _add_slice(name: str, raw_name: bytes, outcome: SliceOutcome, channel: Recov
     assert isinstance(channel, _Open)
     channel.opened = outcome.opened
     channel.log += outcome.log
+    channel.version_matters |= outcome.version_matters
     channel.changes += outcome.changes
     if outcome.error:
         return _fail(name, outcome.opened, outcome.error, channel)

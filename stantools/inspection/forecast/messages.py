@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stantools.inspection.forecast.datascan import DataScan
 from stantools.inspection.forecast.delivery import complete
 from stantools.inspection.forecast.lookup import lookup_slice, unite, wanted_of_slices
 from stantools.inspection.forecast.model import (
+    SERVER_VERSIONS,
     ChannelForecast,
     Forecast,
     Lookups,
@@ -53,8 +55,7 @@ def forecast(
     Raises:
         StoreUnreadableError: A file of the store cannot be read, although the server's user may.
     """
-    recovery = _recovery(store, options or ServerOptions(), truncate)
-    return _finish(recovery, store, recover(recovery, store), lookups, progress)
+    return _Forecaster(store, lookups, progress).start(options or ServerOptions(), truncate)
 
 
 def forecast_both(
@@ -68,19 +69,56 @@ def forecast_both(
 
     The arguments and errors are those of `forecast`.
     """
-    normal = _recovery(store, options or ServerOptions(), False)
-    with_option = _recovery(store, options or ServerOptions(), True, normal.scans)
-    one, two = recover(normal, store), recover(with_option, store)
-    first = _finish(normal, store, one, lookups, progress)
-    known = {_key(channel): first.channels[channel.name] for channel in one.channels if first.starts}
-    return first, _finish(with_option, store, two, lookups, progress, known)
+    return _Forecaster(store, lookups, progress).both(options or ServerOptions())
 
 
-def _recovery(
-    store: Datastore, options: ServerOptions, truncate: bool, scans: dict[Path, DataScan] | None = None
-) -> Recovery:
-    access = options.access or owner_of(store.path)
-    return Recovery(store.path, options, Crc(options.polynomial), access, truncate, {} if scans is None else scans)
+def forecast_versions(
+    store: Datastore, options: ServerOptions, *, progress: Progress | None = None
+) -> list[tuple[Forecast, Forecast]]:
+    """Predicts both starts of a server, and of those other versions that would do otherwise.
+
+    Args:
+        store: The store.
+        options: How the server would be started.
+        progress: Is told how many bytes of data files were dealt with.
+
+    Returns:
+        What `forecast_both` gives, first for the version of the options. What is the same is read once.
+    """
+    forecaster = _Forecaster(store, True, progress)
+    result = [forecaster.both(options)]
+    if any(start.version_matters for start in result[0]):
+        others = (version for version in SERVER_VERSIONS if version != options.version)
+        result += [forecaster.both(replace(options, version=version)) for version in others]
+    return result
+
+
+class _Forecaster:
+    """Several starts on the same store."""
+
+    def __init__(self, store: Datastore, lookups: bool, progress: Progress | None) -> None:
+        self._store = store
+        self._lookups = lookups
+        self._progress = progress
+        self._scans: dict[Path, DataScan] = {}
+        self._known: _Known = {}
+
+    def both(self, options: ServerOptions) -> tuple[Forecast, Forecast]:
+        """Predicts a start without and one with the truncate option."""
+        return self.start(options, False), self.start(options, True)
+
+    def start(self, options: ServerOptions, truncate: bool) -> Forecast:
+        """Predicts one start."""
+        access = options.access or owner_of(self._store.path)
+        crc = Crc(options.polynomial)
+        recovery = Recovery(self._store.path, options, crc, access, truncate, self._scans)
+        start = recover(recovery, self._store)
+        result = start.forecast
+        result.destroys = destroyed(recovery, self._store, start)
+        if result.starts:
+            _add_channels(recovery, start, self._lookups, self._progress, self._known)
+            self._known |= {_key(channel): result.channels[channel.name] for channel in start.channels}
+        return result
 
 
 _Known = dict[tuple[object, ...], ChannelForecast]
@@ -94,20 +132,10 @@ def _key(channel: RecoveredChannel) -> tuple[object, ...]:
     )
 
 
-def _finish(
-    recovery: Recovery,
-    store: Datastore,
-    start: Start,
-    lookups: bool,
-    progress: Progress | None,
-    known: _Known | None = None,
-) -> Forecast:
-    """Adds what is destroyed, and the channels, to the forecast of a recovery."""
+def _add_channels(recovery: Recovery, start: Start, lookups: bool, progress: Progress | None, known: _Known) -> None:
+    """Adds the channels to the forecast of a recovery."""
     result = start.forecast
-    result.destroys = destroyed(recovery, store, start)
-    if not result.starts:
-        return result
-    for channel, found in _look_up(recovery, start, lookups, progress, known or {}):
+    for channel, found in _look_up(recovery, start, lookups, progress, known):
         result.channels[channel.name] = _channel_forecast(channel, found, result)
     sizes = {channel.name: channel.subs_size for channel in start.channels}
     appended = dict.fromkeys(sizes, 0)
@@ -120,7 +148,6 @@ def _finish(
         if count:
             file = f"{name}/{SUBS_FILE}"
             result.run_changes[file] = Change(file, sizes[name], sizes[name] + count, Append())
-    return result
 
 
 def _look_up(

@@ -255,6 +255,7 @@ class Forecast:
         server_info: The recovered server information, None if there was none.
         changes: What the recovery does to files, by path relative to the store.
         destroys: Intact messages and positions that the start destroys; empty if it destroys nothing.
+        version_matters: Another of `SERVER_VERSIONS` would do otherwise.
         run_changes: Further changes as soon as the server runs: `server.dat` written, records appended to `subs.dat`.
             Clients that do not answer are dropped later, which is not part of it.
     """
@@ -271,6 +272,7 @@ class Forecast:
     server_info: pb.ServerInfo | None = None
     changes: dict[str, Change] = field(default_factory=dict)
     destroys: list[Loss] = field(default_factory=list)
+    version_matters: bool = False
     run_changes: dict[str, Change] = field(default_factory=dict)
 
     def files_changed(self) -> dict[str, tuple[int | None, int | None]]:

@@ -82,6 +82,7 @@ class _Steps:
         server = self._server_file()
         if server.outcome is ServerOutcome.ABSENT:
             self._write_server_file()
+            forecast.version_matters = bool(store.channel_names)
             if not (self._recovery.options.since_0_25 and store.channel_names):
                 forecast.log.append(report.info("No recovered state"))
                 return
@@ -156,6 +157,7 @@ class _Steps:
     def _channels(self) -> None:
         for channel in recover_channels(self._recovery, self._store):
             self.start.forecast.log += channel.log
+            self.start.forecast.version_matters |= channel.version_matters
             self.changes += channel.changes
             if channel.error:
                 raise _FatalError(channel.error)

@@ -89,6 +89,7 @@ class SliceOutcome:
         changes: What happens to its files.
         error: Why the server does not start; "" if it goes on.
         opened: The file that was opened last, which the server's error names; "" if none was.
+        version_matters: Another version of the server would do otherwise.
     """
 
     slice: Slice | None = None
@@ -96,6 +97,7 @@ class SliceOutcome:
     changes: list[Change] = field(default_factory=list)
     error: str = ""
     opened: str = ""
+    version_matters: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,11 @@ class _Step:
             self.scan(index, header_only=True)
             return
         sequence, offset, _, size, _ = INDEX_RECORD.unpack_from(index, end - INDEX_RECORD_SIZE)
-        wrong = check_last_message(self.data, sequence, offset, size, crc, since_0_25=options.since_0_25)
+        wrong, otherwise = (
+            check_last_message(self.data, sequence, offset, size, crc, since_0_25=since)
+            for since in (options.since_0_25, not options.since_0_25)
+        )
+        self.outcome.version_matters = bool(wrong) != bool(otherwise)
         if wrong:
             name = quote(self.recovery.full_name(found.data_file))
             wrong = f"Verification of last message for file {name} failed: {wrong}"

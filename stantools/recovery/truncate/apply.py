@@ -16,7 +16,7 @@ from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
-from stantools.inspection.forecast import Forecast, forecast
+from stantools.inspection.forecast import Forecast, Harm, forecast
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
 from stantools.inspection.forecast.rows import data_batches
 from stantools.progress import Progress
@@ -102,17 +102,17 @@ def default_backup(store: Path) -> Path:
 
 
 def exit_code(plan: TruncationPlan, result: TruncationResult | None) -> ExitCode:
-    """Returns the exit code that says what became of a plan.
+    """Returns the exit code that says what became of a plan, or what would become of it if it were carried out.
 
     Args:
         plan: The plan.
-        result: What was done; None if there was nothing to do.
+        result: What was done; None if nothing was.
     """
-    if result is None:
-        return ExitCode.CLEAN
-    if not result.after.starts:
-        return ExitCode.FINDINGS
-    return ExitCode.LOSS if any(cut.intact for cut in plan.cuts) else ExitCode.CLEAN
+    after = result.after if result else plan.forecast
+    if after.starts and any(cut.intact for cut in plan.cuts):
+        return ExitCode.LOSS
+    destroys = any(loss.how is not Harm.CUT for loss in after.destroys)
+    return ExitCode.FINDINGS if destroys or not after.starts else ExitCode.CLEAN
 
 
 def saved_bytes(plan: TruncationPlan) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stantools.escaping import escape
 from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
 from stantools.inspection.forecast.behind import CutFile, RemovedRecord
@@ -97,6 +99,21 @@ class TruncationPlan:
     def to_do(self) -> list[str]:
         """The files that have to be changed; the witness file alone is no reason to do anything."""
         return [change.path for change in self.steps if change.path != WITNESS_FILE]
+
+    @property
+    def idle(self) -> str:
+        """Why there is nothing to do, and what that does not mean; "" if there is something to do, or to refuse."""
+        if self.to_do or self.refusals:
+            return ""
+        path = escape(shlex.quote(str(self.store.path)))
+        if self.before.destroys:
+            loss = self.before.destroys[0].sentence()
+            keeps = f"`stantools salvage {path} --out NEW` keeps what is intact"
+            return f"nothing to repair by cutting, but a start destroys data ({loss}): {keeps}"
+        return (
+            "nothing to repair: no file ends inside a record; but only ends were looked at, and"
+            f" `stantools verify {path}` tells what is damaged elsewhere"
+        )
 
     def removed(self) -> Iterator[RemovedRecord]:
         """Gives every record, and every damaged range, that goes: file by file, in file order."""
