@@ -90,7 +90,7 @@ else to stderr. STORE is the directory that the server was given as `-dir`. What
 | 3 | something cannot be read or written |
 | 4 | refused, because it could lose data or disturb a running server |
 | 5 | done, with the loss that was announced |
-| 130 | interrupted |
+| 130 | interrupted by Ctrl-C or SIGTERM, and cleaned up; a second one ends at once, by the signal |
 """
 
 

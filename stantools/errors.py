@@ -55,3 +55,9 @@ class RefusedError(StantoolsError):
     """Doing it could lose data or disturb a running server; the message says how to insist."""
 
     exit_code = ExitCode.REFUSED
+
+
+class InterruptionError(StantoolsError):
+    """Ctrl-C, where more is to be said than that: what is there, and how to go on."""
+
+    exit_code = ExitCode.INTERRUPTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+# Whoever runs the tests in the background of a script ignores Ctrl-C, and so would all programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 #: Tests with generated examples try one of so many of them; all in a slow test (`tests/test_examples.py`).
 ALL_EXAMPLES = "STANTOOLS_ALL_EXAMPLES"
 SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE") else 3

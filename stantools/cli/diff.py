@@ -119,8 +119,9 @@ def _with_stream(
     reading: ReadOptions,
     progress: str,
 ) -> _Result:
-    import asyncio
     from dataclasses import replace
+
+    from stantools.migration.tasks import run
 
     url, _, stream = other.partition("#")
     if not stream:
@@ -130,7 +131,7 @@ def _with_stream(
     connecting = replace(connecting, servers=(url,)) if url else or_selected(connecting)
     if connecting.embedded:
         raise UsageError("a server that is started for this command has no stream", "name a server that runs")
-    proof, names = asyncio.run(_prove(store, stream, channels, workers, connecting, reading, progress))
+    proof, names = run(_prove(store, stream, channels, workers, connecting, reading, progress))
     facts = {
         "stream": stream,
         "channels": names,

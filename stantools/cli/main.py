@@ -11,9 +11,11 @@ import io
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -26,6 +28,13 @@ from stantools.errors import ExitCode, StantoolsError
 _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
 safety; 5 done, with the loss that was announced; 130 interrupted."""
+
+#: Seconds after which an interruption that got lost is made again.
+_INSIST = 1.0
+#: Seconds in which signals count as one: Ctrl-C reaches the whole group, and a parent may pass it on once more.
+_SAME = 0.5
+#: When the first interruption came.
+_interrupted_at: float | None = None
 
 
 class Program(click.Group):
@@ -68,15 +77,26 @@ class Program(click.Group):
         extra.setdefault("prog_name", "stantools")
         _let_output_take_anything()
         try:
+            code = self._run(args, *other, **extra)
+            if _interrupted_at is not None and code != ExitCode.INTERRUPTED:
+                # It came too late, or got lost: who pressed Ctrl-C is told so all the same.
+                code = _report_interruption()
+        except KeyboardInterrupt:
+            code = _report_interruption()
+        _be_at_the_end()
+        sys.exit(int(code or 0))
+
+    def _run(self, args: Sequence[str] | None, *other: Any, **extra: Any) -> Any:
+        try:
             code = super().main(args, *other, **extra)
             sys.stdout.flush()
         except click.Abort:
-            code = ExitCode.INTERRUPTED
+            return ExitCode.INTERRUPTED
         except click.ClickException as problem:
-            code = _report_usage(problem)
+            return _report_usage(problem)
         except BrokenPipeError:
-            code = _leave_closed_output()
-        sys.exit(int(code or 0))
+            return _leave_closed_output()
+        return code
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb; what goes wrong in it ends in a message and an exit code."""
@@ -86,8 +106,7 @@ class Program(click.Group):
             console.error(problem.message, problem.remedy)
             return problem.exit_code
         except KeyboardInterrupt:
-            console.error("interrupted")
-            return ExitCode.INTERRUPTED
+            return _report_interruption()
         except BrokenPipeError:
             return _leave_closed_output()
         except (click.ClickException, click.Abort, click.exceptions.Exit):
@@ -118,8 +137,66 @@ def main() -> None:
 
 
 def be_interruptible() -> None:
-    """Lets SIGTERM end the program as Ctrl-C does: what was begun is taken back, and what was started is stopped."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Lets Ctrl-C end the program whatever it is doing, and SIGTERM likewise.
+
+    The first one raises KeyboardInterrupt, so that what was begun is taken back and what was started is stopped; an
+    event loop cancels its work instead. The second ends the process at once. KeyboardInterrupt can get lost where it
+    is raised: in a `__del__`, in the callback of a weak reference, in C code that clears errors, in a library's
+    `except:`. So it is raised again every second until somebody deals with it.
+
+    SIGINT that is ignored from the start, as in a job that a script runs with `&`, stays ignored; SIGTERM is not.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # asyncio and others take over from the usual handler only, which they know by this name.
+        signal.default_int_handler = _interrupt  # type: ignore[assignment]
+        signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGALRM, _insist)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    global _interrupted_at
+    now = time.monotonic()
+    if _interrupted_at is not None:
+        if now - _interrupted_at > _SAME:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        return
+    _interrupted_at = now
+    signal.setitimer(signal.ITIMER_REAL, _INSIST, _INSIST)
+    raise KeyboardInterrupt
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Does what Ctrl-C does at this moment: in an event loop it is the loop's matter."""
+    present = signal.getsignal(signal.SIGINT)
+    (present if callable(present) else _interrupt)(number, frame)
+
+
+def _insist(_number: int, _frame: FrameType | None) -> None:
+    """Raises the interruption again if nobody is dealing with it any more; an event loop does so in its own way."""
+    if (asyncio := sys.modules.get("asyncio")) and asyncio._get_running_loop():
+        return
+    handled = sys.exception()
+    while handled is not None:
+        if isinstance(handled, KeyboardInterrupt | GeneratorExit):
+            return
+        handled = handled.__context__
+    raise KeyboardInterrupt
+
+
+def _be_at_the_end() -> None:
+    """Leaves signals to the system: what still comes while Python shuts down ends it without a traceback."""
+    if signal.getsignal(signal.SIGALRM) is _insist:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _report_interruption() -> int:
+    console.error("interrupted")
+    return ExitCode.INTERRUPTED
 
 
 def _let_output_take_anything() -> None:

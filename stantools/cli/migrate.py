@@ -31,7 +31,7 @@ from stantools.cli.options import (
     yes_option,
 )
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode, InterruptionError, UsageError
 from stantools.migration.places import Places, connecting_of, opened, places_of
 
 if TYPE_CHECKING:
@@ -417,12 +417,11 @@ def _carry_out(
         try:
             with StreamsProgress(progress, "migrate", amount(plan, options)) as watch:
                 results = carry_out(plan, source, target, journal, options, watch)
-        except KeyboardInterrupt:
-            console.error(
+        except KeyboardInterrupt as interruption:
+            raise InterruptionError(
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
                 f"to go on: the same command, or stantools migrate apply {file}",
-            )
-            return ExitCode.INTERRUPTED
+            ) from interruption
     return _report(plan, results, file, output)
 
 

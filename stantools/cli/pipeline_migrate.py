@@ -237,16 +237,15 @@ def _published(files: Mapping[str, Path]) -> dict[str, set[str]]:
 
 def _there(connecting: ConnectOptions) -> frozenset[str]:
     """Returns the streams that are on the server."""
-    import asyncio
-
     from stantools.migration.target.connection import connect
     from stantools.migration.target.jetstream import JetStream
+    from stantools.migration.tasks import run
 
     async def ask() -> frozenset[str]:
         async with connect(or_selected(connecting)) as connection:
             return frozenset(await JetStream(connection).stream_names())
 
-    return asyncio.run(ask())
+    return run(ask())
 
 
 def _partitions(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:

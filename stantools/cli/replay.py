@@ -312,10 +312,11 @@ def _replay(
     """Runs it; Ctrl-C stops it, a second one at once."""
     from stantools.cli.progress import Progress
     from stantools.migration.replay.start import replay
+    from stantools.migration.tasks import run
 
     new = not file.state.channels
 
-    async def run() -> Outcome:
+    async def work() -> Outcome:
         stop = asyncio.Event()
         task = asyncio.current_task()
         assert task is not None
@@ -338,7 +339,7 @@ def _replay(
             )
 
     try:
-        outcome = asyncio.run(run())
+        outcome = run(work())
     except asyncio.CancelledError:
         console.note(how_to_go_on(file.path))
         raise KeyboardInterrupt from None

@@ -82,7 +82,8 @@ def _usual_config() -> Path:
 
 def console() -> None:
     """The entry point of `stan-tui`."""
-    from stantools.cli.main import cli
+    from stantools.cli.main import be_interruptible, cli
 
+    be_interruptible()
     sys.argv[1:1] = ["tui"]
     cli.main(prog_name="stan-tui")

@@ -5,9 +5,8 @@ All three are asked the same: what stands in the way, make it so, is it so.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol, TypeVar
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.migration.apply import ApplyOptions, Existing, apply_streams
@@ -20,13 +19,10 @@ from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
-from stantools.migration.tasks import in_parallel
+from stantools.migration.tasks import in_parallel, run
 from stantools.migration.watch import Stage, Watch
 
 _T = TypeVar("_T")
-
-#: So often whoever waits is asked whether the work is still wanted, in seconds.
-_LOOK: Final = 0.1
 
 
 class Destination(Protocol):
@@ -148,21 +144,7 @@ class ServerDestination:
             async with connect(self._options) as connection:
                 return await work(JetStream(connection))
 
-        return asyncio.run(main() if self._check is None else _checked(main(), self._check))
-
-
-async def _checked(work: Coroutine[Any, Any, _T], check: Callable[[], None]) -> _T:
-    """Does some work as long as a function that is called meanwhile does not raise."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            check()
-            await asyncio.wait([task], timeout=_LOOK)
-    except BaseException:
-        task.cancel()
-        await asyncio.wait([task])
-        raise
-    return task.result()
+        return run(main(), self._check)
 
 
 async def check_server(

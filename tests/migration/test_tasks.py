@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
-from stantools.migration.tasks import in_parallel
+from stantools.migration.tasks import in_parallel, run
+from stantools.migration.wire.receive import Inbox
 
 
 def test_results_are_in_order() -> None:
@@ -46,3 +49,73 @@ def test_whoever_is_cancelled_has_time_to_clean_up(fails: bool) -> None:
     asyncio.run(main())
     assert sorted(cleaned) == [number for number in sorted(began) if not (fails and number == 1)]
     assert len(began) >= 3
+
+
+_SWALLOWING = """
+import asyncio, signal, sys
+from stantools.migration import tasks
+from stantools.migration.tasks import run
+
+tasks._CLEANUP = 0.2
+GOES_ON = {goes_on}
+
+async def work():
+    try:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        pass
+    try:
+        await asyncio.sleep(60 if GOES_ON else 0)
+    finally:
+        print("clean", flush=True)
+
+try:
+    run(work())
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_interruption_that_is_swallowed_is_one_all_the_same(goes_on: bool) -> None:
+    """As nats-py does while it writes, and `asyncio.wait_for` of Python 3.11 when the answer comes at that moment."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SWALLOWING.format(goes_on=goes_on)], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "clean\n", "")
+
+
+def test_what_a_check_raises_ends_the_work_and_lets_it_clean_up() -> None:
+    cleaned: list[int] = []
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(1)
+
+    def check() -> None:
+        if begun.is_set():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(work(), check)
+    assert cleaned == [1]
+
+
+def test_an_inbox_that_gets_something_at_that_moment_does_not_lose_a_cancellation() -> None:
+    async def main() -> None:
+        inbox = Inbox("somewhere", None)
+        receiving = asyncio.ensure_future(inbox.receive(60))
+        while not inbox._is_waited_for:
+            await asyncio.sleep(0)
+        inbox._wake()
+        receiving.cancel()
+        await receiving
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())

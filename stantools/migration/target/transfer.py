@@ -157,7 +157,8 @@ class Transfer:
         while self._unanswered and self._unanswered_bytes + size > self._window:
             self._answered.clear()
             with contextlib.suppress(TimeoutError):  # told by the time of the last answer
-                await asyncio.wait_for(self._answered.wait(), NUDGE_SECONDS)
+                async with asyncio.timeout(NUDGE_SECONDS):
+                    await self._answered.wait()
             self._check()
             silent = self._clock() - self._last_answer
             if silent > self._chunk_timeout:

@@ -57,7 +57,9 @@ class Inbox:
         if not self._batches:
             self._waiting = asyncio.get_running_loop().create_future()
             try:
-                await asyncio.wait_for(self._waiting, timeout)
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with what is waited for.
+                async with asyncio.timeout(timeout):
+                    await self._waiting
             finally:
                 self._waiting = None
             self._collect()

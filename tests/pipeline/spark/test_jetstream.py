@@ -167,7 +167,7 @@ def test_write_stream(spark: SparkSession, start_server: Callable[..., Any], tmp
         incoming = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
         writer = jetstream.write_stream(incoming, servers=server.url, max_msgs=300)
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        assert query.awaitTermination(300), "the query goes on and on"
         assert query.exception() is None
 
     for number in range(2):
