@@ -22,10 +22,10 @@ from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
 from broker.log import NATS, STREAMING
 from broker.nats import reload as nats_reload
+from broker.nats import tls
 from broker.nats.auth import AuthorizationError, Credentials
 from broker.nats.identity import nonce as new_nonce
 from broker.nats.server import ListenError, NatsServer, unspecified
-from broker.nats.tls import TLSError
 from broker.stores.interface import StorageError
 from broker.stores.opening import open_store
 from broker.streaming.ids import new_id
@@ -108,7 +108,7 @@ class _Process:
         except (ListenError, _FatalError) as error:
             NATS.critical("%s", error)
             return EXIT_FAILURE
-        except (StantoolsError, AuthorizationError, TLSError) as error:
+        except (StantoolsError, AuthorizationError, tls.TLSError) as error:
             STREAMING.critical("Failed to start: %s", error)
             return EXIT_FAILURE
         return self._ended.result()
@@ -181,6 +181,12 @@ class _Process:
             nonce = new_nonce()
             signed = Login(connection).signature(nonce)
             return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
+        if (server := self._options.nats.tls) is not None and server.verify_and_map:
+            # There is no handshake within this process, so the certificate is read instead.
+            certificate = connection.tls.cert if connection.tls is not None else None
+            names = tls.file_names(certificate) if certificate is not None else ()
+            names = (connection.user, *names) if connection.user else names
+            return Credentials(names=names) if names else None
         if not (connection.user or connection.token):
             return None
         return Credentials(user=connection.user, password=connection.password, token=connection.token)
@@ -269,7 +275,7 @@ class _Process:
             self._log_files.apply(reloaded.options.logging)
         except ReloadProblem as problem:
             STREAMING.error("%s", problem.line)
-        except (nats_reload.ReloadError, AuthorizationError, TLSError) as error:
+        except (nats_reload.ReloadError, AuthorizationError, tls.TLSError) as error:
             STREAMING.error("Reload: %s", error)
         except ConfigurationError as error:
             STREAMING.error("Reload: %s", error.message)

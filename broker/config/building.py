@@ -44,6 +44,9 @@ def build(
     settings: Settings, nats: NatsFile, streaming: StreamingFile, tls: TLSOptions | None, environ: Environment
 ) -> BrokerOptions:
     """Returns the options; what keeps the server from starting is in `failure`."""
+    if tls is not None and settings.switch("tls.skip_verify"):
+        # In the original it is its own connections that refuse an old certificate.
+        tls = replace(tls, insecure=True)
     options = BrokerOptions(
         streaming=_streaming(settings, streaming),
         nats=nats_options(settings, nats, tls),

@@ -566,7 +566,7 @@ TLS_KEYS: Final = (
     Key("ca_file", ("ca_file",), _S, "CA of client certificates"),
     Key("verify", ("verify",), _B, "Clients have to show a certificate"),
     Key("verify_and_map", ("verify_and_map",), _B, "Clients are the users that their certificates name"),
-    Key("insecure", ("insecure",), _B, "Do not verify other servers", State.NOT_NEEDED, "about routes"),
+    Key("insecure", ("insecure",), _B, "Accept a certificate of the server with an old signature or a short key"),
     Key("timeout", ("timeout",), Kind.SECONDS, "How long the handshake may take"),
     Key("cipher_suites", ("cipher_suites",), Kind.LIST, "Cipher suites"),
     Key("curve_preferences", ("curve_preferences",), Kind.LIST, "Curves"),

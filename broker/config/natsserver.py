@@ -138,4 +138,9 @@ def server_problem(options: NatsOptions) -> str:
         grace = format_duration(round(options.lame_duck_grace_period * _SECOND))
         duration = format_duration(round(options.lame_duck_duration * _SECOND))
         return f"lame duck grace period ({grace}) should be strictly lower than lame duck duration ({duration})"
+    if options.tls is not None:
+        try:
+            check_files(options.tls, weak=False)
+        except ConfigurationError as problem:
+            return problem.message
     return ""

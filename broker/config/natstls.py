@@ -19,6 +19,10 @@ _TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
 _BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
 #: Seconds that a handshake may take.
 DEFAULT_TIMEOUT: Final = 2.0
+_TOO_WEAK: Final = (
+    ": OpenSSL takes no such signature (SHA-1) or key any more; renew the certificate, or accept it with "
+    "`tls { insecure: true }`"
+)
 _PIN: Final = re.compile(r"[0-9a-f]{64}")
 
 #: Cipher suites that the original knows, TLS 1.2 and 1.3.
@@ -89,6 +93,7 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
         timeout=timeout or DEFAULT_TIMEOUT,
         ciphers=ciphers,
         curves=curves,
+        insecure=switches.get("insecure", False),
     )
     if len(problems.errors) == before:
         if bool(texts.get("cert_file")) != bool(texts.get("key_file")):
@@ -104,8 +109,12 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
     return options
 
 
-def check_files(options: TLSOptions) -> None:
+def check_files(options: TLSOptions, *, weak: bool = True) -> None:
     """Loads the certificates.
+
+    Args:
+        options: With their names.
+        weak: Leave it open whether the server's is too weak: that depends on options that are not known yet.
 
     Raises:
         ConfigurationError: A file is missing, or is not what it should be.
@@ -113,23 +122,25 @@ def check_files(options: TLSOptions) -> None:
     # Loaded only where there is TLS: most command lines are answered, or start, without.
     import ssl
 
+    from broker.nats.tls import load_certificate, too_weak
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for path in (options.cert, options.key):
         _check_readable(path, "error parsing X509 certificate/key pair: ")
     try:
-        context.load_cert_chain(options.cert, options.key, password=_no_password)
+        load_certificate(context, options)
     except (ssl.SSLError, ValueError, OSError) as problem:
-        raise ConfigurationError(f"error parsing X509 certificate/key pair: tls: {_ssl_reason(problem)}") from None
+        text = f"error parsing X509 certificate/key pair: tls: {_ssl_reason(problem)}"
+        if not too_weak(problem):
+            raise ConfigurationError(text) from None
+        if not weak:
+            raise ConfigurationError(text + _TOO_WEAK) from None
     if options.ca is not None:
         _check_readable(options.ca, "")
         try:
             context.load_verify_locations(options.ca)
         except (ssl.SSLError, ValueError, OSError):
             raise ConfigurationError("failed to parse root ca certificate") from None
-
-
-def _no_password() -> str:
-    raise ValueError("the private key is encrypted")
 
 
 def _check_readable(path: Path, prefix: str) -> None:

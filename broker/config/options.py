@@ -39,7 +39,7 @@ class ClientTLSOptions:
 class ConnectionOptions:
     """How the streaming server connects to NATS (operations section 15).
 
-    Only an external server needs it: connections to the embedded one are not checked.
+    To the embedded server they only say who the streaming server is, by user, token, nkey or client certificate.
 
     Attributes:
         urls: URLs of the external NATS server, as given; empty for the embedded one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import importlib.util
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,12 +13,14 @@ from broker.nats.identity import decode_nkey
 from broker.nats.permissions import Permit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from broker.nats.options import Authorization, Permissions, User
 
 _BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 _USER_PREFIX: Final = 20 << 3
+#: Types of distinguished names that have no name in RFC 4514 but are written with one.
+_TYPES: Final = {"SERIALNUMBER": "2.5.4.5", "POSTALCODE": "2.5.4.17", "EMAILADDRESS": "1.2.840.113549.1.9.1"}
 
 
 class AuthorizationError(Exception):
@@ -35,7 +38,8 @@ class Credentials:
         nkey: Public nkey.
         signature: Signature of the nonce.
         nonce: The nonce.
-        names: Who it is by its certificate, best first, if certificates are mapped to users.
+        names: Who it is by its certificate, best first, the subject's distinguished name last, if certificates are
+            mapped to users.
     """
 
     user: str = ""
@@ -145,10 +149,8 @@ class Authenticator:
         if not self.required:
             return Check(Identity(credentials.user), _yes)
         if self.map_certificates:
-            for name in credentials.names or ():
-                if name in self._users:
-                    return Check(self._users[name][1], _yes)
-            return _REFUSED
+            entry = self._named(credentials.names or ())
+            return _REFUSED if entry is None else Check(entry[1], _yes)
         if credentials.empty and self.anonymous is not None:
             return Check(self.anonymous, _yes)
         if credentials.nkey:
@@ -168,6 +170,23 @@ class Authenticator:
         record = f"{options.user}\0{options.password}"
         return _secret_check(Identity(options.user, None, record), options.password, credentials.password)
 
+    def _named(self, names: Sequence[str]) -> tuple[User, Identity] | None:
+        """Returns the user that a certificate names. Of distinguished names, the one in the same order comes first."""
+        for name in names:
+            if name in self._users:
+                return self._users[name]
+        subject = distinguished_name(names[-1]) if names else ()
+        if not subject:
+            return None
+        users = [(distinguished_name(name), entry) for name, entry in self._users.items()]
+        for found, entry in users:
+            if found == subject:
+                return entry
+        for found, entry in users:
+            if sorted(found) == sorted(subject):
+                return entry
+        return None
+
     def still(self, identity: Identity, credentials: Credentials) -> Identity | None:
         """Returns who a client is after a reload that it has lived through; None if it may not stay."""
         if not self.required:
@@ -179,6 +198,38 @@ class Authenticator:
         if _secret(before) == _secret(after) and before is not None:
             return found.identity
         return found.identity if not found.slow and not credentials.nkey and found.decide() else None
+
+
+def distinguished_name(text: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Takes a distinguished name apart (RFC 4514): its parts in order, each with its types and values.
+
+    What may be written in several ways comes out as one: blanks, escapes, the case of types. Empty if it is none.
+    """
+    parts = []
+    for part in _split(",", text):
+        pairs = []
+        for pair in _split("+", part):
+            kind, equals, value = pair.partition("=")
+            if not equals or not kind.strip():
+                return ()
+            kind = kind.strip().upper()
+            pairs.append((_TYPES.get(kind, kind), _unescaped(value.strip())))
+        parts.append(tuple(sorted(pairs)))
+    return tuple(parts)
+
+
+def _split(separator: str, text: str) -> list[str]:
+    return re.findall(rf"(?:^|\{separator})((?:\\.|[^\{separator}\\])*)", text, re.DOTALL)
+
+
+def _unescaped(value: str) -> str:
+    raw = re.sub(
+        rb"\\([0-9A-Fa-f]{2}|.)",
+        lambda match: bytes.fromhex(match[1].decode()) if len(match[1]) == 2 else match[1],
+        value.encode(),
+        flags=re.DOTALL,
+    )
+    return raw.decode(errors="replace")
 
 
 def _secret(record: User | str | None) -> object:

@@ -23,6 +23,7 @@ class TLSOptions:
         timeout: How long the handshake may take.
         ciphers: Cipher suites by their IANA names; empty for the defaults.
         curves: Curve preferences; empty for the defaults.
+        insecure: Take a certificate that OpenSSL finds too weak: signed with SHA-1, or with a short key.
     """
 
     cert: Path
@@ -33,6 +34,7 @@ class TLSOptions:
     timeout: float = 2.0
     ciphers: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
+    insecure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ _BACKLOG: Final = 4096
 #: Connections that are gone and still shown by monitoring.
 _CLOSED: Final = 4096
 _MAX_PORT: Final = 65535
+_VIOLATION: Final = "nats: Authorization Violation"
+_UNNAMED: Final = (
+    " (with verify_and_map, `streaming { username: … }` has to name one of the users, or its `tls { client_cert: … }` "
+    "has to be the certificate of one)"
+)
 
 
 class ListenError(OSError):
@@ -407,25 +412,22 @@ class NatsServer:
 
         Args:
             name: What it is called in views.
-            credentials: Who it is. Without them it is the single user, or has the token, of the configuration.
+            credentials: Who it is. Without them it is `no_auth_user`, or the single user, or has the token, of the
+                configuration.
 
         Raises:
             AuthorizationError: Those credentials are not enough.
         """
-        options = self.options.authorization
-        identity = self.authenticator.anonymous
+        options, authenticator = self.options.authorization, self.authenticator
+        identity = authenticator.anonymous
+        if credentials is not None and authenticator.required:
+            check = authenticator.check(credentials)
+            identity = check.identity if check.decide() else None
+        elif identity is None and not options.users and not authenticator.map_certificates:
+            credentials = Credentials(user=options.user, password=options.password, token=options.token)
+            identity = authenticator.check(credentials).identity
         if identity is None:
-            single = not options.users and not self.authenticator.map_certificates
-            if credentials is not None:
-                check = self.authenticator.check(credentials)
-                if not check.decide():
-                    raise AuthorizationError("nats: Authorization Violation")
-                identity = check.identity
-            elif single:
-                credentials = Credentials(user=options.user, password=options.password, token=options.token)
-                identity = self.authenticator.check(credentials).identity
-            else:
-                raise AuthorizationError("nats: Authorization Violation")
+            raise AuthorizationError(_VIOLATION + (_UNNAMED if authenticator.map_certificates else ""))
         self._cid += 1
         self.total_connections += 1
         client = InternalClient(self._cid, name, server=self, mailbox=self._mailbox)

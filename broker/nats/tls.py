@@ -6,8 +6,12 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broker.nats.options import TLSOptions
 
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
 #: IANA names of cipher suites before TLS 1.3, and what OpenSSL calls them.
 _CIPHERS: Final = {
     "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
@@ -48,8 +52,8 @@ def server_context(options: TLSOptions) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(options.cert, options.key)
-    except (OSError, ssl.SSLError) as problem:
+        load_certificate(context, options)
+    except (OSError, ValueError) as problem:
         raise TLSError(f"error parsing X509 certificate/key pair: {_said(problem)}") from None
     if options.ca is not None:
         try:
@@ -64,10 +68,40 @@ def server_context(options: TLSOptions) -> ssl.SSLContext:
     return context
 
 
-def _said(problem: OSError) -> str:
+def load_certificate(context: ssl.SSLContext, options: TLSOptions) -> None:
+    """Loads certificate and key. What OpenSSL finds too weak is taken if the options say so; then also of clients.
+
+    Raises:
+        OSError: A file cannot be read, or is not what it should be (`ssl.SSLError`).
+        ValueError: The key has a password.
+    """
+    try:
+        context.load_cert_chain(options.cert, options.key, password=_no_password)
+    except ssl.SSLError as problem:
+        if not options.insecure or not too_weak(problem):
+            raise
+        # The cipher suites stay.
+        names = [each["name"] for each in context.get_ciphers() if each["name"] not in _TLS13]
+        context.set_ciphers(":".join([*names, "@SECLEVEL=0"]))
+        context.load_cert_chain(options.cert, options.key, password=_no_password)
+
+
+def too_weak(problem: Exception) -> bool:
+    """Tells whether OpenSSL finds a certificate too weak that is otherwise fine."""
+    return isinstance(problem, ssl.SSLError) and (problem.reason or "").endswith(("_TOO_WEAK", "_TOO_SMALL"))
+
+
+def _no_password() -> str:
+    # Otherwise OpenSSL asks for it on the terminal.
+    raise ValueError("the private key is encrypted")
+
+
+def _said(problem: OSError | ValueError) -> str:
     if isinstance(problem, ssl.SSLError):
         return problem.reason or "not PEM"
-    return f"{problem.filename or 'file'}: {problem.strerror}" if problem.strerror else str(problem)
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.filename or 'file'}: {problem.strerror}"
+    return str(problem)
 
 
 def _restrict(context: ssl.SSLContext, options: TLSOptions) -> None:
@@ -94,24 +128,47 @@ def _restrict(context: ssl.SSLContext, options: TLSOptions) -> None:
 
 
 def names(connection: ssl.SSLObject | None) -> tuple[str, ...]:
-    """Returns who a client is by its certificate: e-mail addresses, host names, the subject's distinguished name."""
+    """Returns who a client is by its certificate, as `certificate_names`; nobody without one."""
     raw: Any = connection.getpeercert(binary_form=True) if connection is not None else None
-    if not raw:
+    try:
+        return certificate_names(raw) if raw else ()
+    except ValueError:
         return ()
+
+
+def file_names(path: Path) -> tuple[str, ...]:
+    """Returns the names in the first certificate of a PEM file.
+
+    Raises:
+        TLSError: It cannot be read, or has none.
+    """
+    try:
+        text = path.read_text("ascii", "replace")
+        end = text.index(_END) + len(_END)
+        return certificate_names(ssl.PEM_cert_to_DER_cert(text[text.index(_BEGIN) : end]))
+    except OSError as problem:
+        raise TLSError(f"error reading client certificate {path}: {problem.strerror or problem}") from None
+    except ValueError:
+        raise TLSError(f"error reading client certificate {path}: there is none in it") from None
+
+
+def certificate_names(raw: bytes) -> tuple[str, ...]:
+    """Returns the names in a certificate: e-mail addresses, host names, URIs, the subject's distinguished name.
+
+    Raises:
+        ValueError: It is no certificate.
+    """
     # Loaded only where there are client certificates.
     from cryptography import x509
 
-    try:
-        certificate = x509.load_der_x509_certificate(raw)
-    except ValueError:
-        return ()
+    certificate = x509.load_der_x509_certificate(raw)
     found: list[str] = []
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (x509.ExtensionNotFound, ValueError):
         pass
     else:
-        found += extension.value.get_values_for_type(x509.RFC822Name)
-        found += extension.value.get_values_for_type(x509.DNSName)
+        for kind in (x509.RFC822Name, x509.DNSName, x509.UniformResourceIdentifier):
+            found += extension.value.get_values_for_type(kind)
     found.append(certificate.subject.rfc4514_string())
     return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import subprocess
 import urllib.request
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests import clients
-from tests.broker.nats.certificates import Party, party
+from tests.broker.nats.certificates import Party, old_certificate, party
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import HERE, command, play
@@ -232,6 +233,93 @@ def test_tls(tmp_path: Path, parties: dict[str, Party], verify: bool) -> None:
             done = subprocess.run(words, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout) == {"texts": ["one", "two"], "reply": "re: x"}
+
+
+MAPPED = """
+    tls {{ cert_file: "{server.cert}", key_file: "{server.key}", ca_file: "{ca}", verify_and_map: true }}
+    authorization {{ users = [
+      {{ user: "OU=brokers, CN=broker" }}, {{ user: "CN=app,OU=apps" }}, {{ user: internal }}
+    ] }}
+    streaming {{ {streaming} }}
+"""
+
+
+@pytest.mark.parametrize("way", ["username", "client_cert"])
+def test_users_that_certificates_name(tmp_path: Path, parties: dict[str, Party], way: str) -> None:
+    authority = parties["authority"]
+    ca = authority.cert
+    # Neither name has the order of the certificate and both have blanks and orders of their own.
+    own = party(tmp_path, "broker", authority, unit="brokers")
+    app = party(tmp_path, "app", authority, unit="apps")
+    streaming = f'tls {{ client_ca: "{ca}", client_cert: "{own.cert}", client_key: "{own.key}" }}'
+    (tmp_path / "config").write_text(
+        MAPPED.format(
+            server=parties["server"], ca=ca, streaming=streaming if way == "client_cert" else "username: internal"
+        )
+    )
+    with Broker(tmp_path, "-c", tmp_path / "config", http=True) as broker:
+        context = ssl.create_default_context(cafile=str(ca))
+        context.load_cert_chain(app.cert, app.key)
+        with Talker(broker.port, tls=context) as nats:
+            works(nats)
+            with urllib.request.urlopen(f"{broker.monitoring}/connz?auth=1", timeout=10) as answer:
+                users = {each["name"]: each["authorized_user"] for each in json.load(answer)["connections"]}
+            assert users.pop("_NSS-test-cluster-send") == (
+                "OU=brokers, CN=broker" if way == "client_cert" else "internal"
+            )
+            assert "CN=app,OU=apps" in users.values()
+        stranger = ssl.create_default_context(cafile=str(ca))
+        stranger.load_cert_chain(parties["client"].cert, parties["client"].key)
+        refused(broker.port, tls=stranger)
+
+
+@pytest.mark.parametrize(
+    ("streaming", "said"),
+    [
+        ("", "nats: Authorization Violation (with verify_and_map, `streaming { username: … }` has to name"),
+        ("username: nobody", "nats: Authorization Violation (with verify_and_map"),
+        ('tls { client_cert: "none.pem" }', "error reading client certificate none.pem: No such file or directory"),
+        ('tls { client_cert: "config" }', "error reading client certificate config: there is none in it"),
+    ],
+)
+def test_a_broker_that_no_certificate_names(
+    tmp_path: Path, parties: dict[str, Party], streaming: str, said: str
+) -> None:
+    config = MAPPED.format(server=parties["server"], ca=parties["authority"].cert, streaming=streaming)
+    (tmp_path / "config").write_text(config)
+    broker = Broker(tmp_path, "-c", "config")
+    with pytest.raises(RuntimeError, match=re.escape(f"STREAM: Failed to start: {said}")):
+        broker.start()
+
+
+@pytest.mark.parametrize("where", ["tls", "streaming", "nowhere"])
+def test_a_certificate_with_an_old_signature(tmp_path: Path, where: str) -> None:
+    cert, key = old_certificate(tmp_path)
+    insecure = {name: "insecure: true" if name == where else "" for name in ("tls", "streaming")}
+    (tmp_path / "config").write_text(
+        f"""
+        tls {{ cert_file: "{cert}", key_file: "{key}", {insecure["tls"]} }}
+        streaming {{ tls {{ {insecure["streaming"]} }} }}
+        """
+    )
+    broker = Broker(tmp_path, "-c", tmp_path / "config")
+    if where == "nowhere":
+        with pytest.raises(RuntimeError, match=r"tls: ca md too weak: .* accept it with `tls \{ insecure: true \}`"):
+            broker.start()
+        return
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with broker:
+        with Talker(broker.port, tls=context) as nats:
+            works(nats)
+        # The streaming server's connections to such a server elsewhere.
+        (tmp_path / "other").write_text("streaming { id: other, secure: true, tls { insecure: true } }")
+        url = f"nats://127.0.0.1:{broker.port}"
+        with (
+            Broker(tmp_path / "second", "-sc", tmp_path / "other", "-ns", url),
+            Talker(broker.port, tls=context) as nats,
+        ):
+            works(nats, cluster="other")
 
 
 def test_tls_from_the_command_line(tmp_path: Path, parties: dict[str, Party]) -> None:

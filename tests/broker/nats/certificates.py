@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,9 +29,10 @@ class Party:
     private: ec.EllipticCurvePrivateKey
 
 
-def party(folder: Path, name: str, issuer: Party | None = None, *, email: str = "") -> Party:
+def party(folder: Path, name: str, issuer: Party | None = None, *, email: str = "", unit: str = "") -> Party:
     private = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    units = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)] if unit else []
+    subject = x509.Name([*units, x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -59,3 +63,19 @@ def party(folder: Path, name: str, issuer: Party | None = None, *, email: str = 
         )
     )
     return Party(cert, key, certificate, private)
+
+
+def old_certificate(folder: Path) -> tuple[Path, Path]:
+    """Returns certificate and key of a server as they were made long ago: from an authority, signed with SHA-1."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here, which signs with SHA-1")
+
+    def run(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    new = ("-newkey", "rsa:2048", "-nodes", "-subj")
+    run("req", "-x509", "-sha1", "-days", "9999", "-keyout", "old-ca.key", "-out", "old-ca.pem", *new, "/CN=old")
+    run("req", "-keyout", "old.key", "-out", "old.csr", *new, "/CN=localhost")
+    signed = ("-CA", "old-ca.pem", "-CAkey", "old-ca.key", "-CAcreateserial", "-sha1", "-days", "9999")
+    run("x509", "-req", "-in", "old.csr", "-out", "old.pem", *signed)
+    return folder / "old.pem", folder / "old.key"

@@ -10,8 +10,9 @@ import nats
 import pytest
 
 from broker.nats import tls
+from broker.nats.auth import Authenticator, Credentials
 from broker.nats.options import Authorization, TLSOptions, User
-from tests.broker.nats.certificates import Party, party
+from tests.broker.nats.certificates import Party, old_certificate, party
 from tests.broker.nats.serving import PATIENCE, Raw, serving
 
 
@@ -141,3 +142,32 @@ def test_options_that_cannot_be_used(parties: dict[str, Party], tmp_path: Path) 
     assert older == {"ECDHE-ECDSA-AES128-GCM-SHA256"}
     only = tls.server_context(options(parties, ciphers=("TLS_AES_128_GCM_SHA256",)))
     assert only.minimum_version == ssl.TLSVersion.TLSv1_3
+
+
+def test_a_certificate_that_openssl_finds_too_weak(tmp_path: Path) -> None:
+    cert, key = old_certificate(tmp_path)
+    with pytest.raises(tls.TLSError, match="CA_MD_TOO_WEAK"):
+        tls.server_context(TLSOptions(cert, key))
+    taken = tls.server_context(TLSOptions(cert, key, insecure=True))
+    usual = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert [each["name"] for each in taken.get_ciphers()] == [each["name"] for each in usual.get_ciphers()]
+    assert taken.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_distinguished_names() -> None:
+    def who(subject: str, *users: str) -> str:
+        authenticator = Authenticator(Authorization(users=tuple(map(User, users))), map_certificates=True)
+        check = authenticator.check(Credentials(names=("x.example.com", subject)))
+        return check.identity.name if check.decide() else ""
+
+    assert who("CN=a,OU=b,O=c", "O=c,OU=b,CN=a") == "O=c,OU=b,CN=a"
+    assert who("CN=a,OU=b", "OU=b, CN=a", "cn = a, ou = b") == "cn = a, ou = b", "the same order comes first"
+    assert who("CN=a,DC=example,DC=org", "dc=org,dc=example,cn=a")
+    assert who(r"CN=a\,b,OU=\C3\A9", r"OU=é,CN=a\2Cb")
+    assert who("CN=a+UID=7,O=c", "O=c,UID=7+CN=a")
+    assert who("1.2.840.113549.1.9.1=a@b.c,CN=a", "CN=a,emailAddress=a@b.c")
+    assert who("CN=a", "a") == ""
+    assert who("CN=a,OU=b", "CN=a") == who("CN=a", "CN=a,OU=b") == who("CN=a", "CN=A") == ""
+    assert who("CN=a,OU=b", "CN=a,OU=b,", "=a", "") == ""
+    assert who("CN=a,CN=a,OU=b", "CN=a,OU=b,OU=b") == "", "no name counts twice"
+    assert who("", "") == ""
