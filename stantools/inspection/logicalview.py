@@ -8,13 +8,13 @@ wider limits shows more again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD
-from stantools.inspection.slicesummary import SliceSummary, rows_of
+from stantools.inspection.slicesummary import SliceSummary, rows_of, totals_of
 from stantools.store.limits import ChannelLimits
 
 
@@ -57,10 +57,10 @@ def apply_limits(
         check_crc: As for reading.
     """
     slices = [each for each in slices if each.count]
-    count, size = sum(s.count for s in slices), sum(s.bytes for s in slices)
     if not slices:
         return LogicalView(0, 0, 0, 0, 0)
-    total, last_seq, first_seq = count, slices[-1].last_seq, slices[0].first_seq
+    first_seq, last_seq, total, size = astuple(totals_of(slices))
+    count = total
     position = row = 0  # the first message that is left: its slice, and its place in there
     while position < len(slices):
         each = slices[position]

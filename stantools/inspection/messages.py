@@ -24,7 +24,7 @@ from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.slicesummary import summarise, trusted_index
+from stantools.inspection.slicesummary import channel_ends, trusted_index
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView
@@ -143,12 +143,8 @@ class MessageReader:
         self._stops: npt.NDArray[np.uint8] = np.zeros(_BATCH, np.uint8)
 
     def last_sequence(self) -> int:
-        """Returns the last sequence of the last slice that holds a message, 0 if there is none."""
-        for files in reversed(self._slices):
-            summary = summarise(files, self._channel, self._crc, check_crc=self._check_crc)
-            if summary.count:
-                return summary.last_seq
-        return 0
+        """Returns the channel's last sequence as the server counts, 0 if there is none."""
+        return channel_ends(self._slices, self._channel, self._crc, check_crc=self._check_crc)[1]
 
     def read(self, selection: Selection) -> Iterator[StoredMessage | Trouble]:
         """Gives the selected messages in the order of the slices, with every trouble where it is met.

@@ -10,14 +10,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.logicalview import LogicalView, apply_limits
-from stantools.inspection.slicesummary import SliceSummary, summarise
+from stantools.inspection.slicesummary import SliceSummary, summarise, totals_of
 from stantools.inspection.subscribers import Subscriber, client_json, load_clients, load_subs, subscribers, text
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
 from stantools.store.era import era_of
@@ -35,8 +35,8 @@ class ChannelOverview:
 
     Attributes:
         name: Its name.
-        first_seq: First sequence of its lowest slice, as the server counts; 0 if it has no message.
-        last_seq: Last sequence of its highest slice.
+        first_seq: First sequence as the server counts (`slicesummary.Totals`); 0 if it has no message.
+        last_seq: Last sequence.
         count: Messages.
         bytes: Their size in the server's accounting (payload of the record + 40 each).
         slices: Its slices, by number.
@@ -299,10 +299,7 @@ def _channel(
     result.slices = [summarise(each, raw, crc, check_crc=check_crc) for each in files.slices]
     result.archived = [summarise(each, raw, crc, check_crc=check_crc) for each in files.archived]
     filled = [each for each in result.slices if each.count]
-    if filled:
-        result.first_seq, result.last_seq = filled[0].first_seq, filled[-1].last_seq
-    result.count = sum(each.count for each in filled)
-    result.bytes = sum(each.bytes for each in filled)
+    result.first_seq, result.last_seq, result.count, result.bytes = astuple(totals_of(filled))
     result.encrypted = any(each.encrypted for each in filled)
     for each in (*result.slices, *result.archived):
         result.problems += [f"{each.files.name}: {problem}" for problem in each.problems]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -74,6 +74,77 @@ class SliceSummary:
     source: Source = Source.NOTHING
     problems: tuple[str, ...] = ()
     encrypted: bool = False
+
+
+@dataclass
+class Totals:
+    """What the server counts of a channel when it has recovered its slices.
+
+    Attributes:
+        first: The lowest of the slices' first sequences, 0 if there is no message.
+        last: The highest of their last sequences.
+        count: Messages.
+        bytes: Their size in the server's accounting.
+    """
+
+    first: int = 0
+    last: int = 0
+    count: int = 0
+    bytes: int = 0
+
+    def add(self, first: int, last: int, count: int, size: int) -> None:
+        """Counts a slice; one without messages changes nothing."""
+        if not count:
+            return
+        self.first = min(self.first, first) if self.count else first
+        self.last = max(self.last, last)
+        self.count += count
+        self.bytes += size
+
+
+def totals_of(slices: Iterable[SliceSummary]) -> Totals:
+    """Returns what the server counts of a channel with these slices."""
+    result = Totals()
+    for each in slices:
+        result.add(each.first_seq, each.last_seq, each.count, each.bytes)
+    return result
+
+
+def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc, *, check_crc: bool = True) -> tuple[int, int]:
+    """Returns the first and the last sequence of a channel as `Totals` has them, 0 and 0 without a message.
+
+    Of an index that looks right only the ends are read.
+    """
+    result = Totals()
+    for files in slices:
+        if (ends := _ends(files, channel, crc)) is not None:
+            result.add(*ends, 1, 0)
+        else:
+            each = summarise(files, channel, crc, check_crc=check_crc)
+            result.add(each.first_seq, each.last_seq, each.count, 0)
+    return result.first, result.last
+
+
+def _ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] | None:
+    """Returns the first and last sequence in an index whose first and last record are right, else None."""
+    if files.index is None or files.data is None:
+        return None
+    with ExitStack() as stack:
+        try:
+            buffer, data = stack.enter_context(mapped(files.index)), stack.enter_context(mapped(files.data))
+        except StoreUnreadableError:
+            return None
+        count, rest = divmod(len(buffer) - FILE_HEADER_SIZE, INDEX_RECORD_SIZE)
+        if count < 1 or rest or check_file_version(buffer):
+            return None
+        view = index.view(buffer, count)
+        for row in (0, count - 1):
+            begin = FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE
+            if crc(buffer[begin : begin + INDEX_RECORD_SIZE - 4]) != view[row]["crc"]:
+                return None
+        if not _last_agrees(data, view[-1], channel, crc):
+            return None
+        return int(view[0]["sequence"]), int(view[-1]["sequence"])
 
 
 @dataclass
@@ -146,15 +217,20 @@ def _check_index(
     if not count:
         return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
     view = index.view(buffer, count)
-    last, columns = view[-1], _few_columns()
-    stops = np.zeros(1, np.uint8)
-    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
-    if stops[0] != Stop.END or columns.sequence[0] != last["sequence"] or columns.size[0] != last["size"]:
+    last = view[-1]
+    if not _last_agrees(data, last, channel, crc):
         return None, "the last record of the index does not agree with the data file"
     behind = len(data) - int(last["offset"]) - RECORD_HEADER_SIZE - int(last["size"])
     if behind:
         problem = problem or f"{behind} bytes in the data file lie behind the last message of the index"
     return view, problem
+
+
+def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
+    """Tells whether the message that the last record of an index names is there."""
+    columns, stops = _few_columns(), np.zeros(1, np.uint8)
+    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
+    return bool(stops[0] == Stop.END and columns.sequence[0] == last["sequence"] and columns.size[0] == last["size"])
 
 
 def _from_index(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.expected import healthy_cases, options_of, renamed
-from tests.conftest import load_expected
+from tests.conftest import golden_cases, load_expected
 
 Copy = Callable[[str], Path]
 
@@ -37,6 +37,37 @@ def test_equals_what_the_server_recovered(run, golden: Path, case: str) -> None:
         ]
         assert subscriptions == sorted((renamed(s) for s in real["subscriptions"]), key=lambda s: s["id"])
         assert all(each["source"] in ("index", "nothing") for each in channel["slices"])
+
+
+STARTING = [
+    case
+    for case in golden_cases()
+    if load_expected(case).get("server_open", {}).get("channels") and not load_expected(case)["setup"]
+]
+
+
+@pytest.mark.parametrize("case", STARTING)
+def test_equals_what_the_server_recovered_of_a_damaged_store(run, golden: Path, case: str) -> None:
+    real = load_expected(case)["server_open"]["channels"]
+    info = run("info", golden / case / "datastore", "-o", "json", *options_of(case)).json()
+    subs = {each["name"]: each for each in run("subs", golden / case / "datastore", "-o", "json").json()["channels"]}
+    for channel in info["channels"]:
+        theirs = real[channel["name"]]
+        for field in ("first_seq", "last_seq", "count", "bytes"):
+            assert channel[field] == theirs[field], (channel["name"], field)
+        if theirs["subscriptions"]:
+            assert subs[channel["name"]]["last_seq"] == theirs["last_seq"]
+            lags = {each["id"]: each["lag"] for each in subs[channel["name"]]["subscriptions"]}
+        for each in map(renamed, theirs["subscriptions"]):
+            if not each["q_group"]:
+                lag = theirs["last_seq"] - max(each["last_sent"], theirs["first_seq"] - 1)
+                assert lags[each["id"]] == max(lag, 0)
+
+
+def test_the_last_sequence_is_the_highest_one(run, golden: Path) -> None:
+    store = golden / "dup_slice_after" / "datastore"
+    (last,) = run("messages", store, "alpha", "--seq", "-1:", "-o", "ndjson").out.splitlines()
+    assert '"seq":40,' in last
 
 
 def test_the_other_limits_show_more(run, golden: Path) -> None:

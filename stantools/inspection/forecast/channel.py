@@ -17,9 +17,10 @@ from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.quoting import quote
 from stantools.inspection.forecast.changes import Change
 from stantools.inspection.forecast.logfiles import recover_subs
-from stantools.inspection.forecast.removal import Totals, apply_limits
+from stantools.inspection.forecast.removal import apply_limits
 from stantools.inspection.forecast.slices import Recovery, Slice, SliceOutcome, recover_slice
 from stantools.inspection.forecast.tasks import Task, in_order
+from stantools.inspection.slicesummary import Totals
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
 from stantools.store.sublog import SubsState
 
@@ -138,7 +139,8 @@ def _add_slice(name: str, raw_name: bytes, outcome: SliceOutcome, channel: Recov
         return _fail(name, outcome.opened, outcome.error, channel)
     if outcome.slice is not None:
         channel.slices.append(outcome.slice)
-        channel.totals.add(outcome.slice)
+        found = outcome.slice
+        channel.totals.add(found.first, found.last, found.rows, found.bytes)
     return channel
 
 

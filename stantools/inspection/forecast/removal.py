@@ -7,40 +7,14 @@ messages is deleted, unless it is the last one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.inspection.forecast.changes import Change, Delete
 from stantools.inspection.forecast.rows import slice_rows
 from stantools.inspection.forecast.slices import Recovery, Slice
+from stantools.inspection.slicesummary import Totals
 from stantools.store.limits import ChannelLimits
-
-
-@dataclass
-class Totals:
-    """What the server counts of a channel.
-
-    Attributes:
-        first: First sequence.
-        last: Last sequence.
-        count: Messages.
-        bytes: Bytes, in the server's accounting.
-    """
-
-    first: int = 0
-    last: int = 0
-    count: int = 0
-    bytes: int = 0
-
-    def add(self, found: Slice) -> None:
-        """Counts a recovered slice."""
-        if self.first == 0 or found.first < self.first:
-            self.first = found.first
-        self.last = max(self.last, found.last)
-        self.count += found.rows
-        self.bytes += found.bytes
 
 
 def apply_limits(

@@ -5,14 +5,13 @@ A damaged file makes a row as well, so that nobody takes what is intact in it fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from stantools.format.crc import Crc
-from stantools.inspection.slicesummary import summarise
+from stantools.inspection.slicesummary import channel_ends
 from stantools.inspection.subscribers import Subscriber, load_subs, subscribers
 from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.parts import LocalPart, Row, int64, text
-from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, SliceFiles
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
 from stantools.store.sublog import SubStatus
 
 
@@ -34,7 +33,7 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
     yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
     if not subs.state.subscriptions:
         return
-    first, last = _ends(files, crc, check_crc)
+    first, last = channel_ends(files.slices, files.raw_name, crc, check_crc=check_crc)
     base = {"store": here.store, "channel": text(here.part.channel)}
     for each in subscribers(subs.state, clients.state.clients, first, last):
         yield base | _row(each)
@@ -60,16 +59,3 @@ def _row(each: Subscriber) -> Row:
         "status": each.status.value,
         "ghost": each.status is SubStatus.GHOST,
     }
-
-
-def _ends(files: ChannelFiles, crc: Crc, check_crc: bool) -> tuple[int, int]:
-    """Returns the first and the last sequence of a channel, 0 and 0 if it has no message."""
-
-    def first_filled(slices: Sequence[SliceFiles]) -> tuple[int, int]:
-        for each in slices:
-            summary = summarise(each, files.raw_name, crc, check_crc=check_crc)
-            if summary.count:
-                return summary.first_seq, summary.last_seq
-        return 0, 0
-
-    return first_filled(files.slices)[0], first_filled(files.slices[::-1])[1]
