@@ -1,6 +1,7 @@
 # Everything runs inside .venv, which the first target that needs it sets up by itself.
 #   make demo    a store filled through the broker, damaged and saved, in front of your eyes
 #   make test    every test but the slow ones
+#   make test-fast  rules and formats without servers, Spark and terminals; for every save
 #   make check   formatting, lint, types, layers
 # A C compiler is welcome (fast kernels) but not needed (plain ones in Python and numpy take over).
 
@@ -16,7 +17,7 @@ NUMBER_OF_TEST_PROCESSES ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-slow demo proto docs screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
+.PHONY: help setup check format test test-fast test-slow demo proto docs screens samples dist bench bench-offline bench-migration bench-pipeline bench-broker bench-browser clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -57,6 +58,12 @@ format: $(INSTALLED)
 
 test: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m "not slow" $(ARGS)
+
+FAST := tests/format tests/store tests/property tests/broker/wire tests/broker/streaming tests/broker/hot \
+  tests/migration/plan tests/migration/wire tests/migration/archive
+
+test-fast: $(INSTALLED)
+	@$(BIN)/python -m pytest -q -n 2 -m "not (slow or server or spark or tui or interop)" $(FAST) $(ARGS)
 
 test-slow: $(INSTALLED) $(SERVERS) $(CLIENTS)
 	@$(BIN)/python -m pytest -q -n $(NUMBER_OF_TEST_PROCESSES) --dist loadgroup -m slow $(ARGS)

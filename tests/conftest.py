@@ -33,10 +33,30 @@ SHARE = 1 if os.environ.get(ALL_EXAMPLES) or os.environ.get("STANTOOLS_EXPLORE")
 FEWEST = 25
 
 
+#: Modules by which a test starts processes that it then talks to.
+STARTERS = {"tests.servers", "tests.brokers"}
+
+
+def subjects(item: pytest.Item) -> Iterator[str]:
+    """Yields the markers that follow from where a test is and what it uses."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in ("tui", "interop"):
+        yield folder
+    groups = [mark.args or tuple(mark.kwargs.values()) for mark in item.iter_markers("xdist_group")]
+    if ("spark",) in groups:
+        yield "spark"
+    names = vars(getattr(item, "module", None) or item).values()
+    origins = {getattr(thing, "__module__", None) or getattr(thing, "__name__", None) for thing in names}
+    if "start_server" in getattr(item, "fixturenames", ()) or STARTERS & origins:
+        yield "server"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests with generated examples, and lets them try fewer."""
+    """Marks tests by what they use; those with generated examples try fewer."""
     done: set[int] = set()
     for item in items:
+        for subject in subjects(item):
+            item.add_marker(subject)
         test = getattr(item, "obj", None)
         if not is_hypothesis_test(test):
             continue
