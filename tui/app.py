@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,12 +69,13 @@ class Browser(App[None]):
     CSS_PATH = "style.tcss"
     TITLE = "stantools"
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("colon", "go_to", "Go to", key_display=":", id="app.go_to"),
+        Binding("at", "commands", "Commands", key_display="@", id="app.commands"),
+        Binding("W", "unlock", "Lock/unlock", id="app.unlock"),
         Binding("q", "leave", "Quit", id="app.quit"),
         Binding("question_mark", "help", "Help", key_display="?", id="app.help"),
-        Binding("colon", "go_to", "Go to", key_display=":", show=False, id="app.go_to"),
-        Binding("at", "commands", "Commands", key_display="@", show=False, id="app.commands"),
-        Binding("W", "unlock", "Unlock", show=False, id="app.unlock"),
         Binding("R", "rescan", "Scan again", show=False, id="app.rescan"),
+        Binding("E", "encryption_key", "Encryption key", show=False, id="app.encryption_key"),
         Binding("ctrl+t", "toggle_theme", "Dark or light", show=False, id="app.theme"),
         Binding("ctrl+z", "suspend_process", "Suspend", show=False, id="app.suspend"),
         Binding("1", "view('overview')", "Overview", show=False, id="view.overview"),
@@ -167,21 +168,14 @@ class Browser(App[None]):
             above: Keep the present view below it, so that Escape comes back here; else it comes back to the overview.
         """
         place = place or Place()
-        if self.session is None:
-            if view is View.LIVE:
-                self.close_views()  # what is running is the first view
-            else:
-                self.notify("no store is open", severity="warning")
+        if refusal := self.refusal(view, place):
+            self.notify(refusal, severity="warning")
             return
-        if view is View.LIVE and not (self.monitor or self.connecting):
-            self.notify("name a server to watch it: --monitor URL or --server URL", severity="warning")
+        if self.session is None:
+            self.close_views()  # what is running is the first view
             return
         if place.file is None:
-            channel = place.channel or self._channel(view)
-            if view in OF_A_CHANNEL and channel is None:
-                self.notify("choose a channel first", severity="warning")
-                return
-            place = replace(place, channel=channel)
+            place = replace(place, channel=place.channel or self._channel(view))
         if not above:
             if self._refuse_to_leave():
                 return
@@ -189,6 +183,29 @@ class Browser(App[None]):
             if view is View.OVERVIEW:
                 return
         self.push_screen(self._screen(view, place))
+
+    def view_bindings(self) -> Mapping[View, Binding]:
+        """Returns what opens each view, with the keys of the settings."""
+        bindings = self._bindings.copy()
+        bindings.apply_keymap(self.settings.keymap)
+        found = {binding.action: binding for _, binding in bindings}
+        return {view: found[f"view('{view}')"] for view in View}
+
+    def refusal(self, view: View, place: Place | None = None) -> str:
+        """Says why a view cannot be opened now; "" if it can.
+
+        Args:
+            view: Which.
+            place: Where it is to look; without one, where the present view does.
+        """
+        if self.session is None:
+            return "" if view is View.LIVE else "no store is open"
+        if view is View.LIVE and not (self.monitor or self.connecting):
+            return "name a server to watch it: --monitor URL or --server URL"
+        named = place is not None and (place.file is not None or place.channel is not None)
+        if view in OF_A_CHANNEL and not named and self._channel(view) is None:
+            return "choose a channel first"
+        return ""
 
     def open_store(self, path: Path) -> None:
         """Opens another store in the place of the present one; where it cannot be opened, that one stays.
@@ -233,9 +250,18 @@ class Browser(App[None]):
 
     def note_command(self, words: Sequence[str]) -> None:
         """Remembers a command line that shows or does the same."""
-        line = shlex.join(words)
+        line = shlex.join(self._with_key(words))
         if not self.commands or self.commands[-1] != line:
             self.commands.append(line)
+
+    def _with_key(self, words: Sequence[str]) -> Sequence[str]:
+        """Returns a command line that takes the key from the environment, if it reads the store and there is a key."""
+        session = self.session
+        if session is None or session.reading.encryption_key is None or str(session.path) not in words:
+            return words
+        if any(word.startswith("--encryption-key") for word in words):
+            return words
+        return [*words, "--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
 
     def fail(self, problem: StantoolsError) -> None:
         """Tells why something could not be done, and what can be."""
@@ -317,6 +343,29 @@ class Browser(App[None]):
         text = "unlocked: plans can be carried out" if self.unlocked else "read only again"
         self.notify(text, severity="warning" if self.unlocked else "information")
 
+    def action_encryption_key(self) -> None:
+        """Asks for the encryption key of the store; it is kept in memory only."""
+        from tui.screens.prompt import PromptScreen
+
+        if self.session is None:
+            return
+        given = "the key is known; Enter alone forgets it" if self.session.reading.encryption_key else ""
+        hint = f"the key that the server was given; it is kept in memory only{given and '; '}{given}"
+        self.push_screen(PromptScreen("encryption key", hint, hidden=True), self._use_key)
+
+    def _use_key(self, text: str | None) -> None:
+        if text is None or self.session is None:
+            return
+        if text or self.session.reading.encryption_key is not None:
+            self.session.use_key(text.encode() or None)
+            self.notify("payloads are decrypted with this key" if text else "the key is forgotten")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Where no store is open there is nothing to unlock, to scan or to decrypt."""
+        if action in ("unlock", "rescan", "encryption_key") and self.session is None:
+            return False
+        return super().check_action(action, parameters)
+
     def action_rescan(self) -> None:
         """Opens the store anew and scans it again."""
         if self.session is None:
@@ -337,6 +386,7 @@ class Browser(App[None]):
                 yield SystemCommand(f"View: {view.value}", f"Open the view {view.value}", self._opener(view))
         yield SystemCommand("Unlock or lock", "Allow plans to be carried out, or forbid it", self.action_unlock)
         yield SystemCommand("Scan again", "Read the whole store anew", self.action_rescan)
+        yield SystemCommand("Encryption key", "Give the key to see encrypted payloads", self.action_encryption_key)
         yield SystemCommand("Commands", "The command lines that show the same", self.action_commands)
         yield SystemCommand("Dark or light", "Change the theme", self.action_toggle_theme)
         yield SystemCommand("Keys", "The keys that work here", self.action_help)

@@ -5,6 +5,7 @@ A role says what a text means; the style sheet says how that looks. Where colors
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from stantools.escaping import escape, escape_line
@@ -41,6 +42,11 @@ def role_of(cell: Cell) -> Role:
 def name_text(name: str | bytes) -> str:
     """Returns the name of a channel, client or file in a form that is harmless and tells every byte."""
     return escape(name)
+
+
+def store_name(path: Path) -> str:
+    """Returns what a store is called for short: the name of its directory, harmless."""
+    return name_text((path if path.name not in ("", "..") else path.resolve()).name) or "/"
 
 
 def number(value: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,9 +76,14 @@ class ChannelFacts:
         return self.verdict.intact.count() if self.verdict else 0
 
     @property
-    def gone(self) -> int:
-        """Messages that are damaged or missing."""
-        return self.verdict.damaged.count() + self.verdict.missing.count() if self.verdict else 0
+    def damaged(self) -> int:
+        """Messages of which something is there, but not right."""
+        return self.verdict.damaged.count() if self.verdict else 0
+
+    @property
+    def missing(self) -> int:
+        """Messages of which nothing is there."""
+        return self.verdict.missing.count() if self.verdict else 0
 
 
 @dataclass
@@ -89,7 +94,8 @@ class Totals:
         by_index: Messages that the indexes name.
         disk_bytes: Bytes of all files of channels.
         intact: Messages that are there and right.
-        gone: Messages that are damaged or missing.
+        damaged: Messages of which something is there, but not right.
+        missing: Messages of which nothing is there.
         unharmed: Channels without damage.
         severities: How many findings of each severity.
         first: The first findings of each severity, at most `MOST_FIRST`.
@@ -98,7 +104,8 @@ class Totals:
     by_index: int = 0
     disk_bytes: int = 0
     intact: int = 0
-    gone: int = 0
+    damaged: int = 0
+    missing: int = 0
     unharmed: int = 0
     severities: dict[str, int] = field(default_factory=dict)
     first: dict[str, list[Finding]] = field(default_factory=dict)
@@ -116,7 +123,8 @@ class Totals:
         """Counts a channel that was scanned."""
         self.add_findings(facts.findings)
         self.intact += facts.intact
-        self.gone += facts.gone
+        self.damaged += facts.damaged
+        self.missing += facts.missing
         self.unharmed += facts.state in ("clean", "info")
 
 
@@ -204,6 +212,19 @@ class StoreSession:
             self._job.cancel()
             self._job.wait(5)
 
+    def use_key(self, key: bytes | None) -> None:
+        """Reads payloads with another encryption key from now on, and forecasts a start with it.
+
+        Args:
+            key: As the server was given it; None leaves payloads as they are stored.
+        """
+        self.reading = replace(self.reading, encryption_key=key)
+        if self.stage >= Stage.FORECAST:
+            self.close()
+            self.forecasts, self.forecast_problem = None, ""
+            self._job = Job("scan", self._finish).start()
+        self.touch()
+
     def touch(self) -> None:
         """Notes that something is new."""
         with self._lock:
@@ -231,6 +252,9 @@ class StoreSession:
     def _scan(self, job: Job[None]) -> None:
         self._look(job)
         self._verify(job)
+        self._finish(job)
+
+    def _finish(self, job: Job[None]) -> None:
         self._forecast(job)
         self.stage = Stage.COMPLETE
         self.touch()

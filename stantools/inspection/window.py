@@ -43,6 +43,7 @@ class Window:
     Attributes:
         files: As given.
         parts: As given.
+        key: As given.
         messages: How many messages it has.
         highest: The highest sequence among them.
     """
@@ -60,7 +61,7 @@ class Window:
         self.files = files
         self._crc = crc
         self._check_crc = check_crc
-        self._key = key
+        self.key = key
         self._reader = StretchReader(files.raw_name, crc, check_crc=check_crc, key=key)
         self._sampled = False
         self._pieces: list[Piece] = joined(parts, files.raw_name)
@@ -89,7 +90,11 @@ class Window:
 
     def another(self) -> Window:
         """Returns a window with the same rows, for another thread."""
-        return Window(self.files, self._crc, self.parts, check_crc=self._check_crc, key=self._key)
+        return self.with_key(self.key)
+
+    def with_key(self, key: bytes | None) -> Window:
+        """Returns a window with the same rows that reads payloads with another encryption key."""
+        return Window(self.files, self._crc, self.parts, check_crc=self._check_crc, key=key)
 
     def close(self) -> None:
         """Closes the files."""

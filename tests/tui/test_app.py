@@ -35,6 +35,84 @@ def test_help_shows_the_bindings_that_work(store: Path, browse: Browse) -> None:
     browse(store, look, size=LARGE)
 
 
+def test_the_views_are_tabs(store: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        def tabs() -> str:
+            return screen_text(pilot.app).splitlines()[1].strip()
+
+        await until(pilot, lambda: "[1 overview]" in tabs())
+        assert tabs() == "[1 overview] 2 messages 3 timeline 4 slices 5 subs 6 findings 7 plans 8 live"
+        await pilot.click("#tabs", offset=(tabs().index("6 findings") + 3, 0))
+        await until(pilot, lambda: "[6 findings]" in tabs())
+        await pilot.press("1", "enter")
+        await until(pilot, lambda: "[2 messages]" in tabs())
+        await pilot.resize_terminal(50, 24)
+        await until(pilot, lambda: tabs() == "1 [2 messages] 3 4 5 6 7 8")
+        await pilot.resize_terminal(*LARGE)
+        await until(pilot, lambda: "5 subscriptions  6 findings" in tabs())
+
+    browse(store, look)
+
+
+def test_a_tab_has_the_key_of_the_settings(store: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        await until(pilot, lambda: "f6 findings" in screen_text(pilot.app).splitlines()[1])
+
+    browse(store, look, settings=Settings({"view.findings": "f6"}))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_the_keys_that_work_everywhere_are_at_the_bottom(size: tuple[int, int], store: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        everywhere = ": Go to  @ Commands  W Lock/unlock  q Quit  ? Help"
+        for view in "1234567":
+            await pilot.press(view)
+            await until(pilot, lambda view=view: f"[{view} " in screen_text(pilot.app))
+            assert screen_text(pilot.app).splitlines()[-1].endswith(everywhere)
+        await pilot.click(offset=(screen_text(pilot.app).splitlines()[-1].index("@ "), size[1] - 1))
+        await until(pilot, lambda: "the same on the command line" in screen_text(pilot.app))
+
+    browse(store, look, size=size)
+
+
+def test_keys_that_a_field_takes_are_not_shown_as_working(store: Path, browse: Browse) -> None:
+    async def look(pilot: Any) -> None:
+        before = screen_text(pilot.app).splitlines()
+        await pilot.press("slash")
+        await until(pilot, lambda: "Go to" not in screen_text(pilot.app))
+        assert screen_text(pilot.app).splitlines()[1] == before[1]
+        assert "Commands" not in screen_text(pilot.app)
+        await pilot.press("6", "@")
+        assert pilot.app.screen.query_one("#filter").value == "6@"
+        await pilot.press("escape")
+        await until(pilot, lambda: screen_text(pilot.app).splitlines()[-1] == before[-1])
+        await pilot.resize_terminal(20, 8)
+        await pilot.pause()
+        await pilot.resize_terminal(*SMALL)
+        await until(pilot, lambda: screen_text(pilot.app).splitlines() == before)
+
+    browse(store, look)
+
+
+def test_the_store_has_a_name_at_the_top_however_long_its_path_is(tmp_path: Path, browse: Browse) -> None:
+    place = tmp_path / ("d" * 100) / "shop"
+    place.parent.mkdir()
+    write_sample(place, SampleOptions(channels=("c" * 90,), messages=2, damage=("flipped-length",)))
+
+    async def look(pilot: Any) -> None:
+        await pilot.press("2")
+        await until(pilot, lambda: "[2 messages]" in screen_text(pilot.app))
+        top = screen_text(pilot.app).splitlines()[0]
+        assert top.startswith(" READ ONLY shop › messages › cccc")
+        assert "… " in top
+        assert "✗" in top
+        await pilot.resize_terminal(140, 45)
+        await pilot.press("1")
+        await until(pilot, lambda: "ddddd" in screen_text(pilot.app))
+
+    browse(place, look)
+
+
 def test_a_remapped_key_works_and_is_in_the_help(store: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
         await pilot.press("x")

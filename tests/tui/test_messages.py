@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widgets import Input
 
 from stantools.format.crc import Crc
 from stantools.inspection.payloadviews import Form
@@ -17,7 +18,7 @@ from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter
 from tests.conftest import load_expected
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, screen_text, until
 from tui.views import Place, View
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
@@ -48,8 +49,6 @@ async def settled(pilot: Any) -> None:
 
 async def type_text(pilot: Any, text: str) -> None:
     """Types into the field that is open."""
-    from textual.widgets import Input
-
     await pilot.pause()
     pilot.app.screen.query_one(Input).value = text
     await pilot.press("enter")
@@ -177,6 +176,37 @@ def test_encrypted(
     monkeypatch.chdir(golden / "encrypted_aes")
     reading = ReadOptions(encryption_key=secret if key else None)
     browse("datastore", opened(Place(channel="enc.foo", seq=5), look), size=size, reading=reading)
+
+
+def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = load_expected("encrypted_aes")["options"]["encryption"]["key"]
+
+    async def look(pilot: Any, screen: Any) -> None:
+        await settled(pilot)
+        assert "no key was given (E)" in screen_text(pilot.app)
+        await pilot.press("E")
+        await pilot.pause()
+        pilot.app.screen.query_one(Input).value = secret
+        await until(pilot, lambda: "••••" in screen_text(pilot.app))
+        assert secret not in screen_text(pilot.app)
+        await pilot.press("enter")
+        await until(pilot, lambda: " encrypted" not in screen_text(pilot.app))
+        pilot.app.clear_notifications()
+        await settled(pilot)
+        assert screen_text(pilot.app).splitlines()[2:-3] == decrypted[2:-3]
+        await pilot.press("colon")
+        await type_text(pilot, "findings")
+        await pilot.press("enter", "at")
+        await until(pilot, lambda: "verify datastore --encryption-key-env" in screen_text(pilot.app))
+        assert secret not in screen_text(pilot.app)
+        await pilot.press("escape", "escape", "E", "enter")
+        await until(pilot, lambda: pilot.app.session.reading.encryption_key is None)
+        await pilot.press("2")
+        await until(pilot, lambda: "no key was given" in screen_text(pilot.app))
+
+    decrypted = (SCREENS / "messages-encrypted-key-140.txt").read_text().splitlines()
+    monkeypatch.chdir(golden / "encrypted_aes")
+    browse("datastore", opened(Place(channel="enc.foo", seq=5), look), size=LARGE)
 
 
 HOSTILE = [

@@ -14,7 +14,15 @@ from tests.tui.conftest import LARGE, SMALL, check_screen
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize(
     "case",
-    ["basic", "durables", "dmg_crc_flip_noidx", "dmg_server_cut_payload", "dmg_subs_cut_payload", "many_channels"],
+    [
+        "basic",
+        "durables",
+        "gap_truncated_slice",
+        "dmg_crc_flip_noidx",
+        "dmg_server_cut_payload",
+        "dmg_subs_cut_payload",
+        "many_channels",
+    ],
 )
 def test_golden(
     case: str, size: tuple[int, int], golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch

@@ -312,7 +312,7 @@ def test_many_records(tmp_path: Path, browse: Browse) -> None:
         assert "512,0" in screen_text(pilot.app)
         await press(pilot, "enter", "G")
         assert "timestamp" in "".join(part.name for part in screen._parts)
-        last = screen_text(pilot.app).splitlines()[-2]
+        last = screen_text(pilot.app).splitlines()[-3]
         assert (
             last[2:10] == f"{(screen._row.offset + screen._row.length - 1) // 16 * 16 % 16 + int(last[2:10], 16):08x}"
         )
@@ -340,7 +340,7 @@ def test_resize(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -
         await pilot.pause()
         await pilot.resize_terminal(*SMALL)
         await settled(pilot)
-        assert any("✗" in line and "374" in line for line in screen_text(pilot.app).splitlines()[3:12])
+        assert any("✗" in line and "374" in line for line in screen_text(pilot.app).splitlines()[4:12])
 
     monkeypatch.chdir(golden / "dmg_length_flip_noidx")
     browse("datastore", look)

@@ -46,7 +46,7 @@ def values(screen: TimelineScreen) -> list[float]:
 
 def cursor_line(pilot: Any) -> str:
     """What is said of the bucket at the cursor."""
-    return " ".join(screen_text(pilot.app).splitlines()[-3:-1])
+    return " ".join(screen_text(pilot.app).splitlines()[-4:-2])
 
 
 @SIZES

@@ -16,7 +16,7 @@ from stantools.store.directory import Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use
 from stantools.store.options import ReadOptions
-from tui.cells import name_text
+from tui.cells import name_text, store_name
 from tui.jobs import Job
 from tui.plans.account import Outcome, Preview, Remark
 from tui.plans.form import Form
@@ -43,7 +43,7 @@ class Source:
     @property
     def name(self) -> str:
         """The name of its directory, which has to be typed before anything is written."""
-        return name_text(self._whole.name) or "/"
+        return store_name(self.path)
 
     @property
     def _whole(self) -> Path:

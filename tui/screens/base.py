@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -12,11 +13,11 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from stantools.notation import format_size
-from tui.cells import Cell, counted, name_text
+from tui.cells import Cell, counted, cut, name_text, role_of, store_name, text_of
 from tui.jobs import Job, State
 from tui.session import StoreSession
-from tui.views import Place
-from tui.widgets.keyline import KeyLine
+from tui.views import Place, View
+from tui.widgets.keyline import KeyLine, TabLine
 from tui.widgets.line import Line
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: How often a view looks whether something is new, in seconds.
 LOOK = 0.1
+#: Names in the line at the top are not cut to fewer characters.
+_SHORTEST = 12
 
 
 class ViewScreen(Screen[None]):
@@ -42,6 +45,8 @@ class ViewScreen(Screen[None]):
     ]
     #: Name of the view for its line at the top.
     NAME: ClassVar[str] = ""
+    #: The view whose tab this is, or belongs to.
+    TAB: ClassVar[View]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__()
@@ -67,8 +72,10 @@ class ViewScreen(Screen[None]):
         return self.place.channel
 
     def compose(self) -> ComposeResult:
-        """The line at the top, the view, the keys."""
+        """The line at the top, the tabs, the view, the keys."""
         yield Line(id="status")
+        if self._session is not None:
+            yield TabLine(self.TAB, self.browser.view_bindings, self.browser.refusal)
         yield from self.compose_body()
         yield KeyLine()
 
@@ -80,6 +87,10 @@ class ViewScreen(Screen[None]):
         """Begins to look for news."""
         self._look()
         self.set_interval(LOOK, self._look)
+
+    def on_resize(self) -> None:
+        """Cuts the line at the top anew."""
+        self.status_changed()
 
     def on_screen_resume(self) -> None:
         """Shows at once what has become known while another view was open."""
@@ -103,14 +114,14 @@ class ViewScreen(Screen[None]):
     def status_changed(self) -> None:
         """Writes the line at the top anew."""
         if self.is_mounted:
-            self.query_one("#status", Line).show(*self.status_cells())
+            self.query_one("#status", Line).show(*_fitting(self.status_cells(), self.size.width - 2))
 
     def status_cells(self) -> Sequence[Cell]:
         """Returns the line at the top: lock, where we are, findings, progress."""
         lock: Cell = ("UNLOCKED", "bad") if self.browser.unlocked else ("READ ONLY", "good")
         cells: list[Cell] = [lock]
         if self._session is not None:
-            cells += [" ", (name_text(str(self._session.path)), "strong")]
+            cells += [" ", (store_name(self._session.path), "strong")]
         if self.NAME:
             cells += [" › ", self.NAME]
         if self.place.channel is not None:
@@ -175,6 +186,18 @@ class ViewScreen(Screen[None]):
             self.app.pop_screen()
 
 
+def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Cuts long names, the longest first, so that what was found still stands on the line."""
+    shown = list(cells)
+    while (over := sum(cell_len(text_of(cell)) for cell in shown) - width) > 0:
+        names = [place for place, cell in enumerate(shown) if role_of(cell) == "strong"]
+        longest = max(names, key=lambda place: len(text_of(shown[place])), default=None)
+        if longest is None or len(text := text_of(shown[longest])) <= _SHORTEST:
+            break
+        shown[longest] = (cut(text, max(len(text) - over, _SHORTEST)), "strong")
+    return shown
+
+
 def _scan_cells(session: StoreSession) -> Sequence[Cell]:
     job = session.job
     if job is None:
@@ -196,4 +219,6 @@ def _scan_cells(session: StoreSession) -> Sequence[Cell]:
         return cells
     if warnings:
         return [(f"! {counted(warnings, 'warning')}", "warn")]
+    if session.totals.missing:
+        return [(f"i nothing damaged, {counted(session.totals.missing, 'message')} missing", "accent")]
     return [("✓ clean", "good")]

@@ -60,6 +60,7 @@ class FindingsScreen(ViewScreen):
     """The view of what is wrong. Channel, code, file, offset and seq of the place choose a finding to begin with."""
 
     NAME: ClassVar[str] = "findings"
+    TAB = View.FINDINGS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "group", "Group by", id="findings.group"),
         Binding("space", "fold", "Fold", id="findings.fold"),

@@ -114,6 +114,7 @@ class HistoryScreen(ViewScreen):
     """
 
     NAME: ClassVar[str] = "history"
+    TAB = View.SUBSCRIPTIONS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("m", "messages", "Message", id="history.messages"),
     ]

@@ -133,6 +133,7 @@ class LiveCompareScreen(ViewScreen):
     """
 
     NAME = "live › compare"
+    TAB = View.LIVE
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Messages", id="live.open"),
         Binding("c", "cancel", "Cancel", id="live.cancel"),

@@ -19,7 +19,7 @@ from tui.screens.base import ViewScreen
 from tui.screens.livecells import seconds_text
 from tui.screens.livetable import LiveRows
 from tui.session import StoreSession
-from tui.views import Place
+from tui.views import Place, View
 from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
@@ -52,6 +52,7 @@ class LiveView(ViewScreen):
     """
 
     NAME: ClassVar[str] = "live"
+    TAB = View.LIVE
 
     def __init__(self, session: StoreSession | None, place: Place, watching: Watching | None = None) -> None:
         # A channel that another view shows has nothing to do with what is shown here.

@@ -93,6 +93,12 @@ class MessageFiles:
         elif survey is not self._known and self._files is not None:
             self._known = survey
             self.refine()
+        window = self._rows.window
+        if window is not None and window.key != self._screen.session.reading.encryption_key:
+            if self._job is not None:
+                self.refine()  # what is being found out would be read with the old key
+            self._put(window.with_key(self._screen.session.reading.encryption_key), False)
+            self._changed()
 
     def _survey(self) -> ChannelSurvey | None:
         facts = self._screen.session.channels.get(self._channel)

@@ -41,6 +41,7 @@ class MessagesScreen(ViewScreen):
     """The messages of a channel."""
 
     NAME = "messages"
+    TAB = View.MESSAGES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Detail", id="messages.open"),
         Binding("space", "detail", "Show or hide the detail", show=False, id="messages.detail"),
@@ -219,7 +220,7 @@ class MessagesScreen(ViewScreen):
             yield f"row {number(self._table.cursor + 1)} of {number(len(window))}"
             yield (f"  {counted(window.messages, 'message')}", "dim")
             if not window.decrypts and window.encrypted:
-                yield ("  encrypted: no key was given", "warn")
+                yield ("  encrypted: no key was given (E)", "warn")
         if self._search.running:
             yield from self._search.cells()
         elif self._said:

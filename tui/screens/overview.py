@@ -130,6 +130,7 @@ class ChannelRows:
 class OverviewScreen(ViewScreen):
     """The view that a store opens with."""
 
+    TAB = View.OVERVIEW
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "findings", "Findings", id="overview.findings"),
         Binding("p", "plan", "Plan", id="overview.plan"),
@@ -256,12 +257,13 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     totals, channels = session.totals, len(session.channels)
     job = session.job
     if session.scanned:
-        role: Role = "bad" if totals.gone else "good"
-        lost: list[Cell] = [(f"; {number(totals.gone)} damaged or missing", "bad")] if totals.gone else []
+        role: Role = "bad" if totals.damaged else "warn" if totals.missing else "good"
+        lost = [(totals.damaged, "damaged"), (totals.missing, "missing")]
+        whole = totals.intact + totals.damaged + totals.missing
         yield [
-            (f"{number(totals.intact)} of {counted(totals.intact + totals.gone, 'message')} intact", role),
+            (f"{number(totals.intact)} of {counted(whole, 'message')} intact", role),
             f", {number(totals.unharmed)} of {counted(channels, 'channel')} without damage",
-            *lost,
+            *((f"; {number(count)} {what}", role) for count, what in lost if count),
         ]
     else:
         share = job.share if job and job.running and job.phase == "checking every byte" else None
@@ -290,7 +292,7 @@ def _identity(session: StoreSession) -> Iterable[Sequence[Cell]]:
     known = session.overview
     if known is None:
         return
-    parts = []
+    parts = [name_text(str(session.path))]
     if known.server is not None:
         parts.append(f"cluster {name_text(known.server.cluster_id)}")
     if known.era:

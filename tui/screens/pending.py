@@ -55,6 +55,7 @@ class PendingScreen(ViewScreen):
     """
 
     NAME: ClassVar[str] = "pending messages"
+    TAB = View.SUBSCRIPTIONS
 
     def __init__(self, session: StoreSession, place: Place, one: Subscriber) -> None:
         super().__init__(session, place)

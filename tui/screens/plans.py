@@ -17,7 +17,7 @@ from tui.plans.wizard import Source, Wizard
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
 from tui.session import StoreSession
-from tui.views import Place
+from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.rowtable import Column, ListSource, RowTable
 
@@ -26,6 +26,7 @@ class PlansScreen(ViewScreen):
     """The plans to choose from."""
 
     NAME = "plans"
+    TAB = View.PLANS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Choose", id="plans.open"),
     ]

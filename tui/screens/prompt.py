@@ -22,20 +22,29 @@ class PromptScreen(ModalScreen[str | None]):
         what: What is asked for, shown while the field is empty.
         hint: What can be typed.
         value: What stands in the field at first.
+        hidden: Dots stand for what is typed.
         check: Says what is wrong with a text, or "" if it can be taken; without it everything can.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="prompt.close")]
 
-    def __init__(self, what: str, hint: str, value: str = "", check: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        hint: str,
+        value: str = "",
+        check: Callable[[str], str] | None = None,
+        *,
+        hidden: bool = False,
+    ) -> None:
         super().__init__()
         self._what, self._hint, self._value = what, hint, value
-        self._check = check
+        self._check, self._hidden = check, hidden
 
     def compose(self) -> ComposeResult:
         """The field and what can be typed into it."""
         with Vertical(classes="prompt"):
-            yield Input(self._value, placeholder=self._what, select_on_focus=False, compact=True)
+            yield Input(self._value, placeholder=self._what, password=self._hidden, select_on_focus=False, compact=True)
             yield Line([(self._hint, "dim")], id="hint")
 
     @on(Input.Submitted)

@@ -108,6 +108,7 @@ class RecordScreen(ViewScreen):
     """
 
     NAME = "records"
+    TAB = View.SLICES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", show=False, id="record.back"),
         Binding("n", "flaw(1)", "Next damage", id="record.next_damage"),

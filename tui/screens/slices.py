@@ -149,6 +149,7 @@ class SlicesScreen(ViewScreen):
     """The slices of a channel, or only the files of the store where there is no channel."""
 
     NAME = "slices"
+    TAB = View.SLICES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "damage(1)", "Next damage", id="slices.next_damage"),
         Binding("N", "damage(-1)", "Damage before", show=False, id="slices.damage_before"),

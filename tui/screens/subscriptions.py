@@ -44,6 +44,7 @@ class SubscriptionsScreen(ViewScreen):
     """
 
     NAME: ClassVar[str] = "subscriptions"
+    TAB = View.SUBSCRIPTIONS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "tab(1)", "Groups", id="subscriptions.next_tab"),
         Binding("shift+tab", "tab(-1)", "Tab before", show=False, id="subscriptions.previous_tab"),

@@ -34,6 +34,7 @@ class TimelineScreen(ViewScreen):
     """The timeline of a channel."""
 
     NAME = "timeline"
+    TAB = View.TIMELINE
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Messages", id="timeline.open"),
         Binding("plus,equals_sign", "zoom(1)", "In", key_display="+", id="timeline.zoom_in"),

@@ -25,7 +25,7 @@ from tui.screens.accountrows import AccountRows
 from tui.screens.base import ViewScreen
 from tui.screens.question import QuestionScreen
 from tui.session import StoreSession
-from tui.views import Place
+from tui.views import Place, View
 from tui.widgets.form import FormView
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
@@ -75,6 +75,7 @@ class WizardScreen(ViewScreen):
         Binding("c", "cancel", "Cancel", id="wizard.cancel"),
         Binding("escape", "back", "Back", id="wizard.back"),
     ]
+    TAB = View.PLANS
     #: Each step has its own; nothing that is hidden may take keys when a question above is answered.
     AUTO_FOCUS = ""
 

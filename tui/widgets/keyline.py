@@ -1,4 +1,4 @@
-"""The keys that work here, on one line.
+"""The keys that work here, on a line or two, and the views with their numbers as tabs.
 
 The library's own footer makes three widgets for each key, whenever the keys change. That takes longer than anything
 else when a view opens; a line of text says the same.
@@ -6,56 +6,168 @@ else when a view opens; a line of text says the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from textual import events
+from textual.binding import ActiveBinding, Binding
 from textual.screen import Screen
 
-from tui.cells import Cell
+from tui.cells import Cell, Role, text_of
+from tui.views import View
 from tui.widgets.line import Line
 
+#: Lower screens keep to one line of keys.
+_ROOM = 16
+#: From so many columns on there is more room between tabs.
+_WIDE = 100
 
-class KeyLine(Line):
-    """Shows the bindings of the screen that are to be shown. A click on one does what the key does."""
 
-    def __init__(self) -> None:
-        super().__init__(id="keys-here")
-        self._places: list[tuple[int, str]] = []
+class _Key:
+    """A key on a line: what is written, and what a click on it presses."""
+
+    def __init__(self, press: str, *cells: Cell) -> None:
+        self.press = press
+        self.cells = cells
+        self.width = sum(cell_len(text_of(cell)) for cell in cells)
+
+
+class _PressedLine(Line):
+    """Lines of keys; a click on one does what the key does.
+
+    Args:
+        id: The widget's id.
+        gap: Columns between two keys.
+    """
+
+    def __init__(self, id: str, gap: int) -> None:
+        super().__init__(id=id)
+        self._gap = gap
+        self._rows: Sequence[Sequence[_Key]] = ()
+        self._written: object = None
 
     def on_mount(self) -> None:
         """Is told when other keys work."""
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
-        self.call_after_refresh(self._write)
+        self.call_after_refresh(self.write)
 
     def _changed(self, screen: Screen[Any]) -> None:
-        if screen is self.screen and self.is_attached:
-            self._write()
+        if screen is self.screen:
+            self.write()
 
-    def _write(self) -> None:
+    def on_resize(self) -> None:
+        """Arranges the keys anew."""
+        self.write()
+
+    def write(self) -> None:
+        """Writes the keys that work now."""
         if not self.is_attached:
             return
+        rows = self.arranged(list(self.screen.active_bindings.values()), max(self.screen.size.width - 2, 0))
+        shown = [self._cells(row) for row in rows]
+        if shown != self._written:
+            self._rows, self._written = rows, shown
+            self.styles.height = max(len(shown), 1)
+            self.show_lines(shown)
+
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
+        """Returns the keys, line by line.
+
+        Args:
+            active: The bindings that work now, those of the application last.
+            width: Columns of a line.
+        """
+        raise NotImplementedError
+
+    def fit(self, keys: Sequence[_Key], width: int) -> bool:
+        """Returns whether keys fit on one line."""
+        return sum(key.width for key in keys) + self._gap * (len(keys) - 1) <= width
+
+    def _cells(self, row: Iterable[_Key]) -> list[Cell]:
         cells: list[Cell] = []
-        shown: set[str] = set()
-        self._places, column = [], 1
-        for active in self.screen.active_bindings.values():
-            binding = active.binding
-            if not binding.show or binding.action in shown:
-                continue
-            shown.add(binding.action)
-            key = self.app.get_key_display(binding)
-            if cells:
-                cells.append("  ")
-                column += 2
-            self._places.append((column, binding.key))
-            cells += [
-                (key, "accent" if active.enabled else "dim"),
-                (f" {binding.description}", "" if active.enabled else "dim"),
-            ]
-            column += len(key) + 1 + len(binding.description)
-        self.show(*cells)
+        for key in row:
+            cells += [" " * self._gap, *key.cells] if cells else key.cells
+        return cells
 
     def on_click(self, event: events.Click) -> None:
         """Presses the key that was clicked at."""
-        key = next((key for column, key in reversed(self._places) if event.x >= column), None)
-        if key is not None:
-            self.app.simulate_key(key)
+        row = self._rows[event.y] if event.y < len(self._rows) else ()
+        column, pressed = 1, None
+        for key in row:
+            if event.x >= column:
+                pressed = key.press
+            column += key.width + self._gap
+        if pressed is not None:
+            self.app.simulate_key(pressed)
+
+
+class KeyLine(_PressedLine):
+    """Shows the bindings that are to be shown: those of the view, then those that work everywhere.
+
+    Where there is no room for all of them, those that work everywhere get a line of their own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("keys-here", 2)
+
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
+        """Returns the keys on one line, or on two."""
+        here: list[_Key] = []
+        everywhere: list[_Key] = []
+        shown: set[str] = set()
+        field = self.screen.focused
+        for each in active:
+            binding, key = each.binding, self.app.get_key_display(each.binding)
+            if not binding.show or binding.action in shown:
+                continue
+            # The library knows that a field takes letters, but not that it takes "@", whose key is called "at".
+            if field is not None and each.node is self.app and field.check_consume_key(binding.key, key):
+                continue
+            shown.add(binding.action)
+            roles: tuple[Role, Role] = ("accent", "") if each.enabled else ("dim", "dim")
+            row = everywhere if each.node is self.app else here
+            row.append(_Key(binding.key, (key, roles[0]), (f" {binding.description}", roles[1])))
+        if not here or self.fit([*here, *everywhere], width) or self.screen.size.height < _ROOM:
+            return [[*here, *everywhere]]
+        return [here, everywhere]
+
+
+class TabLine(_PressedLine):
+    """Shows the views with their keys, as tabs.
+
+    Args:
+        view: The one that is open.
+        bindings: Returns what opens each view.
+        refusal: Says why a view cannot be opened now; "" if it can.
+    """
+
+    def __init__(
+        self, view: View, bindings: Callable[[], Mapping[View, Binding]], refusal: Callable[[View], str]
+    ) -> None:
+        super().__init__("tabs", 1)
+        self._view = view
+        self._bindings_of_views = bindings
+        self._refusal = refusal
+
+    def arranged(self, active: Sequence[ActiveBinding], width: int) -> Sequence[Sequence[_Key]]:
+        """Returns the tabs on one line: with whole names, with short ones, or with that of the open view only."""
+        keys = self._bindings_of_views()
+        works = {each.binding.action for each in active}  # a number that is typed into a field opens nothing
+        row: list[_Key] = []
+        self._gap = 1 if width < _WIDE else 2
+        for names in ({}, {View.SUBSCRIPTIONS: "subs"}, dict.fromkeys(View, "")):
+            row = [
+                self._tab(binding, view, names.get(view, view.value), works=binding.action in works)
+                for view, binding in keys.items()
+            ]
+            if self.fit(row, width):
+                break
+        return [row]
+
+    def _tab(self, binding: Binding, view: View, name: str, *, works: bool) -> _Key:
+        key = self.app.get_key_display(binding)
+        if view is self._view:
+            return _Key(binding.key, (f"[{key} {name or view.value}]", "strong"))
+        roles: tuple[Role, Role] = ("accent", "") if works and not self._refusal(view) else ("dim", "dim")
+        return _Key(binding.key, (key, roles[0]), (f" {name}".rstrip(), roles[1]))

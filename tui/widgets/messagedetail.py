@@ -182,7 +182,7 @@ def _remarks(message: WindowMessage, *, key: bool) -> Iterable[str]:
     if message.error:
         yield f"cannot be decrypted: {message.error}"
     elif message.encrypted:
-        yield "decrypted" if key else "encrypted: give the key to see it"
+        yield "decrypted" if key else "encrypted: give the key (E) to see it"
     if message.proven:
         yield "its record header is damaged, the message is proven"
     for flag, words in FLAG_WORDS.items():
