@@ -366,6 +366,15 @@ _INDEXES = (
         _SALVAGE + " and writes new indexes",
     ),
     Entry(
+        "index-disorder",
+        _E,
+        "index records that are right by themselves lie in each other's places",
+        "a repair by hand, or a copy put together of parts",
+        "it looks for a message at the place that its sequence tells, and in front of it: what lies further behind is "
+        "missing, and what is read ahead may be another message",
+        _SALVAGE + " and writes new indexes",
+    ),
+    Entry(
         "index-orphans",
         _W,
         "good messages that the index does not name",

@@ -7,6 +7,7 @@ exactly the records of the data file in their order, costs four comparisons of a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,9 @@ class IndexReport:
         first_dangling: Number of the first of them, -1 if none.
         mismatches: Index records that point to a record with other values (the first hundred).
         mismatch_count: How many there are.
+        displaced: Sequences whose index record is right and lies in another's place.
+        displaced_count: How many such index records there are.
+        first_displaced: Number of the first of them, -1 if none.
     """
 
     present: bool = False
@@ -77,6 +81,9 @@ class IndexReport:
     first_dangling: int = -1
     mismatches: list[IndexMismatch] = field(default_factory=list)
     mismatch_count: int = 0
+    displaced: Ranges = field(default_factory=Ranges)
+    displaced_count: int = 0
+    first_displaced: int = -1
 
     @property
     def end(self) -> int:
@@ -94,7 +101,7 @@ class IndexReport:
             self.present
             and self.header_error is None
             and self.stop == Stop.END
-            and not (self.orphan_count or self.dangling_count or self.mismatch_count)
+            and not (self.orphan_count or self.dangling_count or self.mismatch_count or self.displaced_count)
         )
 
 
@@ -119,6 +126,8 @@ class IndexCheck:
         self._order = IndexOrder(records)
         self._seen: npt.NDArray[np.bool_] | None = None
         self._orphans: list[Ranges] = []
+        # Numbers of the index records that agree with their message, in the order of the messages.
+        self._matched: list[range | npt.NDArray[np.int64]] = []
 
     def add(self, columns: MessageColumns) -> None:
         """Compares one batch of good records with the index."""
@@ -130,6 +139,7 @@ class IndexCheck:
             if all(np.array_equal(window[name], getattr(columns, name)) for name in _FIELDS):
                 if self._seen is not None:
                     self._seen[self._next : end] = True
+                self._matched.append(range(self._next, end))
                 self._next = end
                 return
         self._compare(columns)
@@ -155,8 +165,21 @@ class IndexCheck:
             if len(self._report.mismatches) >= _KEEP:
                 break
             self._report.mismatches.append(self._mismatch(columns, row, position))
+        self._matched.append(positions[~differs])
         if len(positions):
             self._next = int(positions[-1]) + 1
+
+    def _find_displaced(self) -> None:
+        """Finds index records that agree with their message, and do not lie in the order of the messages."""
+        ends = [(int(part[0]), int(part[-1])) for part in self._matched if len(part)]
+        inside = any(bool((part[1:] < part[:-1]).any()) for part in self._matched if not isinstance(part, range))
+        if not inside and all(one[1] < two[0] for one, two in pairwise(ends)):
+            return
+        positions = np.concatenate([np.asarray(part, np.int64) for part in self._matched])
+        displaced = np.sort(positions[positions != np.sort(positions)])
+        self._report.displaced = Ranges.from_sequences(self.records["sequence"][displaced])
+        self._report.displaced_count = len(displaced)
+        self._report.first_displaced = int(displaced[0])
 
     def _mismatch(self, columns: MessageColumns, row: int, position: int) -> IndexMismatch:
         record = self.records[position]
@@ -192,4 +215,5 @@ class IndexCheck:
                 report.first_dangling = first + int(left[0])
         report.dangling = Ranges.union(dangling)
         report.orphans = Ranges.union(self._orphans)
+        self._find_displaced()
         return report

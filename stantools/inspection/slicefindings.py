@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.generations import History, Piece
@@ -167,9 +167,13 @@ def _index_coverage(file: str, channel: str, report: IndexReport) -> Iterator[Fi
     if report.orphan_count:
         text = f"not named: {_count(report.orphan_count)}, sequences {describe(report.orphans)}"
         yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
+    if report.displaced_count:
+        text = f"records in each other's places: {report.displaced_count}, sequences {describe(report.displaced)}"
+        offset = FILE_HEADER_SIZE + report.first_displaced * INDEX_RECORD_SIZE
+        yield finding("index-disorder", text, file=file, offset=offset, channel=channel, seq=report.displaced.first)
     if report.dangling_count:
         text = f"records that point to no good message: {report.dangling_count}, sequences {describe(report.dangling)}"
-        offset = FILE_HEADER_SIZE + report.first_dangling * 32
+        offset = FILE_HEADER_SIZE + report.first_dangling * INDEX_RECORD_SIZE
         yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
 
 

@@ -150,6 +150,7 @@ def index_state(survey: SliceSurvey) -> IndexState:
         (report.orphan_count, "unnamed", "good messages that it does not name", "warning"),
         (report.dangling_count, "dangling", "records that point to no good message", "error"),
         (report.mismatch_count, "differ", "records that differ from their message", "error"),
+        (report.displaced_count, "displaced", "records in each other's places", "error"),
     ):
         if count:
             short = short or f"{count:,} {name}"

@@ -102,7 +102,11 @@ class Timeline:
         self._damaged_counter, self._missing_counter = Counter(self._damaged), Counter(self._missing)
         # What a scan found out about an index is better than what its last record tells.
         self._distrusted = (
-            {each.files.number for each in survey.slices if each.index.mismatch_count or each.index.orphan_count}
+            {
+                each.files.number
+                for each in survey.slices
+                if each.index.mismatch_count or each.index.orphan_count or each.index.displaced_count
+            }
             if survey
             else set()
         )

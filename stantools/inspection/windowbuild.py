@@ -363,6 +363,8 @@ def _index_problem(survey: SliceSurvey) -> str:
     if report.mismatch_count:
         what = "record of it does" if report.mismatch_count == 1 else "records of it do"
         return f"{name}: {report.mismatch_count:,} {what} not agree with the data"
+    if report.displaced_count:
+        return f"{name}: {report.displaced_count:,} records of it lie in each other's places"
     return ""
 
 

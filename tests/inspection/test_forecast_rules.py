@@ -268,13 +268,56 @@ class TestSequences:
         assert channel.lookups.readable.pairs() == [(1, 2)]
 
     @pytest.mark.parametrize("index", [True, False])
-    def test_search_goes_backwards(self, tmp_path: Path, index: bool) -> None:
+    @pytest.mark.parametrize("ahead", [0, 2 << 20])
+    def test_search_goes_backwards(self, tmp_path: Path, index: bool, ahead: int) -> None:
         s.write_server(tmp_path)
-        s.write_slice(tmp_path, "foo", 1, [1, 5, 3, 4, 9], index=index)
+        s.write_slice(tmp_path, "foo", 1, [1, 5, 3, 4, 6, 9], index=index)
+        channel = _forecast(tmp_path, read_buffer_size=ahead).channels["foo"]
+        # 5 is looked for at position 4 and before, and found at position 1; 6 at position 5 and before.
+        assert channel.lookups.readable.pairs() == [(1, 1), (3, 6), (9, 9)]
+        assert channel.missing.pairs() == [(2, 2), (7, 8)]
+
+    @pytest.mark.parametrize("ahead", [0, 50, 2 << 20])
+    def test_index_records_that_changed_places(self, tmp_path: Path, ahead: int) -> None:
+        """As a real server read such a store: not 3, which lies behind the place where it is looked for."""
+        s.write_server(tmp_path)
+        s.write_slice(tmp_path, "foo", 1, range(1, 74), payloads=[bytes(n % 7) for n in range(1, 74)])
+        self._swap(tmp_path, 3, 4)
+        channel = _forecast(tmp_path, read_buffer_size=ahead).channels["foo"]
+        assert (channel.first_seq, channel.last_seq, channel.count) == (1, 73, 73)
+        assert channel.lookups.readable.pairs() == channel.delivered == [(1, 2), (4, 73)]
+        assert channel.missing.pairs() == [(3, 3)]
+        assert channel.alone is None
+
+    def test_reading_ahead_over_records_that_changed_places(self, tmp_path: Path) -> None:
+        """Where both messages have the same size, the buffer gives each for the sequence of the other's record."""
+        s.write_server(tmp_path)
+        s.write_slice(tmp_path, "foo", 1, range(1, 74), payloads=[b"same"] * 73)
+        self._swap(tmp_path, 3, 4)
         channel = _forecast(tmp_path).channels["foo"]
-        # 5 is looked for at position 4 and before: 4 comes first, so it is not found.
-        assert channel.lookups.readable.pairs() == [(1, 1), (3, 4), (9, 9)]
-        assert channel.missing.pairs() == [(2, 2), (5, 8)]
+        assert channel.lookups.wrong == {3: 4, 4: 3}
+        assert channel.lookups.readable.pairs() == [(1, 2), (5, 73)]
+        assert channel.alone is not None and channel.alone.readable.pairs() == [(1, 2), (4, 73)]
+        assert len(channel.as_json()["wrong_message"]) == 2
+
+    def _swap(self, root: Path, one: int, other: int) -> None:
+        file = root / "foo" / "msgs.1.idx"
+        records = s.read_index(file)
+        records[one - 1], records[other - 1] = records[other - 1], records[one - 1]
+        s.write_index(file, records)
+
+    def test_a_slice_without_order_and_with_damage(self, tmp_path: Path) -> None:
+        s.write_server(tmp_path)
+        s.write_slice(tmp_path, "foo", 1, range(1, 31), payloads=[bytes(n % 7) for n in range(1, 31)])
+        self._swap(tmp_path, 11, 13)
+        file = tmp_path / "foo" / "msgs.1.dat"
+        content = bytearray(file.read_bytes())
+        content[s.read_index(file.with_suffix(".idx"))[19][1] + 9] ^= 1
+        file.write_bytes(content)
+        channel = _forecast(tmp_path).channels["foo"]
+        assert channel.lookups.readable.pairs() == [(1, 10), (12, 19), (21, 30)]
+        assert channel.stalls_at == 20 and channel.stall_error.startswith("corrupted data")
+        assert channel.missing.pairs() == [(11, 11)]
 
     def test_gaps(self, tmp_path: Path) -> None:
         s.write_server(tmp_path)

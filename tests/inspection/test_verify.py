@@ -15,10 +15,12 @@ import pytest
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.inspection.findings import Severity
 from stantools.inspection.verify import Verdict, verify
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
 from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
+from tests.inspection import forecast_stores
 from tests.mutations import fresh_copy, mutated_stores
 
 
@@ -135,6 +137,24 @@ def test_limited_to_channels(golden_copy: Callable[[str], Path]) -> None:
 )
 def test_codes(case: str, code: str, golden_copy: Callable[[str], Path]) -> None:
     assert code in codes(run(golden_copy(case)))
+
+
+@pytest.mark.parametrize(("one", "other"), [(3, 4), (3, 30_000), (20_000, 39_999), (1, 2), (16_384, 16_385)])
+def test_index_records_that_changed_places(tmp_path: Path, one: int, other: int) -> None:
+    forecast_stores.write_server(tmp_path)
+    forecast_stores.write_slice(tmp_path, "foo", 1, range(1, 40_001))
+    file = tmp_path / "foo" / "msgs.1.idx"
+    records = forecast_stores.read_index(file)
+    records[one - 1], records[other - 1] = records[other - 1], records[one - 1]
+    forecast_stores.write_index(file, records)
+    verdict = verify(open_datastore(tmp_path), forecast_stores.CRC)
+    (found,) = [each for each in verdict.findings if each.code.startswith("index-")]
+    assert (found.code, found.severity, found.seq) == ("index-disorder", Severity.ERROR, one)
+    assert (found.file, found.offset) == ("foo/msgs.1.idx", 4 + 32 * (one - 1))
+    expected = f"{one}-{other}" if other == one + 1 else f"{one}, {other}"
+    assert found.detail == f"records in each other's places: 2, sequences {expected}"
+    assert not verdict.clean
+    assert verdict.channels[0].intact.pairs() == [(1, 40_000)]
 
 
 def test_symlinks_leftovers_and_case(golden_copy: Callable[[str], Path]) -> None:

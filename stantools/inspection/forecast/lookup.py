@@ -5,10 +5,10 @@ Everything good is taken from columns; only damaged or wrongly indexed records a
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +95,12 @@ class _Both:
             self.ahead.readable.add_all(ranges)
             self.alone.readable.add_all(ranges)
 
-    def add(self, sequence: int, ahead: tuple[int, str], alone: tuple[int, str]) -> None:
-        self.ahead.add(sequence, *ahead)
-        self.alone.add(sequence, *alone)
+    def add(self, sequence: int, ahead: tuple[int, str] | None, alone: tuple[int, str] | None) -> None:
+        """Adds one sequence; None is one that is not found."""
+        if ahead is not None:
+            self.ahead.add(sequence, *ahead)
+        if alone is not None:
+            self.alone.add(sequence, *alone)
         self.differ = self.differ or ahead != alone
 
     def finish(self) -> tuple[Lookups, Lookups | None]:
@@ -179,25 +182,28 @@ class _SliceLookup:
     def from_data(self, found: Slice) -> None:
         """Looks up messages whose index was made from good records: only decryption can fail."""
         source, skipped = self._source, found.removed
-        sequences: list[NDArray[np.uint64]] = []
+        disordered = _Disordered()
         for batch in data_batches(source.data, source.end, source.crc, source.check_crc, self._channel):
             begin = min(skipped, batch.capacity)
             skipped -= begin
             failed = self._undecryptable(batch)
             keep = np.ones(batch.capacity, bool)
             keep[:begin] = False
-            keep &= self._selected(batch.sequence)
-            for row, error in failed.items():
-                if keep[row]:
-                    self._answers.add(int(batch.sequence[row]), (0, error), (0, error))
-                    keep[row] = False
-            sequences.append(batch.sequence[keep].copy())
-            if found.ascending:
-                self._answers.add_readable(sequences.pop())
+            if not found.ascending:
+                good = np.ones(batch.capacity, bool)
+                good[list(failed)] = False
+                rows = batch.sequence, batch.offset, batch.size.astype(np.int64), good, batch.sequence
+                disordered.add([each[keep] for each in rows], {row - begin: text for row, text in failed.items()})
+            else:
+                keep &= self._selected(batch.sequence)
+                for row, error in failed.items():
+                    if keep[row]:
+                        self._answers.add(int(batch.sequence[row]), (0, error), (0, error))
+                        keep[row] = False
+                self._answers.add_readable(batch.sequence[keep])
             self._advance(int(batch.size.sum(dtype=np.int64)) + RECORD_HEADER_SIZE * batch.capacity)
-        if not found.ascending and sequences:
-            order = np.concatenate(sequences)
-            self._answers.add_readable(order[_positions(order, found)[1]])
+        if not found.ascending:
+            self._look_up(disordered, found)
 
     def ascending(self, sequences: NDArray[np.uint64], offsets: NDArray[np.int64], sizes: NDArray[np.uint32]) -> None:
         """Looks up messages in the order of the index, in which sequences rise."""
@@ -279,28 +285,39 @@ class _SliceLookup:
         return failed
 
     def disordered(self, index: Buffer, found: Slice) -> None:
-        """Looks up messages by an index in which sequences do not rise; reading ahead is left out of account."""
-        records = np.concatenate(
-            [part.copy() for part in index_parts(index_format.view(index, found.rows), found.removed)]
-        )
-        sequences, positions = _positions(records["sequence"], found)
-        keep = self._selected(sequences)
-        sequences, chosen = sequences[keep], records[positions[keep]]
-        for start in range(0, len(sequences), _ROWS):
-            part = chosen[start : start + _ROWS]
-            offsets, sizes = part["offset"].astype(np.int64), part["size"].astype(np.int64)
-            good, got, failed = self._read(offsets, sizes)
-            asked = sequences[start : start + _ROWS]
-            plain = good & (got == asked)
-            self._answers.add_readable(asked[plain])
-            for row in np.flatnonzero(~plain).tolist():
-                if good[row]:
-                    answer = int(got[row]), ""
-                else:
-                    offset, size = int(offsets[row]), int(sizes[row])
-                    answer = (0, failed[row]) if row in failed else self._source.read_alone(offset, size)
-                self._answers.add(int(asked[row]), answer, answer)
-            self._advance(int(sizes.sum()) + RECORD_HEADER_SIZE * len(sizes))
+        """Looks up messages by an index in which sequences do not rise."""
+        disordered = _Disordered()
+        for part in index_parts(index_format.view(index, found.rows), found.removed):
+            for start in range(0, len(part), _ROWS):
+                rows = part[start : start + _ROWS]
+                offsets, sizes = rows["offset"].astype(np.int64), rows["size"].astype(np.int64)
+                good, got, failed = self._read(offsets, sizes)
+                disordered.add([rows["sequence"], offsets, sizes, good, got], failed)
+                self._advance(int(sizes.sum()) + RECORD_HEADER_SIZE * len(sizes))
+        self._look_up(disordered, found)
+
+    def _look_up(self, rows: _Disordered, found: Slice) -> None:
+        """Looks up, in rising order, the sequences of rows that have no order."""
+        rows.join()
+        asked, positions = _positions(rows.order, found)
+        if self._wanted is not None:
+            keep = self._wanted.select(asked)
+            asked, positions = asked[keep], positions[keep]
+        cache = None if self._ahead is None else _Cache(rows, self._source, self._ahead.capacity, asked)
+        readable = np.zeros(len(asked), bool)
+        right = (positions >= 0) & rows.good[positions] & (rows.got[positions] == asked)
+        lookups = zip(asked.tolist(), positions.tolist(), right.tolist(), strict=True)
+        for at, (sequence, row, own) in enumerate(lookups):
+            alone = (sequence, "") if own else rows.read_alone(row, self._source) if row >= 0 else None
+            if cache is None:
+                ahead = alone
+            elif (ahead := cache.get(at)) is None and row >= 0:
+                ahead = cache.fill(row, alone)
+            if ahead == alone == (sequence, ""):
+                readable[at] = True
+            else:
+                self._answers.add(sequence, ahead, alone)
+        self._answers.add_readable(asked[readable])
 
     def _add_readable(self, sequences: NDArray[np.uint64]) -> None:
         if self._wanted is not None:
@@ -317,37 +334,133 @@ class _SliceLookup:
             self._progress(count)
 
 
-def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+class _Disordered:
+    """The rows of an index without order: sequence, offset and size, and what reading each record on its own gives.
+
+    Attributes:
+        order: The sequences.
+        offsets: Where the records are said to be.
+        sizes: Their payload sizes.
+        good: The record is there and right.
+        got: The sequence of its message.
+        failed: Errors of decryption, by row.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[list[NDArray[Any]]] = []
+        self._rows = 0
+        self.failed: dict[int, str] = {}
+
+    def add(self, columns: Sequence[NDArray[Any]], failed: dict[int, str]) -> None:
+        """Adds rows: order, offsets, sizes, good, got; they are copied."""
+        self._parts.append([column.copy() for column in columns])
+        self.failed |= {self._rows + row: text for row, text in failed.items()}
+        self._rows += len(columns[0])
+
+    def join(self) -> None:
+        """Makes the attributes of what was added."""
+        self.order, self.offsets, self.sizes, self.good, self.got = map(np.concatenate, zip(*self._parts, strict=True))
+
+    def read_alone(self, row: int, source: Source) -> tuple[int, str]:
+        """Returns what a lookup gives that finds this row; see `Source.read_alone`."""
+        if self.good[row]:
+            return int(self.got[row]), ""
+        if row in self.failed:
+            return 0, self.failed[row]
+        return source.read_alone(int(self.offsets[row]), int(self.sizes[row]))
+
+
+class _Cache:
+    """What the server has read ahead of a slice whose index has no order.
+
+    It reads the rows of the index from the one that was found on, and the data behind each other with the sizes of
+    these rows, until something is not good or the buffer is full. Each message is kept for the sequence of its row.
+
+    Args:
+        rows: The index.
+        source: The data file.
+        capacity: Size of the buffer in bytes.
+        asked: The sequences that are going to be asked for, rising.
+    """
+
+    def __init__(self, rows: _Disordered, source: Source, capacity: int, asked: NDArray[np.uint64]) -> None:
+        self._rows, self._source, self._capacity, self._asked = rows, source, capacity, asked
+        self._ends = rows.offsets + rows.sizes + RECORD_HEADER_SIZE
+        plain = rows.good & (rows.got == rows.order)
+        plain[1:] &= rows.offsets[1:] == self._ends[:-1]
+        self._plain = plain
+        self._breaks = np.flatnonzero(~plain)
+        place = np.searchsorted(asked, rows.order)
+        place[place == len(asked)] = 0
+        self._place = np.where(asked[place] == rows.order, place, -1) if len(asked) else place
+        self._right = bytearray(len(asked))
+        self._other: dict[int, int] = {}
+
+    def get(self, at: int) -> tuple[int, str] | None:
+        """Returns the message that is there for a sequence, by its place in `asked`; None if none is."""
+        if at in self._other:
+            return self._other[at], ""
+        return (int(self._asked[at]), "") if self._right[at] else None
+
+    def fill(self, row: int, alone: tuple[int, str] | None) -> tuple[int, str] | None:
+        """Reads ahead from a row; returns what its own sequence gives."""
+        rows, offset = self._rows, int(self._rows.offsets[row])
+        limit, at, first = offset + self._capacity, offset, row
+        if offset + RECORD_HEADER_SIZE + int(rows.sizes[row]) > limit:
+            return alone
+        answer: tuple[int, str] | None = None
+        while row < len(rows.order):
+            if self._plain[row] and at == int(rows.offsets[row]):
+                following = int(np.searchsorted(self._breaks, row, side="right"))
+                stop = int(self._breaks[following]) if following < len(self._breaks) else len(rows.order)
+                stop = row + int(np.searchsorted(self._ends[row:stop], limit, side="right"))
+                if stop > row:
+                    self._keep(row, stop)
+                    at, row = int(self._ends[stop - 1]), stop
+                    continue
+            size = int(rows.sizes[row])
+            if at + RECORD_HEADER_SIZE + size > limit:
+                break
+            got, error = self._source.read_buffered(at, size)
+            if error:
+                answer = (0, error) if row == first else None
+                break
+            place = int(self._place[row])
+            if place >= 0:
+                self._other[place] = got
+            at, row = at + RECORD_HEADER_SIZE + size, row + 1
+        return answer or self.get(int(self._place[first]))
+
+    def _keep(self, begin: int, end: int) -> None:
+        """Keeps rows whose messages are where and what the index says."""
+        places = self._place[begin:end]
+        places = places[places >= 0]
+        np.frombuffer(self._right, np.uint8)[places] = 1
+        if self._other:
+            for place in places.tolist():
+                self._other.pop(place, None)
+
+
+def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Finds, in an index without order, the record that the server finds for each sequence.
 
     It begins at the position that the sequence would have if none were missing, and goes back to the first record
-    that is not beyond it (section 5.3).
+    that has it, if need be to the beginning (section 5.3; a real server found a record right in front of the place
+    where it looked first, with a lower sequence in between).
 
     Returns:
-        The sequences that are found, ascending, and the position of each.
+        The sequences that are asked for, ascending, and the position of each; -1 for one that is not found.
     """
-    asked = np.unique(order)
-    asked = asked[(asked >= found.first) & (asked <= found.last)]
-    starts = np.minimum(asked - np.uint64(found.first), np.uint64(max(len(order) - 1, 0))).astype(np.intp)
-    # Of the records so far, those that a search could still stop at: positions and sequences both rise.
-    candidates: list[int] = []
-    values: list[int] = []
-    positions = np.full(len(asked), -1, np.intp)
-    at = 0
-    for query in np.argsort(starts, kind="stable").tolist():
-        while at <= starts[query]:
-            value = int(order[at])
-            while values and values[-1] >= value:
-                values.pop()
-                candidates.pop()
-            values.append(value)
-            candidates.append(at)
-            at += 1
-        place = bisect_right(values, int(asked[query])) - 1
-        if place >= 0 and values[place] == int(asked[query]):
-            positions[query] = candidates[place]
-    hit = positions >= 0
-    return asked[hit], positions[hit]
+    asked, ranks = np.unique(order, return_inverse=True)
+    rows = np.int64(len(order))
+    # By sequence, then by position: the last one that is not behind the place where the search begins.
+    keys = np.sort(ranks.astype(np.int64) * rows + np.arange(rows))
+    inside = np.flatnonzero((asked >= found.first) & (asked <= found.last))
+    starts = np.minimum(asked[inside] - np.uint64(found.first), np.uint64(max(len(order) - 1, 0))).astype(np.int64)
+    at = np.searchsorted(keys, inside * rows + starts, side="right") - 1
+    hit = keys[np.maximum(at, 0)]
+    known = (at >= 0) & (hit // rows == inside)
+    return asked[inside], np.where(known, hit % rows, -1)
 
 
 def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:

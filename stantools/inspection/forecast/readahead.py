@@ -84,11 +84,14 @@ class ReadAhead:
     Args:
         source: The slice.
         capacity: Size of the buffer in bytes.
+
+    Attributes:
+        capacity: As given.
     """
 
     def __init__(self, source: Source, capacity: int) -> None:
         self._source = source
-        self._capacity = capacity
+        self.capacity = capacity
         self._next = -1  # where the buffer has the next message; -1: there is no buffer
         self._limit = 0
 
@@ -105,11 +108,11 @@ class ReadAhead:
                 self._next += length
                 return sequence, ""
         self._next = -1
-        if length > self._capacity:
+        if length > self.capacity:
             return self._source.read_alone(offset, size)
         sequence, error = self._source.read_buffered(offset, size)
         if not error:
-            self._next, self._limit = offset + length, offset + self._capacity
+            self._next, self._limit = offset + length, offset + self.capacity
         return sequence, error
 
     def skip(self, offsets: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
@@ -118,10 +121,10 @@ class ReadAhead:
         while row < len(ends):
             if self._next < 0 or ends[row] > self._limit:
                 begin = int(offsets[row])
-                if ends[row] - begin > self._capacity:
+                if ends[row] - begin > self.capacity:
                     self._next = -1
                     row += 1
                     continue
-                self._limit = begin + self._capacity
+                self._limit = begin + self.capacity
             row += int(np.searchsorted(ends[row:], self._limit, side="right"))
             self._next = int(ends[row - 1])

@@ -31,6 +31,7 @@ HARMLESS = frozenset(
         "foreign-file",
         "ghost-durable-queue",
         "index-damaged",
+        "index-disorder",
         "index-empty",
         "index-mismatch",
         "index-missing",
