@@ -10,6 +10,7 @@ import contextlib
 import gc
 import platform
 import signal
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
 EXIT_FAILURE: Final = 1
 #: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
-_GARBAGE: Final = (20_000, 20, 20)
+_GARBAGE: Final = (10_000, 10, 2)
+#: Seconds of a look at everything that are too long: what has survived it is not looked at again.
+_LONG_LOOK: Final = 0.01
 EXIT_TERMINATED: Final = 143
 
 
@@ -77,6 +80,19 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+class _Looks:
+    """Keeps the garbage collector from stopping everybody for long, however many objects clients bring about."""
+
+    def __init__(self) -> None:
+        self._start = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._start = time.perf_counter()
+        elif info["generation"] == 2 and time.perf_counter() - self._start > _LONG_LOOK:
+            gc.freeze()
+
+
 class _Process:
     """One run of a broker."""
 
@@ -103,6 +119,9 @@ class _Process:
                 gc.collect()
                 gc.freeze()
                 gc.set_threshold(*_GARBAGE)
+                looks = _Looks()
+                gc.callbacks.append(looks)
+                stack.callback(gc.callbacks.remove, looks)
                 await self._ended
         # The reason is the last line of the log: scripts look for it there.
         except (ListenError, _FatalError) as error:

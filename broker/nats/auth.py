@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import importlib.util
+import os
+import random
 import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.nats.identity import decode_nkey
 from broker.nats.permissions import Permit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from broker.nats.options import Authorization, Permissions, User
 
@@ -21,6 +28,10 @@ _BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 _USER_PREFIX: Final = 20 << 3
 #: Types of distinguished names that have no name in RFC 4514 but are written with one.
 _TYPES: Final = {"SERIALNUMBER": "2.5.4.5", "POSTALCODE": "2.5.4.17", "EMAILADDRESS": "1.2.840.113549.1.9.1"}
+#: Hashed passwords that were found right, and are remembered as keyed hashes.
+_PROVEN: Final = 1024
+#: Checks that may wait for each who says he is the same from the same address.
+_MOST_WAITING: Final = 64
 
 
 class AuthorizationError(Exception):
@@ -248,9 +259,84 @@ def _permit(permissions: Permissions | None, permits: dict[int, Permit]) -> Perm
     return permit
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    check: Check
+    wanted: Callable[[], bool]
+    decided: Callable[[bool], None]
+
+
+class SlowChecks:
+    """Checks that take long (bcrypt), in threads of their own, few at a time.
+
+    Whoever sends wrong passwords without end must not keep others out. So those who say they are the same user from the
+    same address stand in one line, and all lines take turns. In a line anybody may be next: the longer it is, the more
+    of those in it have given up, or are about to. Beyond its length it takes nobody; they time out.
+    """
+
+    def __init__(self) -> None:
+        self._free = max(1, (os.cpu_count() or 1) // 2)
+        self._threads: ThreadPoolExecutor | None = None
+        self._lines: OrderedDict[Hashable, list[_Waiting]] = OrderedDict()
+        self._under_way: set[asyncio.Future[bool]] = set()
+
+    def put(self, line: Hashable, check: Check, wanted: Callable[[], bool], decided: Callable[[bool], None]) -> None:
+        """Makes a check when it is its turn.
+
+        Args:
+            line: Who asks.
+            check: The check.
+            wanted: Tells whether anybody still waits for it.
+            decided: Gets the decision, later than this call; not called if nobody waits any more.
+        """
+        waiting = self._lines.setdefault(line, [])
+        if len(waiting) >= _MOST_WAITING:
+            waiting[:] = [each for each in waiting if each.wanted()]
+        if len(waiting) < _MOST_WAITING:
+            waiting.append(_Waiting(check, wanted, decided))
+        self._next()
+
+    def stop(self) -> None:
+        """Makes no more checks. The one that a thread is about ends in the background."""
+        self._lines.clear()
+        for work in self._under_way:
+            work.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self) -> None:
+        while self._free and self._lines:
+            line, waiting = self._lines.popitem(last=False)
+            chosen = waiting.pop(random.randrange(len(waiting)))
+            if waiting:
+                self._lines[line] = waiting
+            if not chosen.wanted():
+                continue
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self._free, "passwords")
+            self._free -= 1
+            work = asyncio.get_running_loop().run_in_executor(self._threads, chosen.check.decide)
+            self._under_way.add(work)
+            work.add_done_callback(partial(self._done, chosen))
+
+    def _done(self, chosen: _Waiting, work: asyncio.Future[bool]) -> None:
+        self._under_way.discard(work)
+        if work.cancelled():
+            return
+        passed = work.exception() is None and work.result()
+        self._free += 1
+        self._next()
+        if chosen.wanted():
+            chosen.decided(passed)
+
+
 def _secret_check(identity: Identity, stored: str, given: str) -> Check:
     if is_bcrypt(stored):
-        return Check(identity, lambda: _bcrypt(stored, given), slow=True)
+        proof = _proof(stored, given)
+        if proof in _proven:
+            _proven.move_to_end(proof)
+            return Check(identity, _yes)
+        return Check(identity, lambda: _bcrypt(stored, given, proof), slow=True)
     return Check(identity, lambda: hmac.compare_digest(stored.encode(), given.encode()))
 
 
@@ -259,15 +345,29 @@ def is_bcrypt(secret: str) -> bool:
     return secret.startswith(_BCRYPT)
 
 
-def _bcrypt(stored: str, given: str) -> bool:
+#: Keyed hashes of what was found right: who comes again does not have to wait behind those who guess.
+_proven: Final[OrderedDict[bytes, None]] = OrderedDict()
+_key: Final = os.urandom(32)
+
+
+def _proof(stored: str, given: str) -> bytes:
+    return hmac.digest(_key, f"{stored}\0{given}".encode("utf-8", "surrogatepass"), "sha256")
+
+
+def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
     import bcrypt
 
     password = given.encode()
     try:
         # More than 72 bytes never counted.
-        return bcrypt.checkpw(password[:72], stored.encode())
+        passed = bcrypt.checkpw(password[:72], stored.encode())
     except ValueError:
         return False
+    if passed:
+        _proven[proof] = None
+        while len(_proven) > _PROVEN:
+            _proven.popitem(last=False)
+    return passed
 
 
 def signed(nkey: str, nonce: str, signature: str) -> bool:

@@ -112,7 +112,7 @@ class Commands:
         elif isinstance(event, operations.Unsub):
             self._unsubscribe(event)
         elif isinstance(event, operations.Ping):
-            self._connection.send(answers.PONG)
+            self._connection.answer_ping()
             if self._connection.server.tracing:
                 NATS.log(TRACE, "%s - ->> [PONG]", self._connection)
         elif isinstance(event, operations.Pong):
@@ -170,16 +170,14 @@ class Commands:
             return
         self.waiting = True
         connection.hold()
-        work = asyncio.get_running_loop().run_in_executor(None, check.decide)
 
-        def done(future: asyncio.Future[bool]) -> None:
+        def decided(passed: bool) -> None:
             self.waiting = False
-            if connection.closed or future.cancelled():
-                return
-            self._checked(check, future.exception() is None and future.result())
+            self._checked(check, passed)
             connection.resume()
 
-        work.add_done_callback(done)
+        line = (connection.host, check.identity.name)
+        connection.server.slow_checks.put(line, check, lambda: not connection.closed, decided)
 
     def _checked(self, check: Check, passed: bool) -> None:
         connection, options = self._connection, self.options

@@ -1,8 +1,8 @@
 """A client's connection: bytes in, bytes out, and what it costs when the other end does not keep up.
 
-All connections read into one buffer of the server: what is read is handled to the end before the next read. Only the
-beginning of an operation that is not complete is kept by the connection. What is to be sent is collected and written
-once in a round of the event loop.
+All connections read into one buffer of the server. What is read is handled at once, as long as a turn is; what is left
+then, and the beginning of an operation that is not complete, is kept by the connection, which reads nothing more until
+it has had its further turns. What is to be sent is collected and written once in a round of the event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import asyncio
 import ssl
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -19,10 +21,11 @@ import numpy as np
 from broker.log import NATS, TRACE
 from broker.nats import tracing
 from broker.nats.commands import Commands
+from broker.nats.keepalive import first_ping
 from broker.nats.reasons import Reason
 from broker.nats.subscription import Client, Subscription
 from broker.wire import answers
-from broker.wire.frames import HEADER_SIZE, REPLY, REPLY_SIZE, Stop
+from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, Stop
 from broker.wire.kernels import encode_block, encode_messages, parse_publishes
 from broker.wire.operations import Malformed, NeedMore, parse_operation, payload_too_large
 
@@ -72,6 +75,7 @@ class Connection(Client, asyncio.BufferedProtocol):
         ping_sent: When the last one was sent, monotonic ns; 0 if it was answered.
         ping_at: When the next one is due, monotonic ns.
         active: It sent something since it was looked at last.
+        ponged: It was sent a PONG.
         tls: The TLS connection, if it is one.
         handshaking: The TLS handshake is under way.
         tls_version: Version of TLS, `1.3`; empty without.
@@ -88,6 +92,7 @@ class Connection(Client, asyncio.BufferedProtocol):
     ping_sent: int = 0
     ping_at: int = 0
     active: bool = False
+    ponged: bool = False
     tls: ssl.SSLObject | None = None
     handshaking: bool = False
     tls_version: str = ""
@@ -95,6 +100,9 @@ class Connection(Client, asyncio.BufferedProtocol):
     _transport: asyncio.Transport = field(init=False)
     _connected: bool = False
     _left: bytes | bytearray = b""
+    _work: Iterator[None] | None = None
+    _unfinished: bool = False
+    _queued: bool = False
     _large: bytearray | None = None
     _filled: int = 0
     _needed: int = 0
@@ -127,8 +135,15 @@ class Connection(Client, asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
-        self.ping_at = time.monotonic_ns() + self.server.first_ping
+        self.ping_at = time.monotonic_ns() + int(self.server.options.ping_interval * 1e9)
         self.server.accept(self)
+
+    def answer_ping(self) -> None:
+        """Sends PONG. Only now the client may get a PING soon: many take what comes before for the answer to theirs."""
+        self.send(answers.PONG)
+        if not self.ponged:
+            self.ponged = True
+            self.ping_at = min(self.ping_at, time.monotonic_ns() + first_ping(self.server.options.ping_interval))
 
     def upgraded(self, transport: asyncio.Transport) -> None:
         """Goes on over TLS."""
@@ -154,7 +169,7 @@ class Connection(Client, asyncio.BufferedProtocol):
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self._release_stalled()
         # Monitoring keeps closed connections for a while: they are to be small.
-        self._out, self._left, self._large, self.tls = [], b"", None, None
+        self._out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
         self._replies.clear()
 
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
@@ -225,7 +240,7 @@ class Connection(Client, asyncio.BufferedProtocol):
             end = len(self._left) + count
         self._left = b""
         self._handle(data, end)
-        self.server.drain()
+        self._after_turn()
 
     def resume(self) -> None:
         """Goes on with what came while the connection waited for something."""
@@ -234,24 +249,58 @@ class Connection(Client, asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         """Handles what came and could not be handled yet."""
-        if self._left and not self.closed:
+        if self._left and not self.closed and not self._unfinished:
+            data, self._left = self._left, b""
+            self._handle(data, len(data))
+            self._after_turn()
+
+    def _after_turn(self) -> None:
+        if self._unfinished:
+            self.hold()
+            self._queue()
+        self.server.drain()
+
+    def _queue(self) -> None:
+        """Waits for the next turn, if there is something left to do and nothing else to wait for."""
+        if self._unfinished and not self._queued and not self.closed and self._stall_timer is None:
+            self._queued = True
+            self.server.turns.add(self._further_turns())
+
+    def _further_turns(self) -> Iterator[None]:
+        """Handles the rest of what came; ends early if the connection is closed or stalled."""
+        while self._unfinished and not self.closed and self._stall_timer is None:
+            if self._work is not None:
+                try:
+                    yield from self._work
+                except Exception as problem:
+                    self._failed(problem)
+                self._work = None
+                continue
+            self._unfinished = False
             data, self._left = self._left, b""
             self._handle(data, len(data))
             self.server.drain()
+            if not self._unfinished:
+                self.release()
+            yield
+        self._queued = False
+
+    def _failed(self, problem: Exception) -> None:
+        # A mistake of ours must not cost more than this connection.
+        NATS.error("%s - Error while handling input: %r", self, problem)
+        NATS.debug("Details", exc_info=True)
+        self.close(Reason.PARSE_ERROR)
 
     def _handle(self, data: Buffer, end: int) -> None:
         try:
             at, need = self._parse(data, end)
         except Exception as problem:
-            # A mistake of ours must not cost more than this connection.
-            NATS.error("%s - Error while handling input: %r", self, problem)
-            NATS.debug("Details", exc_info=True)
-            self.close(Reason.PARSE_ERROR)
+            self._failed(problem)
             return
         if at == end or self.closed:
             return
         left = memoryview(data)[at:end]
-        if max(need, len(left)) > LARGE and not self.commands.waiting:
+        if max(need, len(left)) > LARGE and not self.commands.waiting and not self._unfinished:
             self._needed = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
             self._large = bytearray(min(need, size) if need else size)
@@ -262,16 +311,24 @@ class Connection(Client, asyncio.BufferedProtocol):
 
     def _parse(self, data: Buffer, end: int) -> tuple[int, int]:
         """Returns how far it came, and how many bytes the frame there has, if that is known."""
-        server, at, frames = self.server, 0, self.server.frames
-        options, refused = server.options, False
+        server, at = self.server, 0
+        options, refused, deadline = server.options, False, server.turns.deadline()
         # What comes with the end of a TLS handshake waits until its answers can go over TLS, too.
         while at < end and not self.closed and not self.commands.waiting and not self.handshaking:
+            # However short the turn, something is done in it.
+            if at and perf_counter() > deadline:
+                self._unfinished = True
+                break
             rows, stop = 0, Stop.OTHER
             if data[at] in _PUBLISHES:
+                # Where each publish is answered or logged before it is delivered, they are taken one by one.
+                one_by_one = self.commands.pedantic or self.commands.verbose or server.tracing
+                frames = server.frames[:1] if one_by_one else server.frames
                 rows, at, stop, spans, need = parse_publishes(
                     data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
                 )
             if rows:
+                frames = server.frames
                 if not self.commands.authorized:
                     self.commands.unauthorized()
                     break
@@ -285,7 +342,12 @@ class Connection(Client, asyncio.BufferedProtocol):
                 if self.commands.pedantic or self.commands.verbose:
                     self.commands.before_publishes(data, frames, rows)
                 if spans:
-                    server.router.publish(self, self.table, data, frames, spans)
+                    taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
+                    if self._work is not None or taken < rows:
+                        self._unfinished = True
+                        # Behind the payload of the last row that was taken.
+                        at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
+                        break
                 if refused:
                     self.commands.malformed(_NO_HEADERS)
                     break
@@ -409,6 +471,7 @@ class Connection(Client, asyncio.BufferedProtocol):
             self._stall_timer.cancel()
             self._stall_timer = None
             self.release()
+            self._queue()
 
     def _release_stalled(self) -> None:
         for origin in list(self._stalled):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from broker.log import NATS
 from broker.nats.auth import Credentials, Identity
 from broker.nats.identity import token
 from broker.nats.subscription import Client, Subscription
+from broker.nats.turns import Mailbox
 from broker.wire import subjects
 from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
@@ -31,51 +31,7 @@ if TYPE_CHECKING:
 #: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
 Callback = Callable[[bytes | None, bool], None]
 
-#: Things handed over in a row before the event loop gets a turn.
-_TURN: Final = 10_000
 _PREFIX: Final = b"_INBOX."
-
-
-class Mailbox:
-    """What the clients in this process have sent each other, and what waits for it to be handed over."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._draining = False
-        self._timer: asyncio.Handle | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def put(self, action: Callable[[], None]) -> None:
-        """Adds something to be done."""
-        self._waiting.append(action)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_soon(self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.drain()
-
-    def drain(self) -> None:
-        """Does what waits, including what comes up meanwhile, with a bound."""
-        if self._draining or not self._waiting:
-            return
-        self._draining = True
-        try:
-            for _ in range(_TURN):
-                if not self._waiting:
-                    return
-                action = self._waiting.popleft()
-                try:
-                    action()
-                except Exception as problem:
-                    NATS.error("Error in a handler: %r", problem)
-                    NATS.debug("Details", exc_info=True)
-        finally:
-            self._draining = False
-            if self._waiting and self._timer is None:
-                self._timer = asyncio.get_running_loop().call_soon(self._due)
 
 
 @dataclass(slots=True, eq=False)

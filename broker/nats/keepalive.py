@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from broker.nats.server import NatsServer
 
 _SECOND: Final = 1_000_000_000
-#: When a client is pinged first, to know how far away it is; some of this is random.
+#: How long after its first PONG a client is pinged, to know how far away it is; some of this is random.
 FIRST_PING: Final = 1.0
 
 
 def first_ping(interval: float) -> int:
-    """Returns after how many ns a new client is pinged."""
+    """Returns how many ns after its first PONG a client is pinged."""
     return int(min(interval, FIRST_PING * (1 + random.random())) * _SECOND)
 
 

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
     from broker.nats.options import Permissions, ResponsePermission, SubjectPermission
 
-#: How many subjects a permit remembers.
+#: How many subjects a permit remembers, and how long (bytes) they may be.
 _REMEMBERED: Final = 4096
+_LONGEST: Final = 256
 
 
 class _Rules:
@@ -82,9 +83,10 @@ class Permit:
         known = self._remembered.get(subject)
         if known is None:
             known = self._publish.permit(subject)
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            self._remembered[subject] = known
+            if len(subject) <= _LONGEST:
+                if len(self._remembered) >= _REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[subject] = known
         return known
 
     def may_subscribe(self, pattern: bytes, queue: bytes = b"") -> bool:

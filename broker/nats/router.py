@@ -4,22 +4,26 @@ A `Route` is a set of receivers. Subjects that go to the same receivers have the
 to many subjects (the channels of a streaming server, say) is handed over as one. Each set of permissions has its own
 table of subjects, which the parser looks into; a subject that is not in it, or no more since somebody subscribed or
 went, is looked up here.
+
+What takes longer than handing a run to one socket is work that can be interrupted: a generator, which goes on when the
+others have had their turn.
 """
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from broker.log import NATS
 from broker.nats.subscription import Client, Counters, Subscription
-from broker.wire import subjects
-from broker.wire.frames import PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
-from broker.wire.interest import Interest
+from broker.wire.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from broker.wire.interest import Interest, Remembered, finished
 from broker.wire.kernels import Names
 
 if TYPE_CHECKING:
@@ -29,14 +33,21 @@ if TYPE_CHECKING:
     from broker.wire.frames import Frames, Span
     from stantools.format.envelope import Buffer
 
-#: Route of subjects that a client may not publish to.
-DENIED: Final = 0
 _UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
-#: Subjects that are remembered, and receiver sets.
-_SUBJECTS: Final = 65536
-_ROUTES: Final = 16384
+#: Bytes that remembered subjects and routes may take, about; then all are forgotten.
+_MOST_BYTES: Final = 24 << 20
+#: What a subject, a route, and a receiver of a route take, about (a subject: besides its name).
+_SUBJECT_BYTES: Final = 300
+_ROUTE_BYTES: Final = 400
+_RECEIVER_BYTES: Final = 60
+#: Entries of tables that a subscription may take out one by one; where there are more, all are forgotten.
+_MOST_FORGOTTEN: Final = 4096
 #: Subjects that were seen once; only when they come again they are remembered (reply subjects mostly do not).
 _SEEN: Final = 4096
+#: What a handler in this process may take (seconds) until it is given fewer rows at a time, or more.
+_LONG: Final = 0.004
+_SHORT: Final = 0.001
+_MOST_ROWS: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +66,53 @@ class Route:
     queues: tuple[tuple[Subscription, ...], ...] = ()
     only: Subscription | None = field(init=False)
 
+    @property
+    def fanout(self) -> int:
+        """Receivers of a message."""
+        return len(self.plain) + len(self.queues)
+
     def __post_init__(self) -> None:
         self.only = self.plain[0] if len(self.plain) == 1 and not self.queues else None
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Numbers for monitoring (operations section 14)."""
+
+    num_subscriptions: int
+    num_cache: int
+    num_inserts: int
+    num_removes: int
+    num_matches: int
+    cache_hit_rate: float
+    max_fanout: int
+    avg_fanout: float
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows of a table that are being delivered."""
+
+    buffer: Buffer
+    frames: Frames
+    parts: list[_Batch] = field(default_factory=list)
+
+    def part(self, rows: Frames) -> _Batch:
+        """Returns a batch of some of the rows."""
+        self.parts.append(_Batch(self.buffer, rows))
+        return self.parts[-1]
+
+    def keep(self, end: int) -> None:
+        """Copies the rows up to `end`: buffer and table are about to be used again."""
+        used = int(self.frames[end - 1, PAYLOAD]) + int(self.frames[end - 1, PAYLOAD_SIZE])
+        self.buffer = bytes(memoryview(self.buffer)[:used])
+        self.frames = self.frames[:end].copy()
+        for part in self.parts:
+            part.buffer = self.buffer
+
+
 class SubjectTable:
-    """The subjects that clients with the same permissions may, or may not, publish to."""
+    """The subjects that clients with the same permissions may publish to, as far as they are known."""
 
     def __init__(self, permit: Permit | None) -> None:
         self.permit = permit
@@ -80,10 +132,10 @@ class Router:
         self.counters = Counters()
         self._routes: list[Route] = []
         self._by_targets: dict[tuple[object, ...], Route] = {}
-        self._known: dict[bytes, Route] = {}
-        # First token -> second token (empty if there is none) -> subjects in `_known`.
-        self._by_tokens: dict[bytes, dict[bytes, set[bytes]]] = {}
-        self._seen: set[bytes] = set()
+        self._known: Remembered[Route] = Remembered()
+        self._bytes = 0
+        self._searches = 0
+        self._seen: set[int] = set()
         self._tables: dict[int, SubjectTable] = {}
         self._open = SubjectTable(None)
         self._forget_all()
@@ -94,8 +146,6 @@ class Router:
             return self._open
         table = self._tables.get(id(permit))
         if table is None:
-            if len(self._tables) >= _ROUTES:
-                self._tables.clear()
             table = self._tables[id(permit)] = SubjectTable(permit)
         return table
 
@@ -103,6 +153,21 @@ class Router:
         """Forgets what was derived from permissions: there are new ones."""
         self._forget_all()
         self._tables.clear()
+
+    def statistics(self) -> Statistics:
+        """Returns numbers for monitoring; the fan-out is that of the subjects that are remembered."""
+        fanouts = [route.fanout for route in self._known.values.values()]
+        matches = self.counters.in_msgs
+        return Statistics(
+            num_subscriptions=self.interest.count,
+            num_cache=len(fanouts),
+            num_inserts=self.interest.inserts,
+            num_removes=self.interest.removes,
+            num_matches=matches,
+            cache_hit_rate=max(0.0, 1 - self._searches / matches) if matches else 0.0,
+            max_fanout=max(fanouts, default=0),
+            avg_fanout=sum(fanouts) / len(fanouts) if fanouts else 0.0,
+        )
 
     # Interest
 
@@ -120,44 +185,44 @@ class Router:
         held = subscription.client.subscriptions
         if held.get(subscription.sid) is subscription:
             del held[subscription.sid]
+        self._remove(subscription)
+
+    def leave(self, client: Client) -> Iterator[None]:
+        """Removes all subscriptions of a client, which may be many: work that can be interrupted.
+
+        From the first step on nothing is delivered to them.
+        """
+        left = list(client.subscriptions.values())
+        client.subscriptions.clear()
+        for subscription in left:
+            subscription.closed = True
+        while left:
+            self._remove(left.pop())
+            yield
+
+    def _remove(self, subscription: Subscription) -> None:
         self.interest.remove(subscription.subject, subscription, subscription.queue)
         self._changed(subscription.subject)
 
     def _changed(self, pattern: bytes) -> None:
-        if not self._known:
+        if not self._known.values:
             return
-        if subjects.is_literal(pattern):
-            if pattern in self._known:
-                self._forget(pattern)
-            return
-        first, second = _tokens(pattern)
-        if first in (b"*", b">"):
+        tables = (self._open, *self._tables.values())
+        forgotten = self._known.changed(pattern, _MOST_FORGOTTEN // len(tables))
+        if forgotten is None:
             self._forget_all()
             return
-        seconds = self._by_tokens.get(first, {})
-        groups = list(seconds.values()) if second in (b"*", b">") else [seconds.get(second, set())]
-        for subject in [s for group in groups for s in group if subjects.matches(pattern, s)]:
-            self._forget(subject)
-
-    def _forget(self, subject: bytes) -> None:
-        del self._known[subject]
-        first, second = _tokens(subject)
-        seconds = self._by_tokens[first]
-        seconds[second].discard(subject)
-        if not seconds[second]:
-            del seconds[second]
-            if not seconds:
-                del self._by_tokens[first]
-        self._open.routes.discard(subject)
-        for table in self._tables.values():
-            table.routes.discard(subject)
+        for subject in forgotten:
+            for table in tables:
+                table.routes.discard(subject)
 
     def _forget_all(self) -> None:
         # Numbers in tables of earlier routes must not live on; nobody holds one across calls.
+        self._bytes = 0
         self._known.clear()
-        self._by_tokens.clear()
         self._by_targets.clear()
-        self._routes = [Route(DENIED)]
+        # Number 0 is for nobody: what is in no table has none.
+        self._routes = [Route(0)]
         for table in (self._open, *self._tables.values()):
             table.routes.clear()
 
@@ -168,24 +233,33 @@ class Router:
             subject: What is published to.
             keep: It will come again; otherwise it is remembered when it does.
         """
-        known = self._known.get(subject)
+        return self._known.values.get(subject) or finished(self._look_up(subject, keep))
+
+    def _look_up(self, subject: bytes, keep: bool) -> Generator[None, None, Route]:
+        known = self._known.values.get(subject)
         if known is not None:
             return known
         if _UNFIT.search(subject):
             # Nothing matches an empty token, not even `>`; and white space must not get into control lines.
             return Route(-1)
-        matched = self.interest.match(subject)
+        self._searches += 1
+        interest = self.interest
+        changes = interest.inserts + interest.removes
+        matched = yield from interest.search(subject)
         plain, queues = matched.plain, matched.queues
         if any(s.narrowed for s in plain) or any(s.narrowed for group in queues for s in group):
             plain = tuple(s for s in plain if _may_receive(s, subject))
             groups = (tuple(s for s in group if _may_receive(s, subject)) for group in queues)
             queues = tuple(group for group in groups if group)
-        if not keep and subject not in self._seen:
+        if not keep and hash(subject) not in self._seen:
             if len(self._seen) >= _SEEN:
                 self._seen.clear()
-            self._seen.add(subject)
+            self._seen.add(hash(subject))
             return Route(-1, plain, queues)
-        if len(self._known) >= _SUBJECTS or len(self._routes) >= _ROUTES:
+        size = _ROUTE_BYTES + _RECEIVER_BYTES * (len(plain) + sum(map(len, queues)))
+        if changes != interest.inserts + interest.removes or size > _MOST_BYTES // 4:
+            return Route(-1, plain, queues)
+        if self._bytes > _MOST_BYTES:
             self._forget_all()
         key = (tuple(map(id, plain)), tuple(tuple(map(id, group)) for group in queues))
         route = self._by_targets.get(key)
@@ -194,102 +268,155 @@ class Router:
             route = Route(len(self._routes), plain, queues)
             self._routes.append(route)
             self._by_targets[key] = route
-        self._known[subject] = route
-        first, second = _tokens(subject)
-        self._by_tokens.setdefault(first, {}).setdefault(second, set()).add(subject)
+            self._bytes += size
+        self._bytes += len(subject) + _SUBJECT_BYTES
+        self._known.keep(subject, route)
         return route
 
     # Messages from sockets
 
     def publish(
-        self, origin: Connection, table: SubjectTable, buffer: Buffer, frames: Frames, spans: list[Span]
-    ) -> None:
-        """Hands over what a connection published."""
-        routes, rows = self._routes, spans[-1][2]
-        size_of_all = int(frames[0, PAYLOAD_SIZE] if rows == 1 else frames[:rows, PAYLOAD_SIZE].sum())
+        self,
+        origin: Connection,
+        table: SubjectTable,
+        buffer: Buffer,
+        frames: Frames,
+        spans: list[Span],
+        deadline: float,
+    ) -> tuple[int, Iterator[None] | None]:
+        """Hands over what a connection published.
+
+        Args:
+            origin: The connection.
+            table: What it may publish to.
+            buffer: Where the frames are.
+            frames: The table of frames.
+            spans: Its runs of equal routes.
+            deadline: When (`perf_counter`) it is the others' turn.
+
+        Returns:
+            How many rows were taken, one at least, and what is still to be done about them.
+        """
+        routes, rows, size_of_all = self._routes, 0, 0
+        rest: Iterator[None] | None = None
+        for number, begin, end in spans:
+            size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
+            rows, size_of_all = end, size_of_all + size
+            only = None
+            # If a receiver made us forget the routes while this batch is under way, they are looked up again.
+            if number > 0 and routes is self._routes:
+                only = routes[number].only
+            if (
+                only is not None
+                and only.handler is None
+                and not only.limit
+                and not only.closed
+                and only.client is not origin
+            ):
+                self._hand_over(origin, only, buffer, frames, begin, end, size)
+            else:
+                batch = _Batch(buffer, frames)
+                if number > 0 and routes is self._routes:
+                    work: Iterator[None] = self._deliver(origin, routes[number], batch, begin, end, size)
+                else:
+                    work = self._publish_unknown(origin, table, batch, begin, end, size)
+                for _ in work:
+                    if perf_counter() > deadline:
+                        batch.keep(end)
+                        rest = work
+                        break
+            if perf_counter() > deadline:
+                break
         for counters in (origin.counters, self.counters):
             counters.in_msgs += rows
             counters.in_bytes += size_of_all
-        for number, begin, end in spans:
-            if end - begin == rows:
-                size = size_of_all
-            else:
-                size = int(frames[begin, PAYLOAD_SIZE] if end - begin == 1 else frames[begin:end, PAYLOAD_SIZE].sum())
-            if number > 0 and routes is self._routes:
-                route = routes[number]
-                only = route.only
-                if only is not None and not only.limit and not only.closed and only.client is not origin:
-                    self._hand_over(origin, only, buffer, frames, begin, end, size)
-                else:
-                    self._deliver(origin, route, buffer, frames, begin, end, size)
-            else:
-                # Also if a receiver made us forget the routes while this batch is under way.
-                self._publish_unknown(origin, table, buffer, frames, begin, end, size)
+        return rows, rest
 
     def _publish_unknown(
-        self, origin: Connection, table: SubjectTable, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
+        self, origin: Connection, table: SubjectTable, batch: _Batch, begin: int, end: int, size: int
+    ) -> Iterator[None]:
         row = begin
         while row < end:
             # The rows of a known route may have several subjects.
-            subject = _subject(buffer, frames, row)
+            subject = _subject(batch, row)
             after = row + 1
-            while after < end and _subject(buffer, frames, after) == subject:
+            while after < end and _subject(batch, after) == subject:
                 after += 1
-            part = size if after - row == end - begin else int(frames[row:after, PAYLOAD_SIZE].sum())
+            part = size if after - row == end - begin else int(batch.frames[row:after, PAYLOAD_SIZE].sum())
             if table.permit is not None and not table.permit.may_publish(subject):
-                if len(table.routes) < _SUBJECTS:
-                    table.routes.add(subject, DENIED)
-                self._publish_denied(origin, table.permit, subject, buffer, frames, row, after)
+                yield from self._publish_denied(origin, table.permit, subject, batch, row, after)
             else:
-                route = self.route(subject, keep=after - row > 1)
+                route = yield from self._look_up(subject, after - row > 1)
                 if route.number > 0 and route.number < len(self._routes) and self._routes[route.number] is route:
                     table.routes.add(subject, route.number)
-                self._deliver(origin, route, buffer, frames, row, after, part)
+                    if table is not self._open:
+                        self._bytes += len(subject) + _SUBJECT_BYTES // 2
+                yield from self._deliver(origin, route, batch, row, after, part)
             row = after
+            yield
 
     def _publish_denied(
-        self, origin: Connection, permit: Permit, subject: bytes, buffer: Buffer, frames: Frames, begin: int, end: int
-    ) -> None:
+        self, origin: Connection, permit: Permit, subject: bytes, batch: _Batch, begin: int, end: int
+    ) -> Iterator[None]:
         for row in range(begin, end):
             if permit.responses is not None and origin.may_respond(subject):
-                size = int(frames[row, PAYLOAD_SIZE])
-                self._deliver(origin, self.route(subject), buffer, frames, row, row + 1, size)
+                size = int(batch.frames[row, PAYLOAD_SIZE])
+                route = yield from self._look_up(subject, False)
+                yield from self._deliver(origin, route, batch, row, row + 1, size)
             else:
                 origin.publish_denied(subject)
+            yield
 
     def _deliver(
-        self, origin: Connection, route: Route, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
-    ) -> None:
+        self, origin: Connection, route: Route, batch: _Batch, begin: int, end: int, size: int
+    ) -> Iterator[None]:
         delivered = False
         for subscription in route.plain:
             client = subscription.client
             if subscription.closed or (client is origin and not origin.echo):
                 continue
             if subscription.limit:
-                delivered |= self._deliver_some(origin, subscription, buffer, frames, begin, end) > 0
-                continue
-            self._hand_over(origin, subscription, buffer, frames, begin, end, size)
-            delivered = True
+                delivered |= self._deliver_some(origin, subscription, batch, begin, end) > 0
+            else:
+                yield from self._hand_over_all(origin, subscription, batch, begin, end, size)
+                delivered = True
+            yield
         for group in route.queues:
-            delivered |= self._deliver_group(origin, group, buffer, frames, begin, end, size)
-        if not delivered and origin.no_responders and frames[begin:end, REPLY_SIZE].any():
+            delivered |= yield from self._deliver_group(origin, group, batch, begin, end, size)
+        if not delivered and origin.no_responders and batch.frames[begin:end, REPLY_SIZE].any():
             for row in range(begin, end):
-                size = int(frames[row, REPLY_SIZE])
+                size = int(batch.frames[row, REPLY_SIZE])
                 if size:
-                    start = int(frames[row, REPLY])
-                    origin.nobody_there(bytes(memoryview(buffer)[start : start + size]))
+                    start = int(batch.frames[row, REPLY])
+                    origin.nobody_there(bytes(memoryview(batch.buffer)[start : start + size]))
+                    yield
+
+    def _hand_over_all(
+        self, origin: Client, to: Subscription, batch: _Batch, begin: int, end: int, size: int
+    ) -> Iterator[None]:
+        """Hands over rows: to a socket all at once, to a handler as many as it takes in a short time."""
+        if to.handler is None:
+            self._hand_over(origin, to, batch.buffer, batch.frames, begin, end, size)
+            return
+        row = begin
+        while row < end and not to.closed:
+            after = min(end, row + to.pace)
+            part = size if after - row == end - begin else int(batch.frames[row:after, PAYLOAD_SIZE].sum())
+            start = perf_counter()
+            self._hand_over(origin, to, batch.buffer, batch.frames, row, after, part)
+            took = perf_counter() - start
+            if took > _LONG:
+                to.pace = max(1, (after - row) // 2)
+            elif took < _SHORT and after - row == to.pace:
+                to.pace = min(2 * to.pace, _MOST_ROWS)
+            row = after
+            yield
 
     def _hand_over(
         self, origin: Client, to: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
         client = to.client
-        count = end - begin
-        to.delivered += count
-        client.counters.out_msgs += count
-        client.counters.out_bytes += size
-        self.counters.out_msgs += count
-        self.counters.out_bytes += size
+        self._account(to, end - begin, size)
         try:
             client.take(to, buffer, frames, begin, end, size)
         except Exception as problem:
@@ -298,33 +425,25 @@ class Router:
             NATS.debug("Details", exc_info=True)
         client.stalls(origin)
 
-    def _deliver_some(
-        self, origin: Client, to: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int
-    ) -> int:
+    def _deliver_some(self, origin: Client, to: Subscription, batch: _Batch, begin: int, end: int) -> int:
         """Delivers as many as the subscription still wants; it ends with the last."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
         if to.delivered + end - begin >= to.limit:
             self.unsubscribe(to)
         if end > begin:
-            self._hand_over(origin, to, buffer, frames, begin, end, int(frames[begin:end, PAYLOAD_SIZE].sum()))
+            size = int(batch.frames[begin:end, PAYLOAD_SIZE].sum())
+            self._hand_over(origin, to, batch.buffer, batch.frames, begin, end, size)
         return end - begin
 
     def _deliver_group(
-        self,
-        origin: Client,
-        group: tuple[Subscription, ...],
-        buffer: Buffer,
-        frames: Frames,
-        begin: int,
-        end: int,
-        size: int,
-    ) -> bool:
-        """Delivers each message to one member of a queue group, drawn at random."""
+        self, origin: Client, group: tuple[Subscription, ...], batch: _Batch, begin: int, end: int, size: int
+    ) -> Generator[None, None, bool]:
+        """Delivers each message to one member of a queue group, drawn at random. Returns whether there was one."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
         if not members:
             return False
         if len(members) == 1 and not members[0].limit:
-            self._hand_over(origin, members[0], buffer, frames, begin, end, size)
+            yield from self._hand_over_all(origin, members[0], batch, begin, end, size)
         elif any(s.limit for s in members):
             for row in range(begin, end):
                 open_members = [s for s in members if not s.closed]
@@ -332,19 +451,22 @@ class Router:
                     return row > begin
                 chosen = open_members[int(random.random() * len(open_members))]
                 if chosen.limit:
-                    self._deliver_some(origin, chosen, buffer, frames, row, row + 1)
+                    self._deliver_some(origin, chosen, batch, row, row + 1)
                 else:
-                    self._hand_over(origin, chosen, buffer, frames, row, row + 1, int(frames[row, PAYLOAD_SIZE]))
+                    one = int(batch.frames[row, PAYLOAD_SIZE])
+                    self._hand_over(origin, chosen, batch.buffer, batch.frames, row, row + 1, one)
+                yield
         elif end - begin == 1:
             chosen = members[int(random.random() * len(members))]
-            self._hand_over(origin, chosen, buffer, frames, begin, end, size)
+            yield from self._hand_over_all(origin, chosen, batch, begin, end, size)
         else:
-            rows = frames[begin:end]
             draws = np.random.randint(0, len(members), end - begin)
-            for i, member in enumerate(members):
-                own = np.ascontiguousarray(rows[draws == i])
-                if len(own):
-                    self._hand_over(origin, member, buffer, own, 0, len(own), int(own[:, PAYLOAD_SIZE].sum()))
+            for i in np.unique(draws).tolist():
+                rows = batch.frames[begin:end]
+                own = batch.part(np.ascontiguousarray(rows[draws == i]))
+                size = int(own.frames[:, PAYLOAD_SIZE].sum())
+                yield from self._hand_over_all(origin, members[i], own, 0, len(own.frames), size)
+                yield
         return True
 
     # Messages from this process
@@ -354,7 +476,7 @@ class Router:
     ) -> int:
         """Hands over one message. Returns the number of receivers."""
         count = 0
-        for to in self._receivers(origin, self._known.get(subject) or self.route(subject, keep=keep)):
+        for to in self._receivers(origin, self.route(subject, keep=keep)):
             self._account(to, 1, len(payload))
             to.client.take_one(to, subject, reply, payload, header_size)
             count += 1
@@ -362,7 +484,7 @@ class Router:
 
     def publish_block(self, origin: Client, subject: bytes, block: Payloads, begin: int, end: int) -> int:
         """Hands over payloads of a block, all to one subject. Returns the number of receivers of the last one."""
-        route = self._known.get(subject) or self.route(subject, keep=True)
+        route = self.route(subject, keep=True)
         if route.queues or any(s.limit for s in route.plain):
             count = 0
             for row in range(begin, end):
@@ -379,7 +501,7 @@ class Router:
 
     def congested(self, subject: bytes) -> bool:
         """Tells whether a receiver of a subject does not keep up. What was never published to counts as empty."""
-        route = self._known.get(subject)
+        route = self._known.values.get(subject)
         return route is not None and any(s.client.congested for s in route.plain)
 
     def _account(self, to: Subscription, count: int, size: int) -> None:
@@ -402,14 +524,9 @@ class Router:
         return chosen
 
 
-def _tokens(subject: bytes) -> tuple[bytes, bytes]:
-    tokens = subject.split(b".", 2)
-    return tokens[0], tokens[1] if len(tokens) > 1 else b""
-
-
-def _subject(buffer: Buffer, frames: Frames, row: int) -> bytes:
-    start, size = int(frames[row, SUBJECT]), int(frames[row, SUBJECT_SIZE])
-    return bytes(memoryview(buffer)[start : start + size])
+def _subject(batch: _Batch, row: int) -> bytes:
+    start, size = int(batch.frames[row, SUBJECT]), int(batch.frames[row, SUBJECT_SIZE])
+    return bytes(memoryview(batch.buffer)[start : start + size])
 
 
 def _may_receive(subscription: Subscription, subject: bytes) -> bool:

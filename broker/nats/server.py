@@ -10,18 +10,20 @@ import platform
 import ssl
 import time
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS
 from broker.nats import lameduck, reload, tls
-from broker.nats.auth import Authenticator, AuthorizationError, Credentials
+from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks
 from broker.nats.connection import Connection
 from broker.nats.identity import server_id
-from broker.nats.internal import InternalClient, Mailbox
-from broker.nats.keepalive import Keepalive, first_ping
+from broker.nats.internal import InternalClient
+from broker.nats.keepalive import Keepalive
 from broker.nats.options import VERSION
 from broker.nats.reasons import Reason
 from broker.nats.router import Router
+from broker.nats.turns import Mailbox, Turns
 from broker.wire import answers
 from broker.wire.frames import frame_table
 
@@ -70,6 +72,8 @@ class NatsServer:
         read_buffer: What all connections read into.
         frames: The table that all connections parse into.
         tracing: Protocol messages are logged.
+        turns: Who has the event loop.
+        slow_checks: Hashed passwords that are being checked.
 
     Raises:
         TLSError: The TLS options cannot be used.
@@ -97,10 +101,12 @@ class NatsServer:
         self._cid = 0
         self._listener: asyncio.Server | None = None
         self._port = 0
-        self._dirty: list[Connection] = []
+        self._dirty: deque[Connection] = deque()
         self._flushing: asyncio.Handle | None = None
         self._held_back = False
-        self._mailbox = Mailbox()
+        self.turns = Turns()
+        self.slow_checks = SlowChecks()
+        self._mailbox = Mailbox(self.turns)
         self._keepalive = Keepalive(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._context: ssl.SSLContext | None = None
@@ -128,11 +134,6 @@ class NatsServer:
     def go_version(self) -> str:
         """What stands where the original has the version of its compiler."""
         return f"python{platform.python_version()}"
-
-    @property
-    def first_ping(self) -> int:
-        """After how many ns a new client is pinged."""
-        return first_ping(self.options.ping_interval)
 
     def clients(self) -> list[Client]:
         """All clients, the ones in this process included, by cid."""
@@ -248,6 +249,7 @@ class NatsServer:
         self._stopped = True
         NATS.info("Initiating Shutdown...")
         self._keepalive.stop()
+        self.slow_checks.stop()
         self.stop_listening()
         for connection in self.connections():
             connection.close(Reason.SERVER_SHUTDOWN)
@@ -263,6 +265,7 @@ class NatsServer:
             self._flushing = None
         # What was written to sockets that can take it leaves in the next rounds.
         await asyncio.sleep(0)
+        self.turns.stop()
         NATS.info("Server Exiting..")
 
     def stop_listening(self) -> None:
@@ -373,9 +376,7 @@ class NatsServer:
         if self._clients.pop(connection.cid, None) is None:
             return
         self._connections.pop(connection.cid, None)
-        subscriptions = list(connection.subscriptions.values())
-        for subscription in subscriptions:
-            self.router.unsubscribe(subscription)
+        self.turns.begin(self.router.leave(connection))
         self.closed.append(connection)
 
     def dirty(self, connection: Connection) -> None:
@@ -389,15 +390,20 @@ class NatsServer:
         self._held_back = True
 
     def flush(self) -> None:
-        """Writes what was collected for all connections. Called in each round of the event loop, or earlier."""
+        """Writes what was collected for all connections. Called in each round of the event loop, or earlier.
+
+        Where there are so many of them that it takes too long, the others follow in the next round.
+        """
         self._held_back = False
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
+        deadline = self.turns.deadline()
         while self._dirty:
-            connections, self._dirty = self._dirty, []
-            for connection in connections:
-                connection.flush()
+            self._dirty.popleft().flush()
+            if self._dirty and perf_counter() > deadline:
+                self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+                return
 
     def send_info(self) -> None:
         """Tells the clients that understand it what has changed."""

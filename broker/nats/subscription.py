@@ -28,6 +28,7 @@ class Subscription:
         delivered: Messages so far.
         narrowed: Some subjects that it matches are denied to the client.
         closed: It is no more.
+        pace: How many rows the handler takes at a time; grows and shrinks with the time that it needs.
     """
 
     client: Client
@@ -39,6 +40,7 @@ class Subscription:
     delivered: int = 0
     narrowed: bool = False
     closed: bool = False
+    pace: int = 64
 
 
 @dataclass(slots=True)

@@ -253,7 +253,7 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
     test = query.get("test", "").encode()
     if test and not subjects.valid_subject(test):
         raise ValueError(f"invalid test subject, must be valid publish subject: {query['test']}")
-    numbers = asdict(server.router.interest.statistics())
+    numbers = asdict(server.router.statistics())
     ours = query.get("acc", "") in ("", _ACCOUNT)
     if not ours:
         numbers = dict.fromkeys(numbers, 0)

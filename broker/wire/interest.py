@@ -1,26 +1,28 @@
 """Who subscribed to what: finds the subscriptions that match a subject.
 
 Literal subjects, nearly all there are, stand in one dict; patterns with wildcards in a tree with one level a token.
-What was found is kept in a cache of bounded size. A change takes out only what it can affect: the subject itself, or,
-for a pattern, the subjects that begin with the same one or two literal tokens. Each entry that is taken out was put in
-once, so a change costs no more than what it makes necessary again.
+A search goes through at most all levels of that tree. As clients can make many, it can be interrupted.
+
+What was found can be `Remembered`. A change takes out only what it can affect: the subject itself, or, for a pattern,
+the subjects that begin with the same one or two literal tokens. None of them is looked at, and each was put in once, so
+a change costs no more than what it makes necessary again.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Generator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from broker.wire.subjects import is_literal
 
 #: A subscription: anything with a hash.
 S = TypeVar("S")
+#: What is remembered of a subject.
+V = TypeVar("V")
+R = TypeVar("R")
 
-#: Most subjects in the cache; where there are more, the oldest quarter goes.
-CACHE_SIZE: Final = 4096
-#: Most changes that are remembered.
-CHANGES: Final = 256
+#: Levels that a search goes through in a row.
+_STEP: Final = 1024
 
 
 class Matched(NamedTuple, Generic[S]):
@@ -33,25 +35,6 @@ class Matched(NamedTuple, Generic[S]):
 
     plain: tuple[S, ...]
     queues: tuple[tuple[S, ...], ...]
-
-    @property
-    def fanout(self) -> int:
-        """Receivers of a message."""
-        return len(self.plain) + len(self.queues)
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Numbers for monitoring (operations section 14)."""
-
-    num_subscriptions: int
-    num_cache: int
-    num_inserts: int
-    num_removes: int
-    num_matches: int
-    cache_hit_rate: float
-    max_fanout: int
-    avg_fanout: float
 
 
 class _Subscribers(Generic[S]):
@@ -102,33 +85,16 @@ class Interest(Generic[S]):
 
     Attributes:
         count: Number of subscriptions.
-        generation: Changes with every insert and remove: what was derived from an older one may be wrong.
+        inserts: How many there ever were.
+        removes: How many were taken out.
     """
 
-    __slots__ = (
-        "_cache",
-        "_cached_by_tokens",
-        "_changes",
-        "_hits",
-        "_inserts",
-        "_literals",
-        "_matches",
-        "_patterns",
-        "_removes",
-        "count",
-        "generation",
-    )
+    __slots__ = ("_literals", "_patterns", "count", "inserts", "removes")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.generation = 0
+        self.count = self.inserts = self.removes = 0
         self._literals: dict[bytes, _Subscribers[S]] = {}
         self._patterns: _Level[S] = _Level()
-        self._cache: dict[bytes, Matched[S]] = {}
-        # First token -> second token (empty if there is none) -> subjects in the cache.
-        self._cached_by_tokens: dict[bytes, dict[bytes, set[bytes]]] = {}
-        self._changes: deque[bytes] = deque(maxlen=CHANGES)
-        self._inserts = self._removes = self._matches = self._hits = 0
 
     def insert(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
         """Adds a subscription.
@@ -141,8 +107,7 @@ class Interest(Generic[S]):
         Returns:
             Whether it is new.
         """
-        literal = is_literal(subject)
-        if literal:
+        if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None:
                 subscribers = self._literals[subject] = _Subscribers()
@@ -151,14 +116,12 @@ class Interest(Generic[S]):
         if not subscribers.add(subscription, queue):
             return False
         self.count += 1
-        self._inserts += 1
-        self._changed(subject, literal)
+        self.inserts += 1
         return True
 
     def remove(self, subject: bytes, subscription: S, queue: bytes = b"") -> bool:
         """Takes a subscription out; False if there is none like this."""
-        literal = is_literal(subject)
-        if literal:
+        if is_literal(subject):
             subscribers = self._literals.get(subject)
             if subscribers is None or not subscribers.discard(subscription, queue):
                 return False
@@ -167,44 +130,50 @@ class Interest(Generic[S]):
         elif not self._discard(subject, subscription, queue):
             return False
         self.count -= 1
-        self._removes += 1
-        self._changed(subject, literal)
+        self.removes += 1
         return True
 
     def match(self, subject: bytes) -> Matched[S]:
         """Returns who gets a message to a subject. Queue groups of the same name are one, whatever their pattern."""
-        self._matches += 1
-        found = self._cache.get(subject)
-        if found is not None:
-            self._hits += 1
-            return found
-        found = self._find(subject)
-        self._keep(subject, found)
-        return found
+        return finished(self.search(subject))
 
-    def changes(self, since: int) -> list[bytes] | None:
-        """Returns the subjects and patterns whose subscriptions changed since a generation.
-
-        Returns:
-            Oldest first; None if it is too long ago to be known.
-        """
-        number = self.generation - since
-        if number > len(self._changes):
-            return None
-        return [self._changes[i] for i in range(len(self._changes) - number, len(self._changes))]
-
-    def statistics(self) -> Statistics:
-        """Returns numbers for monitoring; the fan-out is that of the subjects in the cache."""
-        fanouts = [matched.fanout for matched in self._cache.values()]
-        return Statistics(
-            num_subscriptions=self.count,
-            num_cache=len(fanouts),
-            num_inserts=self._inserts,
-            num_removes=self._removes,
-            num_matches=self._matches,
-            cache_hit_rate=self._hits / self._matches if self._matches else 0.0,
-            max_fanout=max(fanouts, default=0),
-            avg_fanout=sum(fanouts) / len(fanouts) if fanouts else 0.0,
+    def search(self, subject: bytes) -> Generator[None, None, Matched[S]]:
+        """As `match`, and yields where others may have a turn. What changes meanwhile may be found or not."""
+        found: list[_Subscribers[S]] = []
+        literal = self._literals.get(subject)
+        if literal is not None:
+            found.append(literal)
+        if self._patterns:
+            levels = [self._patterns]
+            step = 0
+            for token in subject.split(b"."):
+                following = []
+                for level in levels:
+                    step += 1
+                    if step % _STEP == 0:
+                        yield
+                    if level.rest is not None:
+                        found.append(level.rest)
+                    one = level.next.get(token)
+                    if one is not None:
+                        following.append(one)
+                    one = level.next.get(b"*")
+                    # To a subject with a "*" of its own, the two are the same.
+                    if one is not None and token != b"*":
+                        following.append(one)
+                levels = following
+                if not levels:
+                    break
+            found.extend(level.ends for level in levels if level.ends is not None)
+        if len(found) == 1 and not found[0].queues:
+            return Matched(tuple(found[0].plain), ())
+        queues: dict[bytes, list[S]] = {}
+        for subscribers in found:
+            for queue, members in subscribers.queues.items():
+                queues.setdefault(queue, []).extend(members)
+        return Matched(
+            tuple(one for subscribers in found for one in subscribers.plain),
+            tuple(tuple(members) for members in queues.values()),
         )
 
     def _make(self, pattern: bytes) -> _Subscribers[S]:
@@ -252,83 +221,78 @@ class Interest(Generic[S]):
             del above.next[token]
         return True
 
-    def _find(self, subject: bytes) -> Matched[S]:
-        found: list[_Subscribers[S]] = []
-        literal = self._literals.get(subject)
-        if literal is not None:
-            found.append(literal)
-        if self._patterns:
-            levels = [self._patterns]
-            for token in subject.split(b"."):
-                following = []
-                for level in levels:
-                    if level.rest is not None:
-                        found.append(level.rest)
-                    one = level.next.get(token)
-                    if one is not None:
-                        following.append(one)
-                    one = level.next.get(b"*")
-                    # To a subject with a "*" of its own, the two are the same.
-                    if one is not None and token != b"*":
-                        following.append(one)
-                levels = following
-                if not levels:
-                    break
-            found.extend(level.ends for level in levels if level.ends is not None)
-        if len(found) == 1 and not found[0].queues:
-            return Matched(tuple(found[0].plain), ())
-        queues: dict[bytes, list[S]] = {}
-        for subscribers in found:
-            for queue, members in subscribers.queues.items():
-                queues.setdefault(queue, []).extend(members)
-        return Matched(
-            tuple(one for subscribers in found for one in subscribers.plain),
-            tuple(tuple(members) for members in queues.values()),
-        )
 
-    def _keep(self, subject: bytes, found: Matched[S]) -> None:
-        if len(self._cache) >= CACHE_SIZE:
-            for old in [old for old, _ in zip(self._cache, range(CACHE_SIZE // 4), strict=False)]:
-                self._forget(old)
-        self._cache[subject] = found
-        first, second = _key(subject)
-        self._cached_by_tokens.setdefault(first, {}).setdefault(second, set()).add(subject)
+class Remembered(Generic[V]):
+    """What was found out about subjects, until a subscription changes it.
 
-    def _forget(self, subject: bytes) -> None:
-        if self._cache.pop(subject, None) is None:
-            return
-        first, second = _key(subject)
-        seconds = self._cached_by_tokens[first]
-        seconds[second].discard(subject)
-        if not seconds[second]:
-            del seconds[second]
-            if not seconds:
-                del self._cached_by_tokens[first]
+    How many there are is bounded by whoever fills it.
 
-    def _changed(self, subject: bytes, literal: bool) -> None:
-        self.generation += 1
-        self._changes.append(subject)
-        if not self._cache:
-            return
-        if literal:
-            self._forget(subject)
-            return
+    Attributes:
+        values: By subject.
+    """
+
+    __slots__ = ("_groups", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, V] = {}
+        # First token -> second token (empty if there is none) -> subjects. Some may be forgotten already.
+        self._groups: dict[bytes, dict[bytes, list[bytes]]] = {}
+
+    def keep(self, subject: bytes, value: V) -> None:
+        """Remembers a subject that was not known."""
+        self.values[subject] = value
         first, second = _key(subject)
-        if first in (b"*", b">"):
-            self._cache.clear()
-            self._cached_by_tokens.clear()
-        elif second in (b"*", b">"):
-            for subjects in self._cached_by_tokens.pop(first, {}).values():
-                self._drop(subjects)
+        self._groups.setdefault(first, {}).setdefault(second, []).append(subject)
+
+    def changed(self, pattern: bytes, most: int) -> list[bytes] | None:
+        """Forgets what a subscription may concern.
+
+        Args:
+            pattern: What was subscribed to, or is no more.
+            most: How many subjects may be gone through.
+
+        Returns:
+            The subjects that were forgotten; None if it is best to `clear` it all: they would be more.
+        """
+        if is_literal(pattern):
+            return [] if self.values.pop(pattern, None) is None else [pattern]
+        first, second = _key(pattern)
+        if first in _WILDCARDS:
+            return None
+        groups = self._groups.get(first)
+        if groups is None:
+            return []
+        if second not in _WILDCARDS:
+            chosen = [groups[second]] if second in groups else []
+        elif len(groups) <= most:
+            chosen = list(groups.values())
         else:
-            seconds = self._cached_by_tokens.get(first, {})
-            self._drop(seconds.pop(second, set()))
-            if not seconds:
-                self._cached_by_tokens.pop(first, None)
+            return None
+        if sum(map(len, chosen)) > most:
+            return None
+        if second in _WILDCARDS:
+            del self._groups[first]
+        else:
+            groups.pop(second, None)
+        return [subject for group in chosen for subject in group if self.values.pop(subject, None) is not None]
 
-    def _drop(self, subjects: set[bytes]) -> None:
-        for subject in subjects:
-            del self._cache[subject]
+    def clear(self) -> None:
+        """Forgets all."""
+        self.values.clear()
+        self._groups.clear()
+
+
+_WILDCARDS: Final = (b"*", b">")
+
+
+def finished(work: Generator[None, None, R]) -> R:
+    """Goes through with work that could be interrupted, and returns its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: R = end.value
+            return result
 
 
 def _key(subject: bytes) -> tuple[bytes, bytes]:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.wire import interest
-from broker.wire.interest import Interest
+from broker.wire.interest import Interest, Remembered
 from broker.wire.subjects import matches
 
 SUBJECTS = [b"a", b"b", b"a.b", b"a.a", b"b.a", b"a.b.c", b"a.b.b", b"b.b.b", b"a.b.c.d", b"c"]
@@ -32,7 +31,6 @@ def test_plain_subscriptions_and_groups() -> None:
     found = table.match(b"foo.bar")
     assert set(found.plain) == {"one", "two"}
     assert {frozenset(members) for members in found.queues} == {frozenset({"three", "four"}), frozenset({"five"})}
-    assert found.fanout == 4
     assert table.count == 6
     assert not table.remove(b"foo.bar", "four")
     assert not table.remove(b"foo.*", "nobody")
@@ -53,71 +51,52 @@ def test_order_of_subscribing_is_kept() -> None:
     assert table.match(b"foo").plain == (*range(3), *range(4, 20), 3)
 
 
-def test_the_generation_changes_with_what_changes_only() -> None:
-    table: Interest[str] = Interest()
-    table.insert(b"a", "x")
-    before = table.generation
-    table.insert(b"a", "x")
-    table.remove(b"a", "y")
-    table.match(b"a")
-    assert table.generation == before
-    assert table.changes(before) == []
-    table.remove(b"a", "x")
-    table.insert(b"b.*", "x")
-    assert table.generation != before
-    assert table.changes(before) == [b"a", b"b.*"]
-    for i in range(interest.CHANGES):
-        table.insert(b"c", str(i))
-    assert table.changes(before) is None
-    assert len(table.changes(before + 2) or []) == interest.CHANGES
+def remembered(*subjects: bytes) -> Remembered[int]:
+    known: Remembered[int] = Remembered()
+    for i, subject in enumerate(subjects):
+        known.keep(subject, i)
+    return known
 
 
 def test_changes_leave_alone_what_they_cannot_affect() -> None:
-    table: Interest[str] = Interest()
-    for subject in (b"a.b.c", b"a.c.d", b"b.b.c", b"a"):
-        table.insert(subject, "x")
-        table.match(subject)
-
-    def kept() -> set[bytes]:
-        return set(table._cache)
-
-    table.insert(b"a.b.d", "y")
-    table.insert(b"z.>", "y")
-    table.insert(b"a.z.*", "y")
-    assert kept() == {b"a.b.c", b"a.c.d", b"b.b.c", b"a"}
-    table.insert(b"a.b.*", "y")
-    assert kept() == {b"a.c.d", b"b.b.c", b"a"}
-    table.remove(b"a", "x")
-    assert kept() == {b"a.c.d", b"b.b.c"}
-    table.insert(b"a.>", "y")
-    assert kept() == {b"b.b.c"}
-    table.insert(b"*.q", "y")
-    assert kept() == set()
-    assert not table._cached_by_tokens
+    known = remembered(b"a.b.c", b"a.c.d", b"b.b.c", b"a")
+    for pattern in (b"a.b.d", b"z.>", b"a.z.*"):
+        assert known.changed(pattern, 10) == []
+    assert known.changed(b"a.b.*", 10) == [b"a.b.c"]
+    assert known.changed(b"a", 10) == [b"a"]
+    assert set(known.values) == {b"a.c.d", b"b.b.c"}
+    assert known.changed(b"a.>", 10) == [b"a.c.d"]
+    assert known.changed(b"*.q", 10) is None
+    known.clear()
+    assert not known.values and not known._groups
 
 
-def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interest, "CACHE_SIZE", 16)
-    table: Interest[str] = Interest()
-    table.insert(b"n.>", "x")
-    for i in range(100):
-        assert table.match(b"n.%d" % i).plain == ("x",)
-        assert len(table._cache) <= 16
-    assert sum(len(some) for seconds in table._cached_by_tokens.values() for some in seconds.values()) <= 16
+def test_a_subject_that_was_forgotten_and_came_again_is_forgotten_once() -> None:
+    known = remembered(b"a.b.c")
+    assert known.changed(b"a.b.c", 10) == [b"a.b.c"]
+    known.keep(b"a.b.c", 2)
+    assert known.changed(b"a.b.*", 10) == [b"a.b.c"]
 
 
-def test_statistics() -> None:
+@pytest.mark.parametrize("pattern", [b"f.*.q", b"f.>", b"f.1.*"])
+def test_too_many_are_not_gone_through(pattern: bytes) -> None:
+    known = remembered(*(b"f.%d.x" % i for i in range(11)), *(b"f.1.%d" % i for i in range(11)))
+    assert known.changed(pattern, 10) is None
+    assert len(known.values) == 22
+
+
+def test_a_search_can_be_interrupted() -> None:
     table: Interest[int] = Interest()
-    assert table.statistics().cache_hit_rate == 0.0
-    for i in range(4):
-        table.insert(b"foo", i)
-    table.insert(b"bar", 1)
-    table.remove(b"bar", 1)
-    for subject in (b"foo", b"foo", b"foo", b"bar"):
-        table.match(subject)
-    found = table.statistics()
-    assert (found.num_subscriptions, found.num_cache, found.num_inserts, found.num_removes) == (4, 2, 5, 1)
-    assert (found.num_matches, found.cache_hit_rate, found.max_fanout, found.avg_fanout) == (4, 0.5, 4, 2.0)
+    for i in range(4096):
+        table.insert(b".".join(b"*" if i >> bit & 1 else b"a" for bit in range(12)) + b".end", i)
+    search = table.search(b"a." * 12 + b"end")
+    steps = 0
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(search)
+            steps += 1
+    assert steps >= 7
+    assert sorted(end.value.value.plain) == list(range(4096))
 
 
 @settings(max_examples=200, deadline=None)
