@@ -89,6 +89,7 @@ def _streaming(settings: Settings, file: StreamingFile) -> StreamingOptions:
         heartbeat_timeout=max(settings.number("hb_timeout"), _SHORTEST),
         heartbeat_fail_count=settings.number("hb_fail_count"),
         replace_durable=settings.switch("replace_durable"),
+        any_publish_subject=settings.switch("any_publish_subject"),
         io_batch_size=max(settings.number("io_batch_size"), 1),
         io_sleep_time=max(settings.number("io_sleep_time"), 0) * 1000,
         partitioning=settings.switch("partitioning"),

@@ -115,6 +115,14 @@ STREAMING_FLAGS: Final = (
     Flag("hb_fail_count", ("hbf", "hb_fail_count"), _I, "10", "Failed heartbeats before a client is closed"),
     Flag("ft_group", ("ft_group",), _S, "", "Group of fault-tolerant servers", _LATER),
     Flag("replace_durable", ("replace_durable",), _B, "false", "A new subscription takes over an active durable"),
+    Flag(
+        "any_publish_subject",
+        ("any_publish_subject",),
+        _B,
+        "false",
+        "A message may name another channel than the subject it is published to",
+        remark="the original always allows it: permissions for single channels then mean nothing",
+    ),
     Flag("io_batch_size", ("io_batch_size",), _I, "1024", "Messages that are stored before a flush, at most"),
     Flag("io_sleep_time", ("io_sleep_time",), _I, "0", "Microseconds to wait for more messages before a flush"),
     Flag("encrypt", ("encrypt",), _B, "false", "Encrypt payloads of messages at rest"),
@@ -331,6 +339,13 @@ _TOP_KEYS: Final = (
         ("replace_durable", "replace_durables", "replace_duplicate_durable", "replace_duplicate_durables"),
         _B,
         "A new subscription takes over an active durable",
+    ),
+    Key(
+        "any_publish_subject",
+        ("any_publish_subject",),
+        _B,
+        "A message may name another channel than the subject it is published to",
+        remark="the original always allows it: permissions for single channels then mean nothing",
     ),
 )
 

@@ -21,6 +21,7 @@ class StreamingOptions:
         heartbeat_timeout: How long an answer may take.
         heartbeat_fail_count: More failures than this in a row close the client.
         replace_durable: A new subscription takes over a durable that is active, instead of being refused.
+        any_publish_subject: A message may name another channel than the NATS subject that it is published to does.
         io_batch_size: Messages that are stored before a flush, at most; with the original's number, some more.
         io_sleep_time: How long to wait for more messages before a flush; 0 does not wait.
         partitioning: Only the channels that limits name are served.
@@ -34,6 +35,7 @@ class StreamingOptions:
     heartbeat_timeout: int = 10 * _SECOND
     heartbeat_fail_count: int = 10
     replace_durable: bool = False
+    any_publish_subject: bool = False
     io_batch_size: int = 1024
     io_sleep_time: int = 0
     partitioning: bool = False

@@ -96,6 +96,8 @@ class Publishing:
         self._touched: dict[Channel, None] = {}
         self._sleep: Timer | None = None
         self._committing = False
+        #: What stands in the NATS subject of a publish before its channel, in bytes; negative if that may be another.
+        self.prefix = -1
         self.postpone: Postpone = lambda _request, _message: False
         #: Called with a channel that has got messages, after they were flushed.
         self.on_stored: Callable[[Channel], None] = lambda _channel: None
@@ -154,6 +156,7 @@ class Publishing:
             self._clients.connections,
             self._channels.names,
             self._table,
+            self.prefix,
         )
         taken = publishes.count
         if taken:
@@ -261,6 +264,14 @@ class Publishing:
                 return False
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
             return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+        if self.prefix >= 0 and request.subject[self.prefix :] != message.subject:
+            log.STREAMING.warning(
+                "[Client:%s] Refused a message for channel %s that was published to subject %s",
+                text(message.client_id),
+                text(message.subject),
+                text(request.subject),
+            )
+            return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
         try:
             self._channels.obtain(message.subject)
         except (RefusedError, StorageError) as error:
@@ -283,9 +294,10 @@ class Publishing:
     def _stage_alone(self, request: Request, message: protocol.PubMsg) -> None:
         """Stages a message that is fine, only oddly encoded, as its usual encoding."""
         payload = message.SerializeToString()
+        reply, start = len(request.subject), len(request.subject) + len(request.reply)
         frames = frame_table(1)
-        frames[0] = (0, 0, 0, len(request.reply), 0, len(request.reply), len(payload), -1)
-        done = self._stage(request.reply + payload, frames, 0, 1)
+        frames[0] = (0, reply, reply, len(request.reply), 0, start, len(payload), -1)
+        done = self._stage(request.subject + request.reply + payload, frames, 0, 1)
         assert done == 1, "the usual encoding is plainly good"
         # What was counted is the usual encoding, what came is another.
         self._statistics.in_bytes += len(request.payload) - int(frames[0][PAYLOAD_SIZE])

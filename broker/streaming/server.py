@@ -202,6 +202,8 @@ class StreamingServer:
         connecting = Connecting(self._context, subjects, self.clients, self._heartbeats, self._removal.close_client)
         listen = self._bus.listen
         listen(Role.GENERAL, subjects.discovery, one_by_one(connecting.receive))
+        if not self._context.options.any_publish_subject:
+            self._publishing.prefix = len(subjects.publish) + 1
         for channel in self._partitions.entries if self._partitions is not None else (b">",):
             listen(Role.GENERAL, subjects.publish + b"." + channel, self._publishing.receive)
         listen(Role.GENERAL, subjects.subscribe, one_by_one(self._subscribing.receive))

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from broker.wire.subjects import valid_subject
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 
@@ -362,8 +363,10 @@ class Client:
     def publish(self, channel: bytes, data: bytes = b"", **fields: Any) -> protocol.PubAck:
         """Publishes and returns the acknowledgement."""
         message = self.publication(channel, data, **fields)
+        # Where no message can be published to, any subject is as good.
+        name = message.subject if valid_subject(message.subject) else b"x"
         return protocol.PubAck.FromString(
-            self.nats.request(self.subjects.pub_prefix + b".x", message.SerializeToString())
+            self.nats.request(self.subjects.pub_prefix + b"." + name, message.SerializeToString())
         )
 
     def store(self, channel: bytes, *texts: bytes) -> None:

@@ -85,10 +85,10 @@ class Station:
 def station(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     folder: Path = tmp_path_factory.mktemp("fuzzed")
     environment = without_extras(folder) if request.param == "without extras" else {}
+    # Any subject does, so that odd messages get as far as they can.
+    words = ("-st", "FILE", "-dir", folder / "store", "--file_sync=false", "-mc", 0, "-any_publish_subject")
     with (
-        Broker(
-            folder, "-st", "FILE", "-dir", folder / "store", "--file_sync=false", "-mc", 0, environment=environment
-        ) as broker,
+        Broker(folder, *words, environment=environment) as broker,
         Watch(broker) as watch,
     ):
         found = Station(watch)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stantools.format.proto import protocol_pb2 as protocol
 from tests import clients
 from tests.broker.nats.certificates import Party, old_certificate, party
 from tests.brokers import Broker
@@ -119,7 +120,27 @@ def test_the_right_to_publish_to_some_channels(locked: Broker) -> None:
                 with pytest.raises((TimeoutError, NobodyAnsweredError)):
                     nats.request(subject, message, 0.3)
         assert nats.errors == ['Permissions Violation for Publish to "_STAN.pub.orders.secret"']
+        # The message for the one by the subject of the other.
+        message = client.publication(b"secret", b"1").SerializeToString()
+        answer = nats.request(client.subjects.pub_prefix + b".public.a", message)
+        assert protocol.PubAck.FromString(answer).error == b"stan: invalid publish request"
         assert client.subscribe(b"secret").settled(0) == []
+    assert (
+        "[WRN] STREAM: [Client:reader] Refused a message for channel secret that was published to subject "
+        "_STAN.pub.orders.public.a\n" in locked.said()
+    )
+
+
+@pytest.mark.parametrize("way", ["flag", "file"])
+def test_the_original_lets_every_subject_do(tmp_path: Path, way: str) -> None:
+    (tmp_path / "config").write_text("streaming { any_publish_subject: true }")
+    words = ("-any_publish_subject",) if way == "flag" else ("-sc", tmp_path / "config")
+    with Broker(tmp_path, *words) as broker, Talker(broker.port) as nats:
+        client = Client(nats, "me")
+        message = client.publication(b"real", b"1").SerializeToString()
+        answer = nats.request(client.subjects.pub_prefix + b".other", message)
+        assert not protocol.PubAck.FromString(answer).error
+        assert client.subscribe(b"real").wait(1)[0].data == b"1"
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,11 @@ cdef enum:
     NO_GUID = 3
     UNKNOWN_CLIENT = 4
     UNKNOWN_CHANNEL = 5
+    WRONG_SUBJECT = 6
 
-    # Columns of the table of frames; the first two are the NATS subject.
+    # Columns of the table of frames.
+    FRAME_SUBJECT = 0
+    FRAME_SUBJECT_SIZE = 1
     FRAME_REPLY = 2
     FRAME_REPLY_SIZE = 3
     FRAME_HEADER_SIZE = 4
@@ -251,6 +254,7 @@ def read_publishes(
     Names connections not None,
     Names channels not None,
     table,
+    int64_t prefix=-1,
 ):
     """See the twin."""
     cdef Held held = hold_bytes(buffer)
@@ -268,6 +272,7 @@ def read_publishes(
     cdef Text fields[CONNECTION_FIELD + 1]
     cdef const uint8_t* payload
     cdef int32_t client, channel, payload_size
+    cdef Text name
     cdef bint one_channel = True
     cdef int status = GOOD
     while count < end - begin:
@@ -275,6 +280,8 @@ def read_publishes(
             status = FULL
             break
         check_frame(frame, limit)
+        if prefix >= 0 and not is_inside(frame[FRAME_SUBJECT], frame[FRAME_SUBJECT_SIZE], limit):
+            raise ValueError(f"a subject lies outside of {limit} bytes")
         payload_size = frame[FRAME_PAYLOAD_SIZE] - frame[FRAME_HEADER_SIZE]
         payload = base + (frame[FRAME_PAYLOAD] + frame[FRAME_HEADER_SIZE] if payload_size else 0)
         if not read_publish(payload, payload + payload_size, fields):
@@ -290,6 +297,12 @@ def read_publishes(
         if client < 0:
             status = UNKNOWN_CLIENT
             break
+        if prefix >= 0:
+            name.size = <uint32_t>max(frame[FRAME_SUBJECT_SIZE] - prefix, 0)
+            name.start = base + (frame[FRAME_SUBJECT] + prefix if name.size else 0)
+            if not is_same(&name, &fields[SUBJECT_FIELD]):
+                status = WRONG_SUBJECT
+                break
         channel = subjects.find(&fields[SUBJECT_FIELD])
         if channel < 0:
             status = UNKNOWN_CHANNEL

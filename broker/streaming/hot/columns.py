@@ -37,6 +37,7 @@ class Status(enum.IntEnum):
     NO_GUID = 3
     UNKNOWN_CLIENT = 4
     UNKNOWN_CHANNEL = 5
+    WRONG_SUBJECT = 6  #: the channel is not the one of the NATS subject that it came to
 
 
 class Group(NamedTuple):

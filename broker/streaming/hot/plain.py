@@ -40,6 +40,7 @@ def read_publishes(
     connections: Names,
     channels: Names,
     table: Table,
+    prefix: int = -1,
 ) -> Publishes:
     """Decodes publishes (protocol sections 2 and 7.2) up to the first that is not plainly good.
 
@@ -54,6 +55,7 @@ def read_publishes(
         connections: Numbers of the connection ids.
         channels: Numbers of the channels that need no further look.
         table: Is filled, from row 0 on.
+        prefix: What stands in the NATS subject before the channel, in bytes; negative if the subject may be any.
 
     Raises:
         ValueError: A row of the frames, or what it points to, lies outside.
@@ -76,6 +78,8 @@ def read_publishes(
             break
         if not (0 <= header_size <= stop <= limit - start and start >= 0 <= reply_size <= limit - reply and reply >= 0):
             _check_frame(reply, reply_size, header_size, start, stop, limit)
+        if prefix >= 0:
+            _check_span(at, length, limit)
         stop += start
         start += header_size
         payload = bytes(view[start:stop])
@@ -96,6 +100,9 @@ def read_publishes(
             )
             if client < 0:
                 status = Status.UNKNOWN_CLIENT
+                break
+            if prefix >= 0 and nats_subject[prefix:] != _bytes(payload, subject):
+                status = Status.WRONG_SUBJECT
                 break
             channel = channels.get(_bytes(payload, subject))
             if channel < 0:

@@ -108,6 +108,29 @@ def test_who_may_publish(kernel: ModuleType, message: bytes, status: Status) -> 
         assert len(found.acks) == 1
 
 
+@pytest.mark.parametrize(
+    ("prefix", "status"),
+    [
+        (-1, Status.GOOD), (4, Status.GOOD), (3, Status.WRONG_SUBJECT), (5, Status.WRONG_SUBJECT),
+        (7, Status.WRONG_SUBJECT), (8, Status.WRONG_SUBJECT), (1 << 40, Status.WRONG_SUBJECT),
+    ],
+)  # fmt: skip
+def test_the_subject_names_the_channel(kernel: ModuleType, prefix: int, status: Status) -> None:
+    server = Server(kernel)
+    server.channels.add(b"ect", 5)
+    tables = server.clients, server.connections, server.channels, server.table
+    buffer, frames = lay_out([(b"r", b"", publish(subject=b"ect")), (b"r", b"", publish(subject=b"foo"))])
+    found = kernel.read_publishes(buffer, frames, 0, 1, *tables, prefix)
+    assert (found.count, found.status) == (int(status is Status.GOOD), status)
+    found = kernel.read_publishes(buffer, frames, 1, 2, *tables, 4)
+    assert (found.count, found.status) == (0, Status.WRONG_SUBJECT)
+    for column, value in ((0, -1), (0, 1000), (1, -1), (1, 1000)):
+        wrong = frames.copy()
+        wrong[0, column] = value
+        with pytest.raises(ValueError):
+            kernel.read_publishes(buffer, wrong, 0, 1, *tables, 4)
+
+
 def test_rows_by_channel_and_runs_of_replies(kernel: ModuleType) -> None:
     server = Server(kernel)
     names = [b"bar", b"foo", b"foo", b"bar", b"foo"]

@@ -24,7 +24,7 @@ try:
 except ImportError:
     native = plain
 
-NAMES = [b"", b"a", b"foo", b"foo.bar", b"x" * 40, b"foo\xff"]
+NAMES = [b"", b"a", b"foo", b"foo.bar", b"x" * 40, b"foo\xff", b"ect"]
 name = st.sampled_from(NAMES)
 data = st.one_of(st.binary(max_size=40), st.sampled_from([b"y" * 127, b"y" * 128, b"y" * 5000]))
 
@@ -85,13 +85,14 @@ def in_plain_numbers(result: Any) -> Any:
     st.lists(st.tuples(replies, headers, st.one_of(well_formed, usual, garbage)), max_size=12),
     st.lists(name, unique=True),
     st.sampled_from([4, 16]),
+    st.sampled_from([-1, 0, 4, 7]),
 )
-def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes], capacity: int) -> None:
+def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes], capacity: int, prefix: int) -> None:
     buffer, frames = lay_out(messages)
     results = []
     for kernel in (plain, native):
         table = publish_table(capacity)
-        found = kernel.read_publishes(buffer, frames, 0, len(frames), *tables(kernel, known), table)
+        found = kernel.read_publishes(buffer, frames, 0, len(frames), *tables(kernel, known), table, prefix)
         records = [
             kernel.encode_records(buffer, table, rows, NAMES[channel], 2**32 - 2, 1795219649260503021, Crc())
             for channel, rows in found.groups
@@ -110,6 +111,7 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
         start, size = table[row, columns.REPLY : columns.REPLY_SIZE + 1].tolist()
         assert buffer[start : start + size] == message.reply
         assert known[table[row, columns.CHANNEL]] == message.subject
+        assert prefix < 0 or b"subject"[prefix:] == message.subject
         assert known[table[row, columns.CLIENT]] == (message.conn_id or message.client_id)
     for run in found.runs:
         assert {messages[row][0] for row in range(run.begin, run.end)} == {run.reply}
@@ -122,6 +124,7 @@ def test_publishes(messages: list[tuple[bytes, bytes, bytes]], known: list[bytes
             assert found.status is (
                 Status.NO_GUID if not message.guid
                 else Status.UNKNOWN_CLIENT if (message.conn_id or message.client_id) not in known
+                else Status.WRONG_SUBJECT if prefix >= 0 and b"subject"[prefix:] != message.subject
                 else Status.UNKNOWN_CHANNEL
             )  # fmt: skip
             assert message.subject not in known or found.status is not Status.UNKNOWN_CHANNEL
@@ -154,7 +157,7 @@ def alike(draw: st.DrawFn) -> list[bytes]:
 @settings(max_examples=300, deadline=None)
 @given(alike())
 def test_messages_that_look_alike(payloads: list[bytes]) -> None:
-    test_publishes.hypothesis.inner_test([(b"r", b"", payload) for payload in payloads], NAMES, 16)  # type: ignore[attr-defined]
+    test_publishes.hypothesis.inner_test([(b"r", b"", payload) for payload in payloads], NAMES, 16, -1)  # type: ignore[attr-defined]
 
 
 @settings(max_examples=150, deadline=None)

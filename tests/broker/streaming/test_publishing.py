@@ -54,7 +54,33 @@ def test_a_connection_id_alone_decides(world: World) -> None:
     assert world.publish(b"foo", b"x", client=b"nobody") == [INVALID]
 
 
-def test_the_message_says_which_channel(world: World) -> None:
+@pytest.mark.parametrize("there", [False, True])
+def test_the_message_and_its_subject_name_one_channel(
+    world: World, caplog: pytest.LogCaptureFixture, there: bool
+) -> None:
+    """Else permissions for the subjects of channels could be got round."""
+    if there:
+        world.publish(b"real", b"x")
+    for subject in (b"other", b"real.x", b"rea", b"Real"):
+        caplog.clear()
+        acks = world.publish_raw(world.message(b"real", b"x"), subject)
+        assert acks == [protocol.PubAck(guid=b"g", error=INVALID)]
+        assert [(each.levelname, each.message) for each in caplog.records] == [
+            (
+                "WARNING",
+                "[Client:me] Refused a message for channel real that was published to subject "
+                f"_STAN.pub.test-cluster.{subject.decode()}",
+            )
+        ]
+        assert world.channel(subject) is None
+    assert (world.channel(b"real") is not None) == there
+    assert world.publish(b"real", b"x") == [b""]
+    assert world.channel(b"real").messages.last == 1 + there
+
+
+def test_as_in_the_original_the_message_says_which_channel() -> None:
+    world = World(any_publish_subject=True)
+    world.connect()
     acks = world.publish_raw(world.message(b"real", b"x"), b"other")
     assert acks == [protocol.PubAck(guid=b"g")]
     assert world.channel(b"other") is None
@@ -71,11 +97,11 @@ def test_an_odd_encoding_is_stored_in_the_usual_one(world: World) -> None:
 
 
 def test_good_and_bad_ones_in_one_batch_keep_their_order(world: World) -> None:
-    reply, subject = b"acks", b"_STAN.pub.test-cluster.foo"
+    reply, prefix = b"acks", b"_STAN.pub.test-cluster."
     messages = []
     for i in range(10):
         channel = (b"foo", b"bad.", b"bar")[i % 3]
-        messages.append((subject, world.message(channel, b"%d" % i, guid=b"%d" % i), reply))
+        messages.append((prefix + channel, world.message(channel, b"%d" % i, guid=b"%d" % i), reply))
     world.bus.feed(messages)
     world.settle()
     acks = [protocol.PubAck.FromString(sent.payload) for sent in world.bus.sent if sent.subject == reply]
@@ -212,12 +238,12 @@ class TestFailures:
         world.publish(b"bar", b"1")
         subscriber = world.subscribe(b"foo")
         assert subscriber.sequences() == [1]
-        subject = b"_STAN.pub.test-cluster.foo"
+        prefix = b"_STAN.pub.test-cluster."
         with monkeypatch.context() as patch:
             self.failing_flush(patch, world, b"foo")
             world.bus.feed(
                 [
-                    (subject, world.message(name, guid=name + b"%d" % number), b"acks")
+                    (prefix + name, world.message(name, guid=name + b"%d" % number), b"acks")
                     for number, name in enumerate([b"foo", b"bar", b"foo", b"bar"])
                 ]
             )
