@@ -25,6 +25,10 @@ class SystemClock:
         return time.time_ns()
 
 
+def _nothing() -> None:
+    """There is nothing to hold back."""
+
+
 class LoopDriver:
     """Calls the rules from an event loop.
 
@@ -34,8 +38,9 @@ class LoopDriver:
 
     Attributes:
         server: The rules; to be set before the loop runs.
-        hold_back: Called before a commit, whose messages are then not written one by one.
-        let_go: Called after it: they are to be written now.
+        hold_back: Called when a commit is due: nothing is to be written before it is over, so that an answer and what
+            follows from it leave in one write.
+        let_go: Called after the commit: all of that is to be written now.
     """
 
     server: StreamingServer
@@ -45,13 +50,14 @@ class LoopDriver:
         self._on_fatal = on_fatal
         self._committing = False
         self._timer: asyncio.TimerHandle | None = None
-        self.hold_back: Callable[[], None] | None = None
-        self.let_go: Callable[[], None] | None = None
+        self.hold_back: Callable[[], None] = _nothing
+        self.let_go: Callable[[], None] = _nothing
 
     def commit_soon(self) -> None:
         """Commits once everything that the loop found readable has been handed over."""
         if not self._committing:
             self._committing = True
+            self.hold_back()
             self._loop.call_soon(self._commit)
 
     def wake_at(self, time: int) -> None:
@@ -77,14 +83,12 @@ class LoopDriver:
 
     def _commit(self) -> None:
         self._committing = False
-        if self.hold_back is None or self.let_go is None:
-            self.server.commit()
-            return
-        self.hold_back()
         try:
             self.server.commit()
         finally:
             self.let_go()
+            if self._committing:  # again, in the next round
+                self.hold_back()
 
     def _wake(self) -> None:
         self._timer = None

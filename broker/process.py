@@ -154,6 +154,7 @@ class _Process:
             from broker.bus.external import ExternalBus
 
             external = ExternalBus(options.connection, cluster_id, partitions=options.streaming.partitioning)
+            driver.hold_back, driver.let_go = external.hold_back, external.let_go
             server = self._streaming(store, external, driver)
             external.on_discovered(server.servers_discovered)
             await self._monitor(None, server, stack)

@@ -92,6 +92,9 @@ class ExternalBus:
             role: Link(client_name(cluster_id, role), options, places, login)
             for role in ((*ROLES, Role.PARTITIONS) if partitions else ROLES)
         }
+        #: Messages, and what has to be ahead of them, take one link: what is held back on it leaves in one write.
+        self.hold_back: Final = self._links[Role.SEND].hold_back
+        self.let_go: Final = self._links[Role.SEND].let_go
         self._requests = {role: _Requests(link) for role, link in self._links.items()}
 
     def on_discovered(self, discovered: Callable[[], None]) -> None:

@@ -223,6 +223,16 @@ class Link:
         """The server has not taken much of what was sent."""
         return self._session is not None and self._session.pending > _CONGESTED
 
+    def hold_back(self) -> None:
+        """Collects what is published until `let_go` is called, which has to happen in this or the next turn."""
+        if self._session:
+            self._session.hold_back()
+
+    def let_go(self) -> None:
+        """Sends what was collected."""
+        if self._session:
+            self._session.flush()
+
     def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
         """Publishes rows of a block; returns False if nothing of it was sent."""
         session = self._session

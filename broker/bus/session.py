@@ -66,6 +66,7 @@ class Session(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._flushing: asyncio.Handle | None = None
+        self._held_back = False
         self._pongs: deque[Callable[[bool], None]] = deque()
         self._reason = ""
         self._closed = False
@@ -88,11 +89,23 @@ class Session(asyncio.BufferedProtocol):
             return
         self._out.append(frames)
         self._out_size += len(frames)
-        if self._flushing is None:
-            self._flushing = self._loop.call_soon(self._flush)
+        if self._flushing is None and not self._held_back:
+            self._flushing = self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
-        self._flushing = None
+    def hold_back(self) -> None:
+        """Collects what is to be sent until `flush` is called, which has to happen in this or the next turn."""
+        self._held_back = True
+        self._cancel_flush()
+
+    def _cancel_flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+
+    def flush(self) -> None:
+        """Sends what was collected."""
+        self._held_back = False
+        self._cancel_flush()
         if self._out and not self._closed:
             self._transport.write(b"".join(self._out))
         self._out.clear()
@@ -135,7 +148,7 @@ class Session(asyncio.BufferedProtocol):
     def close(self, reason: str = "") -> None:
         """Sends what waits, and closes."""
         self._reason = self._reason or reason
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 

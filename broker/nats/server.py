@@ -386,8 +386,11 @@ class NatsServer:
             self._flushing = asyncio.get_running_loop().call_soon(self.flush)
 
     def hold_back(self) -> None:
-        """Collects what is to be written until `flush` is called, which has to happen in the same callback."""
+        """Collects what is to be written until `flush` is called, which has to happen in this or the next round."""
         self._held_back = True
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
 
     def flush(self) -> None:
         """Writes what was collected for all connections. Called in each round of the event loop, or earlier.

@@ -159,6 +159,11 @@ class RawClient:
     def __exit__(self, *problem: object) -> None:
         self.close()
 
+    @property
+    def unread(self) -> bytes:
+        """What came with the last bytes that were waited for, and is still to be looked at."""
+        return self._buffer
+
     def _line(self) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
             self._more()

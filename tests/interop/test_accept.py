@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.rawclient import RawClient
 from tests.servers import free_port
@@ -102,3 +104,21 @@ def test_no_local_syslog(tmp_path: Path) -> None:
 def test_all_addresses(tmp_path: Path, host: str) -> None:
     with Broker(tmp_path, "-a", host) as broker, RawClient(broker.port, "me") as client:
         assert client.stored(b"foo").error == b""
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_an_answer_and_the_first_messages_leave_in_one_write(tmp_path: Path, embedded: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(Broker(tmp_path / "first")).port
+        if not embedded:
+            stack.enter_context(Broker(tmp_path / "second", "-ns", f"nats://127.0.0.1:{port}", "-cid", "c2"))
+        client = stack.enter_context(RawClient(port, "me", "test-cluster" if embedded else "c2"))
+        for _ in range(3):
+            assert client.stored(b"foo").error == b""
+        for number in range(20):
+            inbox = client.inbox + b".%d" % number
+            client.listen(b"foo", inbox)
+            # They came with the last bytes that were waited for.
+            assert client.unread.count(b"MSG " + inbox) == 3
+            for sequence in (1, 2, 3):
+                assert store.MsgProto.FromString(client.message()[2]).sequence == sequence
