@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from broker.config.options import BrokerOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +27,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _replace_closed_streams()
     # Loading takes a while, in which Ctrl-C is to be handled already.
-    from broker.config.logs import startup_problem
     from broker.config.options import Answer, SignalRequest
     from broker.config.parsing import parse
     from broker.config.signals import send
@@ -37,14 +44,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say(stderr=f"{problem.message}\n")
             return 1
         return 0
-    # The rest of the broker is not needed for answers.
+    sockets = _open_early(parsed)
+    # What is loaded stays: the collector need not look at it, now or later.
+    gc.disable()
     from broker.process import run
 
+    gc.freeze()
+    gc.enable()
     try:
-        return run(parsed, arguments)
+        return run(parsed, arguments, sockets)
     except ConfigurationError as problem:
+        from broker.config.logs import startup_problem
+
         _say(stderr=f"{startup_problem(problem.message)}\n")
         return 1
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _open_early(options: BrokerOptions) -> list[socket.socket]:
+    """Returns what the NATS server is to listen on; nothing if it cannot have that: it says why when it is its turn."""
+    from broker.listening import MAX_PORT, open_sockets
+
+    doomed = options.failure or options.monitoring.problem or not -1 <= options.nats.port <= MAX_PORT
+    if not doomed and not options.connection.urls:
+        with contextlib.suppress(OSError):
+            return open_sockets(options.nats.host, options.nats.port)
+    return []
 
 
 def console() -> None:

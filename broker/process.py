@@ -21,12 +21,13 @@ from broker.config.portsfile import PortsFile, write_pid_file
 from broker.config.reload import ReloadProblem, reload_options
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
+from broker.listening import unspecified
 from broker.log import NATS, STREAMING
 from broker.nats import reload as nats_reload
 from broker.nats import tls
 from broker.nats.auth import AuthorizationError, Credentials
 from broker.nats.identity import nonce as new_nonce
-from broker.nats.server import ListenError, NatsServer, unspecified
+from broker.nats.server import ListenError, NatsServer
 from broker.stores.interface import StorageError
 from broker.stores.opening import open_store
 from broker.streaming.ids import new_id
@@ -35,6 +36,8 @@ from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
+    import socket
+
     from broker.config.options import BrokerOptions
     from broker.stores.interface import Store
     from broker.streaming.ports import Bus
@@ -55,12 +58,13 @@ class _FatalError(StantoolsError):
     """The NATS side of the broker cannot start; the text is the whole line of the log."""
 
 
-def run(options: BrokerOptions, argv: Sequence[str]) -> int:
+def run(options: BrokerOptions, argv: Sequence[str], sockets: Sequence[socket.socket] = ()) -> int:
     """Runs a broker until a signal ends it.
 
     Args:
         options: What was configured.
         argv: The command line it came from, for a reload.
+        sockets: What the NATS server listens on, where that was opened before.
 
     Returns:
         The exit code.
@@ -69,7 +73,7 @@ def run(options: BrokerOptions, argv: Sequence[str]) -> int:
         ConfigurationError: The log cannot be opened.
     """
     with logs.configured(options.logging) as log_files, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_Process(options, argv, log_files).run())
+        return runner.run(_Process(options, argv, log_files, sockets).run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -96,10 +100,17 @@ class _Looks:
 class _Process:
     """One run of a broker."""
 
-    def __init__(self, options: BrokerOptions, argv: Sequence[str], log_files: logs.LogFiles) -> None:
+    def __init__(
+        self,
+        options: BrokerOptions,
+        argv: Sequence[str],
+        log_files: logs.LogFiles,
+        sockets: Sequence[socket.socket],
+    ) -> None:
         self._options = options
         self._argv = argv
         self._log_files = log_files
+        self._sockets = sockets
         self._server_id = new_id()
         self._nats: NatsServer | None = None
         self._monitoring_urls: tuple[str, ...] = ()
@@ -161,7 +172,7 @@ class _Process:
             await external.connect()
             stack.push_async_callback(external.close)
         else:
-            self._nats = nats = NatsServer(options.nats, options.config_file)
+            self._nats = nats = NatsServer(options.nats, options.config_file, self._sockets)
             driver.hold_back, driver.let_go = nats.hold_back, nats.flush
             for line in options.nats_warnings:
                 NATS.warning("%s", line)
@@ -219,7 +230,6 @@ class _Process:
             raise _FatalError(options.problem)
         if not options.port:
             return
-        # aiohttp is loaded only where it is needed.
         from broker.monitoring.options import PageOptions
         from broker.monitoring.server import MonitoringError, MonitoringServer
 
@@ -229,6 +239,8 @@ class _Process:
         except MonitoringError as error:
             raise _FatalError(str(error)) from error
         stack.push_async_callback(monitoring.stop)
+        assert monitoring.loading is not None
+        monitoring.loading.add_done_callback(lambda _: gc.freeze())
         scheme = "https" if options.https else "http"
         self._monitoring_urls = (f"{scheme}://{_reachable(options.host)}:{monitoring.port}",)
 

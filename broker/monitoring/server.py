@@ -1,4 +1,7 @@
-"""The HTTP server of monitoring (operations section 14), on aiohttp, which is imported when it is started.
+"""The HTTP server of monitoring (operations section 14), on aiohttp.
+
+Loading aiohttp takes as long as all else that a broker does to start. So a thread loads it once the port is open, while
+clients are served already; what is asked meanwhile is answered a moment later.
 
 It runs on the broker's own loop. A request is answered from the state at one moment: documents are made at once, and
 then written down piece by piece, so that a long one does not hold up the messages.
@@ -7,8 +10,9 @@ then written down piece by piece, so that a long one does not hold up the messag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
-import importlib
+import importlib.util
 import logging
 import os
 import ssl
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from broker import log
+from broker.listening import MAX_PORT, open_sockets
 from broker.monitoring.gojson import written
 from broker.monitoring.metrics import Metrics
 from broker.monitoring.natspages import NatsPages
@@ -31,6 +36,8 @@ from broker.monitoring.ui import LivePage
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
+    import socket
+
     from aiohttp import web
 
     from broker.nats.options import TLSOptions
@@ -40,7 +47,6 @@ _TURN: Final = 0.001
 #: Seconds that a client may keep a connection open without asking anything, and that `stop` waits for one.
 _KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 1
-_MAX_PORT: Final = 65535
 
 Page = Callable[[Query], Reply | Answer]
 
@@ -62,7 +68,10 @@ class MonitoringServer:
     Attributes:
         host: Where it listens, as given to `start`.
         port: The port, 0 before `start`.
+        loading: Done when requests are answered.
     """
+
+    loading: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -104,33 +113,24 @@ class MonitoringServer:
         Raises:
             MonitoringError: The port cannot be had, the certificate is not fit, or aiohttp is not installed.
         """
-        if not -1 <= port <= _MAX_PORT:
+        if not -1 <= port <= MAX_PORT:
             raise MonitoringError(
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp: address {port}: invalid port"
             )
-        web = _aiohttp()
+        if importlib.util.find_spec("aiohttp") is None:
+            raise MonitoringError(
+                "Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'"
+            )
         context = None if tls is None else _context(tls)
-        server = web.Server(
-            self._answer,
-            access_log=None,
-            keepalive_timeout=_KEEP_ALIVE,
-            logger=log.NATS,
-            lingering_time=1.0,
-            auto_decompress=False,
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
-        await runner.setup()
-        site = web.TCPSite(runner, host or None, max(port, 0), ssl_context=context)
         try:
-            await site.start()
-        except (OSError, OverflowError) as error:
-            await runner.cleanup()
+            sockets = open_sockets(host, port)
+        except OSError as error:
             raise MonitoringError(
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp {_joined(host, port)}: "
                 f"{_said(error)}"
             ) from error
-        self._runner = runner
-        self.host, self.port = host, int(runner.addresses[0][1])
+        self.host, self.port = host, int(sockets[0].getsockname()[1])
+        self.loading = asyncio.create_task(self._serve(sockets, context))
         if self._nats is not None:
             self._nats.listening = {
                 "http_host": host,
@@ -142,9 +142,36 @@ class MonitoringServer:
 
     async def stop(self) -> None:
         """Stops listening and closes all connections. May be called at any time."""
+        if self.loading is not None:
+            self.loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.loading
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+    async def _serve(self, sockets: list[socket.socket], context: ssl.SSLContext | None) -> None:
+        with contextlib.ExitStack() as stack:
+            for listener in sockets:
+                stack.enter_context(listener)
+            try:
+                web = await asyncio.to_thread(_aiohttp)
+            except ImportError as error:
+                log.NATS.error("Can't start monitoring: aiohttp cannot be loaded: %s", error)
+                return
+            server = web.Server(
+                self._answer,
+                access_log=None,
+                keepalive_timeout=_KEEP_ALIVE,
+                logger=log.NATS,
+                lingering_time=1.0,
+                auto_decompress=False,
+            )
+            self._runner = runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN)
+            await runner.setup()
+            for listener in sockets:
+                await web.SockSite(runner, listener, ssl_context=context).start()
+            stack.pop_all()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         reply = await self._reply(request.raw_path)
@@ -203,12 +230,8 @@ def _views(name: str, server: object | None) -> ModuleType | None:
 
 
 def _aiohttp() -> Any:
-    try:
-        from aiohttp import web
-    except ImportError as error:
-        raise MonitoringError(
-            "Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'"
-        ) from error
+    from aiohttp import web
+
     return web
 
 

@@ -7,12 +7,14 @@ import contextlib
 import ipaddress
 import os
 import platform
+import socket
 import ssl
 import time
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.listening import BACKLOG, MAX_PORT, open_sockets
 from broker.log import NATS
 from broker.nats import lameduck, reload, tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks
@@ -28,17 +30,15 @@ from broker.wire import answers
 from broker.wire.frames import frame_table
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from broker.nats.options import NatsOptions
     from broker.nats.subscription import Client
 
 _READ_BUFFER: Final = 512 * 1024
 _ROWS: Final = 4096
-_BACKLOG: Final = 4096
 #: Connections that are gone and still shown by monitoring.
 _CLOSED: Final = 4096
-_MAX_PORT: Final = 65535
 _VIOLATION: Final = "nats: Authorization Violation"
 _UNNAMED: Final = (
     " (with verify_and_map, `streaming { username: … }` has to name one of the users, or its `tls { client_cert: … }` "
@@ -56,6 +56,7 @@ class NatsServer:
     Args:
         options: What it is to be like.
         config_file: Where the options are from, for the log.
+        sockets: What to listen on, where that was opened before.
 
     Attributes:
         options: What it is like now.
@@ -79,7 +80,9 @@ class NatsServer:
         TLSError: The TLS options cannot be used.
     """
 
-    def __init__(self, options: NatsOptions, config_file: str = "") -> None:
+    def __init__(
+        self, options: NatsOptions, config_file: str = "", sockets: Sequence[socket.socket] = ()
+    ) -> None:
         self.options = options
         self.config_file = config_file
         self.id = server_id()
@@ -99,7 +102,8 @@ class NatsServer:
         self._clients: dict[int, Client] = {}
         self._connections: dict[int, Connection] = {}
         self._cid = 0
-        self._listener: asyncio.Server | None = None
+        self._sockets = sockets
+        self._listeners: list[asyncio.Server] = []
         self._port = 0
         self._dirty: deque[Connection] = deque()
         self._flushing: asyncio.Handle | None = None
@@ -128,7 +132,7 @@ class NatsServer:
     @property
     def listening(self) -> bool:
         """Whether it takes new clients."""
-        return self._listener is not None
+        return bool(self._listeners)
 
     @property
     def go_version(self) -> str:
@@ -215,32 +219,22 @@ class NatsServer:
         NATS.info("Server is ready")
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        port = max(self.options.port, 0)
-        # Like the original, all addresses of both kinds.
-        host = None if unspecified(self.options.host) else self.options.host
-        if not -1 <= self.options.port <= _MAX_PORT:
+        host, port = self.options.host, max(self.options.port, 0)
+        if not -1 <= self.options.port <= MAX_PORT:
             # Event loops differ in what they make of such a number; some take other ports.
-            where, port = address(self.options.host, self.options.port), self.options.port
+            where, port = address(host, self.options.port), self.options.port
             raise ListenError(f'Error listening on port: {where}, "listen tcp: address {port}: invalid port"')
         try:
-            if host is None and port and (both := await self._listen_on(host, port)):
-                self._listener = both
-            else:
-                self._listener = await loop.create_server(self._connect, host or "0.0.0.0", port, backlog=_BACKLOG)
+            sockets = self._sockets or open_sockets(host, port)
         except OSError as problem:
-            where = address(self.options.host, port)
-            # The text of the loop repeats the address.
-            number = problem.errno or 0
+            where, number = address(host, port), problem.errno or 0
             said = os.strerror(number) if number > 0 else problem.strerror or str(problem)
             raise ListenError(f'Error listening on port: {where}, "listen tcp {where}: bind: {said.lower()}"') from None
-        self._port = self._listener.sockets[0].getsockname()[1]
-
-    async def _listen_on(self, host: str | None, port: int) -> asyncio.Server | None:
-        # There are machines without IPv6.
-        with contextlib.suppress(OSError):
-            return await asyncio.get_running_loop().create_server(self._connect, host, port, backlog=_BACKLOG)
-        return None
+        loop = asyncio.get_running_loop()
+        self._listeners = [
+            await loop.create_server(self._connect, sock=listener, backlog=BACKLOG) for listener in sockets
+        ]
+        self._port = sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Ends all connections and listens no more. Once more does nothing."""
@@ -270,9 +264,9 @@ class NatsServer:
 
     def stop_listening(self) -> None:
         """Takes no more clients."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
 
     async def lame_duck(self) -> None:
         """Sends the clients away, a few at a time, and stops (operations section 8: `lame_duck_duration`)."""
@@ -461,13 +455,6 @@ def address(host: str, port: int) -> str:
         if ipaddress.ip_address(host).version == 6:
             return f"[{host}]:{port}"
     return f"{host}:{port}"
-
-
-def unspecified(host: str) -> bool:
-    """Tells whether a host stands for all addresses of the machine."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host or "::").is_unspecified
-    return False
 
 
 def tls_problem(problem: BaseException) -> str:
