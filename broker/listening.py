@@ -1,5 +1,8 @@
-"""Sockets that listen. The command opens that of the clients before it loads the rest of the broker: whoever connects
-meanwhile waits a moment instead of being refused. So nothing is imported here but what is loaded anyway."""
+"""Sockets that listen.
+
+The command opens that of the clients before it loads the rest of the broker: whoever connects meanwhile waits a moment
+instead of being refused. So nothing is imported here but what the command line needs as well.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from broker.config.banner import limits_table
-from broker.config.nats import NatsFile
 from broker.config.natsserver import (
     logging_options,
     monitoring_options,
@@ -23,8 +22,7 @@ from broker.config.options import (
     ConnectionOptions,
     Environment,
 )
-from broker.config.settings import Settings
-from broker.config.streaming import StreamingFile
+from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.nats.options import TLSOptions
 from broker.stores.limits import store_limits
 from broker.stores.options import EncryptionOptions, FileOptions

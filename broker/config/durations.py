@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Final
 
 from broker.config.values import ConfigurationError, quoted
@@ -38,6 +37,8 @@ def parse_duration(text: str) -> int:
         return 0
     if not rest or len(rest) > _MAX_LENGTH:
         raise invalid
+    from fractions import Fraction
+
     total = Fraction(0)
     while rest:
         part = _PART.match(rest)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config import grammar
 from broker.config.catalogue import FLAGS, Flag, Kind
 from broker.config.durations import parse_duration
 from broker.config.values import ConfigurationError, quoted, text
@@ -102,6 +101,8 @@ def parse_size(name: str, value: str) -> int:
     Raises:
         ConfigurationError: It is something else.
     """
+    from broker.config import grammar
+
     parsed: object = ""
     if value.strip():
         nodes = grammar.parse(f"{_SIZE}: {value}", environ={})

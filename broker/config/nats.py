@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from broker.config.catalogue import NATS_BLOCK_KEYS, NATS_TOP_KEYS, Key, Kind, State
@@ -16,11 +15,9 @@ from broker.config.durations import parse_duration
 from broker.config.natsauth import read_authorization
 from broker.config.natstls import read_tls
 from broker.config.problems import Problems
+from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, go_type, quoted, text
-from broker.nats.options import Authorization, TLSOptions
 from stantools.store.limits import format_duration
-
-Setting = bool | int | str
 
 _SECOND: Final = 1_000_000_000
 _TOP: Final = {name: key for key in NATS_TOP_KEYS for name in key.names}
@@ -43,25 +40,6 @@ _CLUSTER_KEYS: Final = frozenset(
         "accounts",
     )
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class NatsFile:
-    """What a file says about the NATS server.
-
-    Attributes:
-        settings: Setting to value; only what is there. Durations are nanoseconds.
-        authorization: Who may connect; None if the file says nothing.
-        tls: TLS for clients; None if the file says nothing.
-        unavailable: What there is in the file that the server cannot do yet, for people.
-        warnings: What the log should say at the start.
-    """
-
-    settings: dict[str, Setting] = field(default_factory=dict)
-    authorization: Authorization | None = None
-    tls: TLSOptions | None = None
-    unavailable: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
 
 def read_nats(top: Mapping[str, Node]) -> NatsFile:

@@ -6,12 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.config.nats import NatsFile
-from broker.config.natstls import DEFAULT_TIMEOUT, check_files
 from broker.config.options import LoggingOptions, MonitoringOptions
-from broker.config.settings import Settings
+from broker.config.settings import NatsFile, Settings
 from broker.config.values import ConfigurationError
-from broker.nats.options import Authorization, NatsOptions, TLSOptions
+from broker.nats.options import DEFAULT_TIMEOUT, Authorization, NatsOptions, TLSOptions
 from stantools.store.limits import format_duration
 
 _SECOND: Final = 1e9
@@ -91,6 +89,9 @@ def tls_options(flags: dict[str, bool | int | str], file: NatsFile) -> TLSOption
     options = replace(options, ca=path("nats.tls.ca", options.ca))
     if "nats.tls.verify" in given:
         options = replace(options, verify=given["nats.tls.verify"] is True)
+    # Checks belong to what reads files, which is not loaded without one.
+    from broker.config.natstls import check_files
+
     check_files(options)
     return options
 

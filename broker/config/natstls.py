@@ -11,14 +11,12 @@ from broker.config.durations import parse_duration
 from broker.config.problems import Problems
 from broker.config.systemerrors import reason
 from broker.config.values import ConfigurationError, Node, quoted
-from broker.nats.options import TLSOptions
+from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
 
 _KEYS: Final = {name: key.to for key in TLS_KEYS for name in key.names}
 _SECOND: Final = 1e9
 _TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
 _BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
-#: Seconds that a handshake may take.
-DEFAULT_TIMEOUT: Final = 2.0
 _TOO_WEAK: Final = (
     ": OpenSSL takes no such signature (SHA-1) or key any more; renew the certificate, or accept it with "
     "`tls { insecure: true }`"

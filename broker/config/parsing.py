@@ -1,4 +1,7 @@
-"""From a command line to the options of a broker, or to an answer (operations sections 2, 5 and 10)."""
+"""From a command line to the options of a broker, or to an answer (operations sections 2, 5 and 10).
+
+The port of clients opens when this is over. So what reads files, or says something, is loaded when there is a need.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.config import grammar
 from broker.config.building import build
 from broker.config.flags import CommandLine, FlagError, parse_flags
-from broker.config.helptexts import overview, tls_help, version_line
-from broker.config.nats import NatsFile, read_nats
 from broker.config.natsserver import tls_options
 from broker.config.options import SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
-from broker.config.settings import Setting, Settings
-from broker.config.streaming import StreamingFile, read_streaming
+from broker.config.settings import NatsFile, Setting, Settings, StreamingFile
 from broker.config.values import ConfigurationError, Node, quoted
 
 #: Exit code for what the original can do and this broker cannot yet.
@@ -57,6 +56,8 @@ def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
     try:
         flags = parse_flags(argv)
     except FlagError as problem:
+        from broker.config.helptexts import overview
+
         return Answer(0, stdout=overview(), stderr=f"{problem.message}\n")
     try:
         return _asked(flags) or _checked(configure(flags, environ), environ)
@@ -77,9 +78,14 @@ def configure(flags: CommandLine, environ: Environment) -> Configured:
     streaming_path = stan_config or config
     top: dict[str, Node] = {}
     if found.nats_path:
+        from broker.config import grammar
+        from broker.config.nats import read_nats
+
         top = grammar.parse_file(found.nats_path, environ)
         found.nats = read_nats(top)
     if streaming_path:
+        from broker.config.streaming import read_streaming
+
         if streaming_path != found.nats_path:
             top = _streaming_file(streaming_path, environ)
         found.streaming = read_streaming(top)
@@ -88,6 +94,8 @@ def configure(flags: CommandLine, environ: Environment) -> Configured:
 
 
 def _streaming_file(path: str, environ: Environment) -> dict[str, Node]:
+    from broker.config import grammar
+
     try:
         return grammar.parse_file(path, environ)
     except ConfigurationError as problem:
@@ -99,6 +107,10 @@ def _streaming_file(path: str, environ: Environment) -> dict[str, Node]:
 def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
     """Answers what needs no configuration."""
     given: Mapping[str, Setting] = flags.settings
+    if not (flags.rest or any(given.get(each) for each in ("version", "help", "help_tls", "signal", "check"))):
+        return None
+    from broker.config.helptexts import overview, tls_help, version_line
+
     if given.get("version"):
         return Answer(0, stdout=f"{version_line()}\n")
     if given.get("help"):

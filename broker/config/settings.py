@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from stantools.format.crc import IEEE
 from stantools.store.limits import (
@@ -13,6 +14,10 @@ from stantools.store.limits import (
     DEFAULT_MAX_SUBS,
     DEFAULT_SLICE_MAX_BYTES,
 )
+
+if TYPE_CHECKING:
+    from broker.nats.options import Authorization, TLSOptions
+    from stantools.store.limits import PatternLimits
 
 Setting = bool | int | str | tuple[str, ...]
 
@@ -63,6 +68,38 @@ DEFAULTS: Final[Mapping[str, Setting]] = {
 _ZERO_IS_DEFAULT: Final = frozenset(name for name in DEFAULTS if name.startswith("nats."))
 #: Settings where the file wins over the command line.
 _FILE_WINS: Final = frozenset(("cluster.peers", "encryption_key"))
+
+
+@dataclass(slots=True)
+class NatsFile:
+    """What a file says about the NATS server.
+
+    Attributes:
+        settings: Setting to value; only what is there. Durations are nanoseconds.
+        authorization: Who may connect; None if the file says nothing.
+        tls: TLS for clients; None if the file says nothing.
+        unavailable: What there is in the file that the server cannot do yet, for people.
+        warnings: What the log should say at the start.
+    """
+
+    settings: dict[str, Setting] = field(default_factory=dict)
+    authorization: Authorization | None = None
+    tls: TLSOptions | None = None
+    unavailable: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StreamingFile:
+    """What a file says about streaming.
+
+    Attributes:
+        settings: Setting to value; only what is there. Durations are nanoseconds.
+        channels: What names and patterns of channels set.
+    """
+
+    settings: dict[str, Setting] = field(default_factory=dict)
+    channels: dict[str, PatternLimits] = field(default_factory=dict)
 
 
 class Settings:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from broker.config.catalogue import CHANNEL_KEYS, STREAMING_KEYS, Key, Kind
 from broker.config.durations import parse_duration
+from broker.config.settings import StreamingFile
 from broker.config.values import ConfigurationError, Node, kind, quoted, text
 from stantools.store.limits import PatternLimits, is_channel_name
 
@@ -25,19 +25,6 @@ _EXPECTED: Final = {
     "sql": "SQL options",
     "cluster": "cluster",
 }
-
-
-@dataclass(slots=True)
-class StreamingFile:
-    """What a file says about streaming.
-
-    Attributes:
-        settings: Setting to value; only what is there. Durations are nanoseconds.
-        channels: What names and patterns of channels set.
-    """
-
-    settings: dict[str, Setting] = field(default_factory=dict)
-    channels: dict[str, PatternLimits] = field(default_factory=dict)
 
 
 def read_streaming(top: Mapping[str, Node]) -> StreamingFile:

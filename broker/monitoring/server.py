@@ -118,9 +118,7 @@ class MonitoringServer:
                 f"Can't start monitoring: can't listen to the monitor port: listen tcp: address {port}: invalid port"
             )
         if importlib.util.find_spec("aiohttp") is None:
-            raise MonitoringError(
-                "Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'"
-            )
+            raise MonitoringError("Can't start monitoring: aiohttp is not installed", "pip install 'stantools[broker]'")
         context = None if tls is None else _context(tls)
         try:
             sockets = open_sockets(host, port)

@@ -8,6 +8,8 @@ from typing import Final
 
 #: The version of NATS whose protocol is spoken.
 VERSION: Final = "2.9.24"
+#: Seconds that a TLS handshake may take, and a login.
+DEFAULT_TIMEOUT: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class TLSOptions:
     ca: Path | None = None
     verify: bool = False
     verify_and_map: bool = False
-    timeout: float = 2.0
+    timeout: float = DEFAULT_TIMEOUT
     ciphers: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
     insecure: bool = False
@@ -95,7 +97,7 @@ class Authorization:
     token: str = ""
     default_permissions: Permissions | None = None
     no_auth_user: str = ""
-    timeout: float = 2.0
+    timeout: float = DEFAULT_TIMEOUT
 
     @property
     def required(self) -> bool:

@@ -80,9 +80,7 @@ class NatsServer:
         TLSError: The TLS options cannot be used.
     """
 
-    def __init__(
-        self, options: NatsOptions, config_file: str = "", sockets: Sequence[socket.socket] = ()
-    ) -> None:
+    def __init__(self, options: NatsOptions, config_file: str = "", sockets: Sequence[socket.socket] = ()) -> None:
         self.options = options
         self.config_file = config_file
         self.id = server_id()
