@@ -15,10 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.bus.embedded import EmbeddedBus
-from broker.bus.login import Login
 from broker.config import logs
-from broker.config.portsfile import PortsFile, write_pid_file
-from broker.config.reload import ReloadProblem, reload_options
 from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
 from broker.listening import unspecified
@@ -209,6 +206,8 @@ class _Process:
         """Returns who the streaming server is to its own NATS server; None for whoever is configured there."""
         connection = self._options.connection
         if connection.nkey_seed_file:
+            from broker.bus.login import Login
+
             nonce = new_nonce()
             signed = Login(connection).signature(nonce)
             return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
@@ -247,6 +246,10 @@ class _Process:
     def _leave_traces(self, nats: NatsServer, stack: contextlib.AsyncExitStack) -> None:
         """Writes the files that tell others about this process."""
         options = self._options
+        if not (options.pid_file or options.ports_file_dir):
+            return
+        from broker.config.portsfile import PortsFile, write_pid_file
+
         if options.pid_file:
             try:
                 write_pid_file(options.pid_file)
@@ -300,6 +303,8 @@ class _Process:
             self._leaving.add_done_callback(lambda _: self._end(0))
 
     def _reload(self) -> None:
+        from broker.config.reload import ReloadProblem, reload_options
+
         try:
             reloaded = reload_options(self._options, self._argv)
             if self._nats is not None:

@@ -18,7 +18,6 @@ from typing import Final
 
 from broker.config.logfile import LogFile
 from broker.config.options import LoggingOptions
-from broker.config.syslog import SyslogHandler
 from broker.log import NATS, STREAMING, TRACE
 
 _LABELS: Final = ((logging.CRITICAL, "FTL"), (logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
@@ -206,6 +205,8 @@ def _handler(options: LoggingOptions) -> logging.Handler:
             options.file, options.size_limit, LineFormatter(timestamps=options.timestamps, utc=options.utc)
         )
     elif options.remote_syslog or options.syslog:
+        from broker.config.syslog import SyslogHandler
+
         handler = SyslogHandler(options.remote_syslog)
         handler.setFormatter(_SyslogFormatter())
     else:

@@ -89,7 +89,6 @@ def tls_options(flags: dict[str, bool | int | str], file: NatsFile) -> TLSOption
     options = replace(options, ca=path("nats.tls.ca", options.ca))
     if "nats.tls.verify" in given:
         options = replace(options, verify=given["nats.tls.verify"] is True)
-    # Checks belong to what reads files, which is not loaded without one.
     from broker.config.natstls import check_files
 
     check_files(options)
@@ -140,6 +139,8 @@ def server_problem(options: NatsOptions) -> str:
         duration = format_duration(round(options.lame_duck_duration * _SECOND))
         return f"lame duck grace period ({grace}) should be strictly lower than lame duck duration ({duration})"
     if options.tls is not None:
+        from broker.config.natstls import check_files
+
         try:
             check_files(options.tls, weak=False)
         except ConfigurationError as problem:

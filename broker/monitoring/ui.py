@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from typing import Final
 
 from broker.monitoring.query import Query
@@ -46,4 +45,6 @@ def _serve(name: str, kind: str) -> Callable[[Query], Reply]:
 
 @cache
 def _content(name: str) -> bytes:
+    from importlib import resources
+
     return resources.files("broker.monitoring").joinpath(_FOLDER, name).read_bytes()

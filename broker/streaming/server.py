@@ -18,7 +18,6 @@ from broker.streaming.heartbeats import Heartbeats
 from broker.streaming.ids import new_id
 from broker.streaming.lifetimes import Ageing, Inactivity
 from broker.streaming.names import Subjects
-from broker.streaming.partitioning import Partitions, Waiting
 from broker.streaming.ports import Role
 from broker.streaming.publishing import Publishing
 from broker.streaming.recovery import Recovery, StartError, recover_server
@@ -33,6 +32,7 @@ from broker.wire.subjects import valid_subject
 if TYPE_CHECKING:
     from broker.stores.interface import Store
     from broker.streaming.options import StreamingOptions
+    from broker.streaming.partitioning import Partitions
     from broker.streaming.ports import Bus, Clock, Driver
     from stantools.format.proto import protocol_pb2 as protocol
     from stantools.format.proto import store_pb2 as pb
@@ -244,6 +244,8 @@ class StreamingServer:
 
     def _partition(self) -> None:
         """Lets the other parts ask which channels are here, and wait for clients that are not known yet."""
+        from broker.streaming.partitioning import Partitions, Waiting
+
         self._partitions = partitions = Partitions(self._context, self.server_id.encode())
         waiting = Waiting(self._context)
 

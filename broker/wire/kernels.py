@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.wire import plain
 from stantools.format.choice import choose
 
-_kernels = choose("broker.wire._native", plain)
+_kernels = choose("broker.wire")
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME

@@ -14,12 +14,11 @@ from stantools.errors import UsageError
 VARIABLE = "STANTOOLS_KERNELS"
 
 
-def choose(native: str, plain: ModuleType) -> ModuleType:
+def choose(package: str) -> ModuleType:
     """Returns the module with the kernels that are wanted; the fastest there is if nothing is said.
 
     Args:
-        native: Name of the compiled module.
-        plain: The module that is always there.
+        package: Where they are: `_native`, if it was compiled, and `plain`, which is loaded only if it is needed.
 
     Raises:
         UsageError: The variable makes no sense, or asks for kernels that are not built.
@@ -28,13 +27,13 @@ def choose(native: str, plain: ModuleType) -> ModuleType:
     if wanted not in ("", "plain", "native"):
         raise UsageError(f"{VARIABLE} is {wanted!r}", "set it to plain or native, or unset it")
     if wanted == "plain":
-        return plain
+        return importlib.import_module(f"{package}.plain")
     try:
-        return importlib.import_module(native)
+        return importlib.import_module(f"{package}._native")
     except ImportError as error:
         if wanted == "native":
             raise UsageError(
                 f"{VARIABLE} asks for the compiled kernels, which are not built: {error}",
                 "install with a C compiler at hand, or unset the variable",
             ) from error
-        return plain
+        return importlib.import_module(f"{package}.plain")

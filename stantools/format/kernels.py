@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stantools.format import plain
 from stantools.format.choice import choose
 
-_kernels = choose("stantools.format._native", plain)
+_kernels = choose("stantools.format")
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.stores.file import plain
 from stantools.format.choice import choose
 
-_kernels = choose("broker.stores.file._native", plain)
+_kernels = choose("broker.stores.file")
 
 #: Which kernel is in use: "native" or "plain".
 NAME: str = _kernels.NAME

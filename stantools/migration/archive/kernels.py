@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stantools.format.choice import choose
-from stantools.migration.archive import plain
 
-_kernels = choose("stantools.migration.archive._native", plain)
+_kernels = choose("stantools.migration.archive")
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stantools.format.choice import choose
-from stantools.migration.proof import plain
 from stantools.migration.proof.plain import Mark, is_extended
 
-_kernels = choose("stantools.migration.proof._native", plain)
+_kernels = choose("stantools.migration.proof")
 
 #: Which kernel is in use: "native" or "plain".
 NAME: str = _kernels.NAME

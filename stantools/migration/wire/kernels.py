@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stantools.format.choice import choose
-from stantools.migration.wire import plain
 
-_kernels = choose("stantools.migration.wire._native", plain)
+_kernels = choose("stantools.migration.wire")
 
 #: Which kernel is in use: "native" or "plain".
 NAME: str = _kernels.NAME

@@ -114,7 +114,7 @@ class TestChoice:
         monkeypatch.setitem(sys.modules, "stantools.migration.archive._native", None)
         for wanted in ("", "plain"):
             monkeypatch.setenv(VARIABLE, wanted)
-            assert choose("stantools.migration.archive._native", plain) is plain
+            assert choose("stantools.migration.archive") is plain
         monkeypatch.setenv(VARIABLE, "native")
         with pytest.raises(UsageError, match="not built"):
-            choose("stantools.migration.archive._native", plain)
+            choose("stantools.migration.archive")
