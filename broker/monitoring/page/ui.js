@@ -10,6 +10,7 @@ const open = new Set(); // channels whose subscriptions are shown
 const history = [];
 let before = null; // the round before, for rates
 let busy = false;
+let held = false; // a button of the mouse, or a finger, is down: what is under it has to stay for the click
 
 const by = (id) => document.getElementById(id);
 const count = (number) => number.toLocaleString("en");
@@ -29,6 +30,26 @@ function element(tag, text, kind) {
   made.textContent = text; // never as HTML: names are anybody's
   if (kind) made.className = kind;
   return made;
+}
+
+// A row of cells under the headings of its table, which are shown beside the values where the window is narrow.
+function row(kind, headings, cells) {
+  const made = document.createElement("tr");
+  made.className = kind;
+  cells.forEach((cell, place) => {
+    const shown = cell instanceof Element ? cell : element("td", cell);
+    shown.dataset.heading = headings[place];
+    made.append(shown);
+  });
+  return made;
+}
+
+function headings(table) {
+  return [...table.tHead.rows[0].cells].map((each) => each.textContent);
+}
+
+function lagCell(messages) {
+  return element("td", count(messages), messages ? "behind" : "");
 }
 
 async function ask(path) {
@@ -99,61 +120,85 @@ function showChart() {
   by("chart-top").textContent = rate(top);
 }
 
-function subscriptionRow(channel, each) {
-  const row = document.createElement("tr");
-  row.className = "subscription";
-  const names = [each.client_id || "–"];
-  if (each.durable_name) names.push(`durable ${each.durable_name}`);
-  if (each.queue_name) names.push(`queue ${each.queue_name}`);
-  if (each.is_offline) names.push("offline");
-  if (each.is_stalled) names.push("stalled");
-  const behind = unsent(channel, each);
-  row.append(element("td", names.join(", ")));
-  for (const text of ["", "", "", count(each.last_sent), "", `max ${count(each.max_inflight)}`]) {
-    row.append(element("td", text));
-  }
-  row.append(element("td", count(each.pending_count)), element("td", count(behind), behind ? "behind" : ""));
-  return row;
+function subscriptionsTable(channel) {
+  const names = ["Subscription", "Last sent", "Pending", "Ack wait", "Lag"];
+  const table = document.createElement("table");
+  const head = document.createElement("tr");
+  head.append(...names.map((each) => element("th", each)));
+  table.createTHead().append(head);
+  table.createTBody().append(
+    ...channel.subscriptions.map((each) => {
+      const about = [each.client_id || "–"];
+      if (each.durable_name) about.push(`durable ${each.durable_name}`);
+      if (each.queue_name) about.push(`queue ${each.queue_name}`);
+      if (each.is_offline) about.push("offline");
+      if (each.is_stalled) about.push("stalled");
+      return row("subscription", names, [
+        about.join(", "),
+        count(each.last_sent),
+        `${count(each.pending_count)} of ${count(each.max_inflight)}`,
+        `${each.ack_wait} s`,
+        lagCell(unsent(channel, each)),
+      ]);
+    }),
+  );
+  return table;
+}
+
+function channelRows(channel, rateOf) {
+  const opener = element("button", channel.name);
+  opener.type = "button";
+  opener.setAttribute("aria-expanded", open.has(channel.name));
+  const name = element("td", "");
+  name.append(opener);
+  const shown = row("channel", headings(by("channels")), [
+    name,
+    count(channel.msgs),
+    size(channel.bytes),
+    count(channel.first_seq),
+    count(channel.last_seq),
+    rate(rateOf(channel)),
+    count(channel.subs_count),
+    count(pending(channel)),
+    lagCell(lag(channel)),
+  ]);
+  shown.dataset.channel = channel.name;
+  if (!open.has(channel.name)) return [shown];
+  const inside = document.createElement("td");
+  inside.colSpan = shown.cells.length;
+  inside.append((channel.subscriptions || []).length ? subscriptionsTable(channel) : "no subscriptions");
+  const below = document.createElement("tr");
+  below.className = "inside";
+  below.append(inside);
+  return [shown, below];
 }
 
 function showChannels(answer, rateOf) {
   const wanted = by("filter").value.toLowerCase();
-  const rows = [];
-  for (const channel of answer.channels || []) {
-    if (!channel.name.toLowerCase().includes(wanted)) continue;
-    const row = document.createElement("tr");
-    row.className = "channel";
-    row.dataset.channel = channel.name;
-    const behind = lag(channel);
-    row.append(element("td", channel.name));
-    for (const text of [count(channel.msgs), size(channel.bytes), count(channel.first_seq), count(channel.last_seq)]) {
-      row.append(element("td", text));
-    }
-    row.append(
-      element("td", rate(rateOf(channel))),
-      element("td", count(channel.subs_count)),
-      element("td", count(pending(channel))),
-      element("td", count(behind), behind ? "behind" : ""),
-    );
-    row.addEventListener("click", () => {
-      if (!open.delete(channel.name)) open.add(channel.name);
-      showChannels(answer, rateOf);
-    });
-    rows.push(row);
-    if (open.has(channel.name)) rows.push(...(channel.subscriptions || []).map((each) => subscriptionRow(channel, each)));
-  }
-  document.querySelector("#channels tbody").replaceChildren(...rows);
+  const rows = (answer.channels || [])
+    .filter((channel) => channel.name.toLowerCase().includes(wanted))
+    .flatMap((channel) => channelRows(channel, rateOf));
+  const body = by("channels").tBodies[0];
+  const focused = document.activeElement.closest("tr.channel")?.dataset.channel;
+  body.replaceChildren(...rows);
+  if (focused !== undefined) rows.find((each) => each.dataset.channel === focused)?.querySelector("button").focus();
+  body.onclick = (event) => {
+    const name = event.target.closest("tr.channel")?.dataset.channel;
+    if (name === undefined) return;
+    if (!open.delete(name)) open.add(name);
+    showChannels(answer, rateOf);
+  };
   showPlace("channels", answer);
 }
 
 function showClients(answer) {
+  const names = headings(by("clients"));
   const rows = answer.clients.map((client) => {
-    const row = document.createElement("tr");
-    row.dataset.client = client.id;
-    row.append(element("td", client.id), element("td", client.hb_inbox), element("td", count(client.subs_count)));
-    return row;
+    const shown = row("client", names, [client.id, client.hb_inbox, count(client.subs_count)]);
+    shown.dataset.client = client.id;
+    return shown;
   });
-  document.querySelector("#clients tbody").replaceChildren(...rows);
+  by("clients").tBodies[0].replaceChildren(...rows);
   showPlace("clients", answer);
 }
 
@@ -192,8 +237,10 @@ async function round() {
     before = { server, channels };
     showServer(server, store, rates);
     showChart();
-    showChannels(channels, rateOf);
-    showClients(clients);
+    if (!held) {
+      showChannels(channels, rateOf);
+      showClients(clients);
+    }
     by("trouble").hidden = true;
   } catch (problem) {
     by("trouble").textContent = `The server does not answer: ${problem.message}. What is shown is old.`;
@@ -211,6 +258,9 @@ for (const [what, step] of [["back", -PAGE], ["on", PAGE]]) {
       round();
     });
   }
+}
+for (const [event, down] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) {
+  document.addEventListener(event, () => setTimeout(() => (held = down)));
 }
 by("filter").addEventListener("input", round);
 document.addEventListener("visibilitychange", round);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -137,11 +137,106 @@ def test_a_server_that_goes_away_is_said_to_be_gone(browser: Any) -> None:
     assert cells(browser, "orders.eu") != []
 
 
-@pytest.mark.parametrize("width", [500, 1400])
-def test_it_fits_on_small_and_large_windows(browser: Any, width: int) -> None:
-    with Monitored(Streaming()) as monitored:
-        browser.set_window_size(width, 900)
+@pytest.fixture
+def emulated(browser: Any) -> Iterator[Callable[..., None]]:
+    """Sets the width of the window and the colours that a user prefers."""
+
+    def emulate(width: int, scheme: str) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
+
+    yield emulate
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+#: Everything with a text of its own that is outside of the window, or hard to read on what is behind it.
+UNFIT = """
+const parts = (color) => { const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
+const over = ([r, g, b, a], [x, y, z]) => [r * a + x * (1 - a), g * a + y * (1 - a), b * a + z * (1 - a), 1];
+const light = (color) => color.slice(0, 3)
+    .map((each) => each / 255).map((each) => each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, each, place) => sum + each * [0.2126, 0.7152, 0.0722][place], 0);
+const page = getComputedStyle(document.documentElement);
+const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+function ground(element) {
+    if (!element) return dark ? [18, 18, 18, 1] : [255, 255, 255, 1];
+    return over(parts(getComputedStyle(element).backgroundColor), ground(element.parentElement));
+}
+const found = [];
+for (const each of document.querySelectorAll("body *")) {
+    const own = [...each.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    const box = each.getBoundingClientRect();
+    if (!own || !box.width) continue;
+    let opacity = 1;
+    for (let up = each; up; up = up.parentElement) opacity *= Number(getComputedStyle(up).opacity);
+    const behind = ground(each), [r, g, b, a] = parts(getComputedStyle(each).color);
+    const [one, other] = [light(over([r, g, b, a * opacity], behind)), light(behind)].sort((a, b) => b - a);
+    const contrast = (one + 0.05) / (other + 0.05);
+    if (box.right > innerWidth + 1 || box.left < -1 || each.scrollWidth > each.clientWidth + 1 && each.clientWidth)
+        found.push(`${each.textContent} does not fit`);
+    if (contrast < 4.5 && !each.matches("span.in, span.out"))
+        found.push(`${each.textContent} has a contrast of ${contrast.toFixed(1)}`);
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [420, 1280])
+def test_it_fits_and_can_be_read(browser: Any, emulated: Callable[..., None], width: int, scheme: str) -> None:
+    streaming = Streaming()
+    channels = streaming.documents["channelsz"]["channels"]
+    large = {"msgs": 12_345_678, "bytes": 98_765_432_100, "last_seq": 12_345_999}
+    channels.append(channels[1] | large | {"name": "production.warehouse.berlin.orders.confirmed.v2"})
+    streaming.documents["clientsz"]["clients"][0]["hb_inbox"] = f"_INBOX.{'abc0123456789' * 4}"
+    with Monitored(streaming) as monitored:
+        emulated(width, scheme)
         browser.get(f"http://127.0.0.1:{monitored.port}/streaming/ui")
         until(lambda: cells(browser, "orders.eu") != [])
-        too_wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
-        assert too_wide <= (0 if width > 1000 else 300)
+        for number in range(3):
+            click = "document.querySelectorAll('#channels tr.channel button')[arguments[0]].click()"
+            browser.execute_script(click, number)
+        assert browser.execute_script("return document.querySelectorAll('tr.subscription').length") == 4
+        assert browser.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
+        background = browser.execute_script("return getComputedStyle(document.querySelector('.badge')).color")
+        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+        assert browser.execute_script(UNFIT) == []
+        # Where there is no room for headings above, they stand beside the values.
+        shown = "const e = document.querySelector('#channels > thead'); return getComputedStyle(e).display !== 'none'"
+        beside = "return getComputedStyle(document.querySelector('tr.channel').cells[1], '::before').content"
+        assert browser.execute_script(shown) == (width == 1280)
+        assert (browser.execute_script(beside) == '"Messages"') == (width == 420)
+
+
+def test_by_keyboard(browser: Any) -> None:
+    with Monitored(Streaming()) as monitored:
+        browser.get(f"http://127.0.0.1:{monitored.port}/streaming/ui")
+        until(lambda: cells(browser, "orders.eu") != [])
+        browser.execute_script("[...document.querySelectorAll('#channels button')].at(-1).focus()")
+        browser.execute_script("window.first = document.activeElement")
+        focused = "return [document.activeElement.textContent, document.activeElement.ariaExpanded]"
+        # The page has made its rows anew.
+        until(lambda: browser.execute_script("return !window.first.isConnected"))
+        assert browser.execute_script(focused) == ["orders.eu", "false"]
+        browser.switch_to.active_element.send_keys(" ")
+        until(lambda: browser.execute_script(focused) == ["orders.eu", "true"])
+        assert "app-1, durable audit, stalled" in text(browser, "#channels tr.subscription")
+
+
+def test_a_slow_click(browser: Any) -> None:
+    """Rows are made anew every second: not while a button of the mouse is down."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    streaming = Streaming()
+    with Monitored(streaming) as monitored:
+        browser.get(f"http://127.0.0.1:{monitored.port}/streaming/ui")
+        until(lambda: cells(browser, "orders.eu") != [])
+        row = "return [...document.querySelectorAll('#channels tr.channel')].at(-1)"
+        actions = webdriver.ActionChains(browser)
+        actions.move_to_element(browser.execute_script(row)).click_and_hold().perform()
+        streaming.documents["serverz"]["total_msgs"] = 7777
+        until(lambda: text(browser, "#total-msgs b") == "7,777")
+        webdriver.ActionChains(browser).release().perform()
+        until(lambda: "app-1" in text(browser, "#channels tr.subscription"))
