@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from brokerruns import STORES, Options, Runs, broker, load, nats, race
-from measure import python, table, verdict
+from measure import REPOSITORY, Sample, python, table, timed, verdict
 
 from tests import servers
 
@@ -31,6 +35,7 @@ _DELIVERY_GOAL = {1: 300, 4: 500}
 _JETSTREAM_GOAL = 1.3
 _CORE_GOAL = 1 / 3
 _MEMORY_GOAL = 100
+_START_GOAL = {"": 0.2, "-m": 0.25}
 
 Way = Callable[[], dict[str, float]]
 
@@ -206,6 +211,80 @@ def _versions() -> list[str]:
     return [version for version in (servers.NEWEST, servers.OLDEST) if version in servers.available()]
 
 
+def _start(compiled: Path | None, *more: str) -> dict[str, float]:
+    """Starts a broker: seconds until its port is open, and until a client is greeted, also of processor time.
+
+    Args:
+        compiled: Where compiled modules are; None for none, not even Python's own.
+        more: Options.
+    """
+    environment = _with_modules(compiled)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    begin = time.perf_counter()
+    command = python("-m", "broker", "-a", "127.0.0.1", "-p", port, *more)
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE) as process:
+        try:
+            while True:
+                with (
+                    contextlib.suppress(ConnectionRefusedError),
+                    socket.create_connection(("127.0.0.1", port)) as client,
+                ):
+                    opened, used = time.perf_counter() - begin, _processor(process.pid)
+                    client.recv(5)  # INFO
+                    greeted = time.perf_counter() - begin
+                    return {"port": opened, "port-cpu": used, "ready": greeted, "ready-cpu": _processor(process.pid)}
+                if process.poll() is not None:
+                    raise RuntimeError("the broker does not start")
+                time.sleep(0.001)
+        finally:
+            process.kill()
+
+
+def _processor(pid: int) -> float:
+    """The seconds that a process was on a processor; 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return 0.0
+
+
+def _with_modules(compiled: Path | None) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if compiled is not None:
+        return environment | {"PYTHONPYCACHEPREFIX": str(compiled)}
+    return environment | {"PYTHONPYCACHEPREFIX": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def start(options: Options) -> str:
+    """Until clients can connect, and are greeted, with and without compiled modules."""
+    rows = []
+    for kept, compiled in (("kept", options.place / "modules"), ("none at all", None)):
+        bare: list[Sample] = []
+        found: dict[str, list[dict[str, float]]] = {"": [], "-m": []}
+        for number in range(options.rounds + 1):
+            took = timed(
+                partial(subprocess.run, python("-c", "import asyncio, numpy"), env=_with_modules(compiled), check=True)
+            )
+            runs = {name: _start(compiled, *((name, "-1") if name else ())) for name in found}
+            if number:  # the first run compiles
+                bare.append(took)
+                for name, run in runs.items():
+                    found[name].append(run)
+        unit = statistics.median(each.seconds for each in bare)
+        processor = statistics.median(each.processor for each in bare)
+        rows.append((f"compiled modules {kept}: python -c 'import asyncio, numpy'", unit, processor, "1.00", ""))
+        for name, samples in found.items():
+            for what, text in (("port", "port open"), ("ready", "client greeted")):
+                seconds = statistics.median(run[what] for run in samples)
+                used = statistics.median(run[f"{what}-cpu"] for run in samples)
+                target = verdict(f"≤ {_START_GOAL[name]:g} s", seconds <= _START_GOAL[name])
+                title = f"stan-broker{f' {name} PORT' if name else ''}: {text}"
+                rows.append((title, seconds, used, f"{seconds / unit:.2f}", target))
+    return table(("start", "s", "CPU s", "× import", "target"), rows)
+
+
 def process(options: Options) -> str:
     """Start and memory."""
     starts: dict[str, list[float]] = {name: [] for name in ("stan-broker -v", *STORES)}
@@ -261,6 +340,7 @@ SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-delivery": delivery,
     "broker-core": core,
     "broker-jetstream": jetstream,
+    "broker-start": start,
     "broker-process": process,
 }
 PLAIN = "broker-plain"
