@@ -53,7 +53,7 @@ def main() -> int:
     run("forecast", DAMAGED, expect=1)
 
     title("5. What would the server's own repair cut off?")
-    run("truncate-bad-eof", DAMAGED, "--dry-run", expect=1)
+    run("truncate-bad-eof", DAMAGED, "--dry-run", expect=4)
 
     title("6. Everything that is intact goes into a new store")
     run("salvage", DAMAGED, "--out", SAVED, expect=5)

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+#: A command in a text, as far as its words go.
+_COMMAND = re.compile(r"\b(?:stantools|chown) [^`;,()\n]*")
+#: What is not broken into lines: a command in backticks, or up to the end of its clause.
+UNBROKEN = re.compile(rf"`[^`]*`|{_COMMAND.pattern}")
+
 
 def escape(text: str | bytes) -> str:
     r"""Makes a name or a payload safe to print: control characters and the like become `\xNN` or `\uNNNN`.
@@ -24,6 +35,34 @@ def escape_lines(text: str) -> str:
 def escape_line(text: str) -> str:
     """Makes a text of one line safe to print, in which names may stand that hold line breaks."""
     return escape_lines(text).replace("\n", "\\n")
+
+
+def shell_word(text: str) -> str:
+    r"""Writes a name as one word of a shell: quoted where it has to be, `$'…'` where it cannot be printed."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join("\\'" if character == "'" else _escape_character(character) for character in text) + "'"
+
+
+def fill_in(text: str, names: Mapping[str, str]) -> str:
+    """Puts names in the place of the words that stand for them in commands, so that these can be pasted.
+
+    Args:
+        text: A remedy, in which commands say `STORE`, `NEW`, `CHANNEL` or `FILE`.
+        names: Such words and what they stand for; the others stay.
+    """
+    if not names:
+        return text
+    word = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
+    return _COMMAND.sub(lambda command: word.sub(lambda each: shell_word(names[each[0]]), command[0]), text)
+
+
+def beside(path: Path, suffix: str) -> Path:
+    """Returns a name beside a directory that nothing has yet: `STORE.salvaged`, `STORE.salvaged-2`."""
+    if path.name in ("", ".."):  # the current directory, or one above
+        path = path.resolve()
+    names = (f"{path.name}.{suffix}{number}" for number in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next((new for name in names if not os.path.lexists(new := path.with_name(name))), path)
 
 
 def _escape_character(character: str) -> str:

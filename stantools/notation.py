@@ -158,6 +158,18 @@ def parse_polynomial(text: str) -> int | None:
     return number
 
 
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """Returns a number with a noun, and with a verb where one is given: `1 stream`, `2 streams`, `1 stream is`.
+
+    Args:
+        count: How many.
+        noun: What, when it is one.
+        verb: Its forms for one and for more, such as `is/are`.
+    """
+    one, _, more = verb.partition("/")
+    return f"{count} {noun} {one}".rstrip() if count == 1 else f"{count} {noun}s {more}".rstrip()
+
+
 def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
     """Writes ranges of sequences for people: `1-5, 7, 9-12 and 3 more`."""
     listed = [tuple(each) for each in ranges]
@@ -165,3 +177,10 @@ def describe_ranges(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
     if len(listed) > most:
         parts.append(f"… and {len(listed) - most} more")
     return ", ".join(parts) or "none"
+
+
+def describe_sequences(ranges: Iterable[Sequence[int]], most: int = 6) -> str:
+    """Writes sequences for people, with the noun: `sequence 7`, `sequences 1-5, 9`."""
+    listed = [tuple(each) for each in ranges]
+    one = len(listed) == 1 and listed[0][0] == listed[0][1]
+    return f"{'sequence' if one else 'sequences'} {describe_ranges(listed, most)}"

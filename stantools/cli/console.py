@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
+from pathlib import Path
 
 import click
 
 from stantools.errors import UsageError
+from stantools.escaping import UNBROKEN, beside, fill_in
 from stantools.escaping import escape as escape
 from stantools.escaping import escape_line as escape_line
 from stantools.escaping import escape_lines as escape_lines
 
 _VERBOSE = "stantools.verbose"
 _COLOR = "stantools.color"
+_WIDE = "stantools.wide"
+_STORE = "stantools.store"
+_CUT = "stantools.cut"
 
 
 def note(text: str) -> None:
@@ -37,9 +43,21 @@ def error(text: str, remedy: str = "") -> None:
 
 def _say(text: str, remedy: str = "") -> None:
     sys.stdout.flush()
-    click.echo(text, err=True)
+    click.echo(wrapped(filled(text), 2, err=True), err=True)
     if remedy:
-        click.echo(f"  -> {escape_lines(remedy)}", err=True)
+        click.echo(wrapped(f"  -> {escape_lines(filled(remedy))}", 5, err=True), err=True)
+
+
+def filled(text: str, **names: str) -> str:
+    """Puts the user's own paths into the commands of a text: the store of this run for STORE, a new name for NEW.
+
+    Args:
+        text: A remedy.
+        names: What else commands may name, such as CHANNEL.
+    """
+    if path := store():
+        names = {"STORE": path, "NEW": str(beside(Path(path), "salvaged")), **names}
+    return fill_in(text, names)
 
 
 def confirm(question: str, *, yes: bool) -> bool:
@@ -66,9 +84,69 @@ def is_verbose(ctx: click.Context | None = None) -> bool:
     return bool(ctx and ctx.meta.get(_VERBOSE))
 
 
+def set_store(ctx: click.Context, path: str) -> None:
+    """Remembers which store the user works on, to name it in remedies."""
+    ctx.meta[_STORE] = path
+
+
+def store() -> str:
+    """Returns the store that the user works on, as it was named; "" if there is none."""
+    ctx = click.get_current_context(silent=True)
+    return str(ctx.meta.get(_STORE, "")) if ctx else ""
+
+
+def tell_cut() -> None:
+    """Says at the end, once, that tables were cut to fit the terminal."""
+    ctx = click.get_current_context(silent=True)
+    if ctx and _CUT not in ctx.meta:
+        ctx.meta[_CUT] = True
+        ctx.call_on_close(lambda: note("tables are cut to the width of the terminal; --wide shows all"))
+
+
+def set_wide(ctx: click.Context) -> None:
+    """Remembers that nothing is to be cut to the width of the terminal."""
+    ctx.meta[_WIDE] = True
+
+
+def width(*, err: bool = False) -> int | None:
+    """Returns how many columns stdout or stderr has; None if it is no terminal, or if the user wants tables whole."""
+    ctx = click.get_current_context(silent=True)
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty() or (not err and ctx and ctx.meta.get(_WIDE)):
+        return None
+    given = os.environ.get("COLUMNS", "")
+    try:
+        return int(given) if given.isdecimal() and int(given) else os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def wrapped(text: str, indent: int = 0, *, err: bool = False, otherwise: int | None = None) -> str:
+    """Breaks a text into lines as wide as the terminal, but no command, so that it can be pasted.
+
+    Args:
+        text: What begins at the left; line breaks in it count.
+        indent: How many spaces the lines that follow begin with.
+        err: It goes to stderr.
+        otherwise: How wide lines are where there is no terminal; None leaves the text as it is.
+    """
+    columns = width(err=err) or otherwise
+    if columns is None:
+        return text
+    whole = UNBROKEN.sub(lambda each: each[0].replace(" ", "\0"), text)
+    lines = (
+        textwrap.fill(line, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+        for line in whole.split("\n")
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
 def set_color(ctx: click.Context, when: str) -> None:
     """Remembers when to use color: `auto`, `always` or `never`."""
     ctx.meta[_COLOR] = when
+    if when != "auto":  # what is not a terminal gets colors from click only if it is told so
+        ctx.find_root().color = when == "always"
+        ctx.color = when == "always"
 
 
 def paint(text: str, color: str, *, err: bool = True, bold: bool = False) -> str:

@@ -24,6 +24,7 @@ from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.cli.verify import print_findings
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
@@ -41,7 +42,7 @@ _URL = re.compile(r"[a-z]+://", re.IGNORECASE)
 @channel_option
 @workers_option
 @connection_options
-@reading_options(key=True, unchecked=False)
+@reading_options(unchecked=False)
 @output_option("table", "json", "ndjson", "csv")
 @progress_option
 @common_options
@@ -107,7 +108,14 @@ def _with_store(
         if damaged:
             console.note(f"{console.escape(str(path))} is damaged; only what is intact was compared")
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
-    return found.findings, facts, f"{found.messages} messages in {found.channels} channels are in both stores"
+    return (
+        found.findings,
+        facts,
+        (
+            f"{counted(found.messages, 'message')} in {counted(found.channels, 'channel')} "
+            f"{'is' if found.messages == 1 else 'are'} in both stores"
+        ),
+    )
 
 
 def _with_stream(
@@ -141,8 +149,9 @@ def _with_stream(
     }
     rate = f"{proof.messages / proof.seconds:,.0f} a second" if proof.seconds else "no time"
     text = (
-        f"{proof.messages} messages ({format_size(proof.bytes)}) of channel {', '.join(map(console.escape, names))} "
-        f"were compared with stream {console.escape(stream)}, {rate}"
+        f"{counted(proof.messages, 'message')} ({format_size(proof.bytes)}) of channel "
+        f"{', '.join(map(console.escape, names))} "
+        f"{'was' if proof.messages == 1 else 'were'} compared with stream {console.escape(stream)}, {rate}"
     )
     return proof.findings, facts, text
 
@@ -186,8 +195,6 @@ def _serious(findings: list[Finding]) -> bool:
 
 
 def _conclusion(findings: list[Finding], text: str) -> str:
-    from stantools.migration.plan.units import counted
-
     if not _serious(findings):
         return f"{console.paint('no difference', 'green', err=False)}: {text}"
     return f"{console.paint('different', 'red', err=False)}: {counted(len(findings), 'finding')}; {text}"

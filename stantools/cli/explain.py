@@ -3,92 +3,124 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
-from click.formatting import wrap_text
 
 from stantools.cli import console
 from stantools.cli.options import common_options, output_option
 from stantools.cli.output import print_json, print_table
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.escaping import shell_word
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.inspection.explain import Explanation
 
-
+#: Columns of a text that goes to no terminal.
 _WIDTH = 100
 
 
 @verb("explain")
-@click.argument("words", nargs=-1, metavar="[CODE | LOG LINE | -]")
+@click.argument("words", nargs=-1, metavar="[CODE | LOG LINE | FILE | -]")
 @output_option("table", "json")
 @common_options
 def command(words: tuple[str, ...], output: str) -> int:
-    """Explain a finding of `stantools verify`, or a line that the server wrote into its log.
+    """Explain a finding of `stantools verify`, or what the server wrote into its log.
 
-    A log line can be given as it is, quoted or not. With - lines are read from stdin and each that says something
-    about the store is explained once. Without anything, every finding code is listed.
+    A log line can be given as it is, quoted or not. Of a log, a FILE or what comes in on stdin (named - or not at
+    all), each line that says something about the store is explained once. Without anything, every finding code is
+    listed. Where the current directory or ./datastore is a store, or STANTOOLS_STORE names one, it is the one in
+    the commands.
     """
     from stantools.inspection.catalogue import CATALOGUE
-    from stantools.inspection.explain import explain, similar_codes
+    from stantools.inspection.explain import explain, explain_log, similar_codes
 
-    if not words:
-        if output == "json":
-            print_json(
-                {
-                    "codes": [
-                        {"code": e.code, "severity": e.severity.value, "meaning": e.meaning} for e in CATALOGUE.values()
-                    ]
-                }
-            )
-        else:
-            print_table(
-                ("code", "severity", "meaning"), ((e.code, e.severity.value, e.meaning) for e in CATALOGUE.values())
-            )
-        return ExitCode.CLEAN
     text = " ".join(words)
-    found = _explain_lines(sys.stdin) if text == "-" else explain(text)
-    if not found:
+    log = _log(words)
+    found = explain(text) if log is None else explain_log(log)
+    if not words and not found and (log is None or not log.lines):
+        codes = [{"code": e.code, "severity": e.severity.value, "meaning": e.meaning} for e in CATALOGUE.values()]
+        if output == "json":
+            print_json({"codes": codes})
+        else:
+            print_table(tuple(codes[0]), ([*each.values()] for each in codes), fold=("meaning",))
+        return ExitCode.CLEAN
+    if not found and log is None:
         close = similar_codes(text)
         raise UsageError(
             f"{console.escape(text[:200])}: neither a finding code nor a log line about a file store",
             f"did you mean {' or '.join(close)}?" if close else "stantools explain lists all codes",
         )
+    if log is not None and not found:
+        console.note(f"read {counted(log.lines, 'line')}; nothing there is about the file store")
     if output == "json":
         print_json({"explanations": [each.as_json() for each in found]})
-    else:
-        for number, each in enumerate(found):
-            _print(each, number > 0)
+    elif found:
+        from stantools.cli.opening import usual_store
+
+        usual_store(click.get_current_context())
+        _print(found)
     return ExitCode.CLEAN
 
 
-def _explain_lines(lines: Iterable[str]) -> list[Explanation]:
-    from stantools.inspection.explain import explain
+class _Log:
+    """The lines of a log, counted as they are read."""
 
-    found: dict[tuple[str, str], Explanation] = {}
-    for line in lines:
-        for each in explain(line):
-            found.setdefault((each.meaning, each.remedy), each)
-    return list(found.values())
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.lines = 0
+
+    def __iter__(self) -> Iterator[str]:
+        with self._file:
+            for line in self._file:
+                self.lines += 1
+                yield line.decode("utf-8", "surrogateescape")
 
 
-def _print(each: Explanation, again: bool) -> None:
-    if again:
-        click.echo()
-    click.echo(console.paint(console.escape(each.subject), "cyan", err=False, bold=True))
-    parts = (
-        ("what", each.meaning),
-        ("why", each.cause),
-        ("server", each.server),
-        ("next", each.remedy),
-        ("codes", ", ".join(each.codes)),
-    )
-    for title, text in parts:
-        if text:
-            lead = f"  {title:<7} "
-            click.echo(
-                wrap_text(console.escape_lines(text), _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
-            )
+def _log(words: tuple[str, ...]) -> _Log | None:
+    """Returns the log that is to be read; None if the words are what is to be explained.
+
+    Raises:
+        StoreUnreadableError: It cannot be read.
+    """
+    if words == ("-",) or (not words and not sys.stdin.isatty()):
+        return _Log(sys.stdin.buffer)
+    path = Path(words[0]) if len(words) == 1 else None
+    if path is None or "\n" in words[0] or not _there(path):
+        return None
+    if path.is_dir():
+        raise StoreUnreadableError(f"{path}: is a directory, not a log", f"stantools doctor {shell_word(words[0])}")
+    try:
+        return _Log(path.open("rb"))
+    except OSError as problem:
+        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}") from problem
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a line that is too long for a name
+        return False
+
+
+def _print(found: Sequence[Explanation]) -> None:
+    told: set[str] = set()
+    for number, each in enumerate(found):
+        if number:
+            click.echo()
+        click.echo(console.paint(console.escape(each.subject), "cyan", err=False, bold=True))
+        parts = {
+            "what": console.filled(each.meaning),
+            "why": each.cause,
+            "server": each.server,
+            "next": "as above" if each.remedy in told else console.filled(each.remedy),
+            "codes": ", ".join(each.codes),
+        }
+        told |= {each.remedy} if each.remedy else set()
+        for title, text in parts.items():
+            if text:
+                click.echo(console.wrapped(f"  {title:<7} {console.escape_lines(text)}", 10, otherwise=_WIDTH))

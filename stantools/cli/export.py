@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @verb("export")
 @stores_argument
 @export_options
-@table_reading_options(key=True, local=True)
+@table_reading_options(local=True)
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,11 @@ from stantools.cli.serveroptions import server_options, server_user_option, serv
 from stantools.cli.values import Size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
-from stantools.notation import describe_ranges
+from stantools.escaping import shell_word
+from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
+    from stantools.inspection.advice import Advice
     from stantools.inspection.forecast import Forecast
     from stantools.store.options import ReadOptions
 
@@ -45,7 +47,7 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 @click.option("--read-buffer", type=Size(), metavar="SIZE", help="The server's -file_read_buffer_size; 0 is off.")
 @server_user_option
 @workers_option
-@reading_options(key=True)
+@reading_options()
 @output_option("table", "json")
 @progress_option
 @common_options
@@ -75,6 +77,7 @@ def command(
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
+    from stantools.inspection.advice import advise
     from stantools.inspection.forecast import forecast_versions
     from stantools.inspection.forecast.judgement import harmless
 
@@ -104,7 +107,8 @@ def command(
         ]
         print_json({**described[0], "other_versions": described[1:]})
     else:
-        _print_verdict(store, versions)
+        print_starts(versions)
+        print_advice(advise(store, None, normal))
         for one, two in versions:
             click.echo()
             _print(one, f"server {one.server_version}, normal start")
@@ -113,9 +117,8 @@ def command(
     return ExitCode.CLEAN if harmless(normal) else ExitCode.FINDINGS
 
 
-def _print_verdict(store: Path, versions: list[tuple[Forecast, Forecast]]) -> None:
-    """Prints what matters most: what a start comes to, what it destroys, and the next step."""
-    from stantools.inspection.advice import advise
+def print_starts(versions: Sequence[tuple[Forecast, Forecast]]) -> None:
+    """Prints what starts come to and what they destroy."""
     from stantools.inspection.forecast.judgement import harmless, sentence
 
     (normal, truncating), *others = versions
@@ -126,15 +129,18 @@ def _print_verdict(store: Path, versions: list[tuple[Forecast, Forecast]]) -> No
     for label, one in said:
         color = "green" if harmless(one) else "red"
         text = label + sentence(one).removeprefix("Started now, ") if label else sentence(one)
-        click.echo(console.paint(text, color, err=False))
+        click.echo(console.paint(console.wrapped(text, 2), color, err=False))
         for loss in one.destroys[:_LOSSES]:
-            click.echo(f"  destroys  {loss.sentence()}")
+            click.echo(console.wrapped(f"  destroys  {loss.sentence()}", 12))
         if len(one.destroys) > _LOSSES:
             click.echo(f"  destroys  … and {len(one.destroys) - _LOSSES} more: see -o json")
-    advice = advise(store, None, normal)
-    click.echo(f"next: {advice.text}")
+
+
+def print_advice(advice: Advice) -> None:
+    """Prints the next step, and its command as it can be pasted."""
+    click.echo(console.wrapped(f"next: {console.escape_line(advice.text)}", 2))
     if advice.command:
-        click.echo(f"  {shlex.join(advice.command)}")
+        click.echo(f"  {' '.join(map(shell_word, advice.command))}")
 
 
 def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> None:
@@ -146,12 +152,12 @@ def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> No
         verdict = console.paint(f"does not start, exit code {forecast.exit_code}", "red", err=False)
     click.echo(f"{title}: {verdict}")
     if forecast.error:
-        click.echo(f"  error  {console.escape_lines(forecast.error)}")
+        click.echo(console.wrapped(f"  error  {console.escape_lines(forecast.error)}", 9))
     notable = [line for line in forecast.log if not _DETAIL.match(line)]
     for line in notable[:_LOG_LINES]:
-        click.echo(f"  log    {console.escape_lines(line)}")
+        click.echo(console.wrapped(f"  log    {console.escape_lines(line)}", 9))
     if len(notable) > _LOG_LINES:
-        click.echo(f"  log    … and {len(notable) - _LOG_LINES} more lines: see -o json")
+        click.echo(f"  log    … and {counted(len(notable) - _LOG_LINES, 'more line')}: see -o json")
     for path, (before, after) in forecast.files_changed().items():
         click.echo(f"  file   {console.escape(path)}  {_change(before, after)}")
     if beside and forecast.channels and _channels(forecast) == _channels(beside):
@@ -162,9 +168,9 @@ def _print(forecast: Forecast, title: str, beside: Forecast | None = None) -> No
 
 def _change(before: int | None, after: int | None) -> str:
     if before is None:
-        return f"created, {after} bytes"
+        return f"created, {counted(after or 0, 'byte')}"
     if after is None:
-        return f"{console.paint('removed', 'yellow', err=False)}, had {before} bytes"
+        return f"{console.paint('removed', 'yellow', err=False)}, had {counted(before, 'byte')}"
     if after < before:
         return f"{console.paint('cut', 'yellow', err=False)} from {before} to {after} bytes"
     return f"changed from {before} to {after} bytes"
@@ -186,5 +192,5 @@ def _channels(forecast: Forecast) -> str:
         for each in forecast.channels.values()
     ]
     headers = ("channel", "first", "last", "messages", "bytes", "readable", "delivered", "delivery stops at", "subs")
-    text = table_text(headers, rows, right=("first", "last", "messages", "bytes", "subs"))
-    return "\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    right = ("first", "last", "messages", "bytes", "subs")
+    return "\n" + table_text(headers, rows, right=right, fold=("delivery stops at",), indent=2)

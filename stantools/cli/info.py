@@ -22,6 +22,7 @@ from stantools.cli.output import print_csv, print_json, print_ndjson, table_text
 from stantools.cli.values import format_size, format_time
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.inspection.overview import ChannelOverview, Overview
@@ -92,10 +93,7 @@ def _report(result: Overview) -> int:
         console.warning(f"… and {len(problems) - _MANY} more")
     if not problems:
         return ExitCode.CLEAN
-    path = console.escape(result.path)
-    console.note(
-        f"for what is intact: stantools verify {path}; for what the server would do: stantools forecast {path}"
-    )
+    console.note("for what is intact: stantools verify STORE; for what the server would do: stantools forecast STORE")
     return ExitCode.FINDINGS
 
 
@@ -106,7 +104,8 @@ def _channel_row(channel: ChannelOverview) -> list[Any]:
 
 
 def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
-    click.echo(table_text(("store", console.escape(result.path)), _facts(result, limited)), nl=False)
+    facts = _facts(result, limited)
+    click.echo(table_text(("store", path := console.escape(result.path)), facts, fold=(path,)), nl=False)
     if result.clients:
         rows = [(c.id, c.hb_inbox, c.conn_id.hex() if not c.conn_id.isascii() else c.conn_id) for c in result.clients]
         shown = rows[:_MANY]
@@ -133,7 +132,7 @@ def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
         headers = ("channel", "sub", "status", "client", "durable or group", "last sent", "pending", "lag")
         click.echo("\n" + table_text(headers, rows_, right=("sub", "last sent", "pending", "lag")), nl=False)
         if len(subscriptions) > len(rows_):
-            click.echo(f"… and {len(subscriptions) - len(rows_)} more: stantools subs {console.escape(result.path)}")
+            click.echo(console.filled(f"… and {len(subscriptions) - len(rows_)} more: stantools subs STORE"))
     if slices:
         click.echo("\n" + _slices_table(result), nl=False)
 
@@ -156,7 +155,7 @@ def _facts(result: Overview, limited: bool) -> list[tuple[str, Any]]:
         facts.append(("clustered", "clients and subscriptions are in the node's raft log, not here"))
     if limited:
         hidden = sum(each.logical.removed for each in result.channels if each.logical)
-        facts.append(("hidden by the limits", f"{hidden} messages that are still on disk"))
+        facts.append(("hidden by the limits", counted(hidden, "message", "that is/that are") + " still on disk"))
     if any(each.encrypted for each in result.channels):
         facts.append(("encryption", "payloads look encrypted"))
     for title, names in (
@@ -194,7 +193,7 @@ def _channels_table(result: Overview, limited: bool) -> str:
             newest,
         ]
         if limited:
-            row.insert(5, f"{channel.count} messages")
+            row.insert(5, counted(channel.count, "message"))
         rows.append(row)
     return table_text(headers, rows, right=("first", "last", "messages", "bytes", "slices", "subs", "on disk"))
 

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import io
 import os
+import select
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -27,7 +28,10 @@ from stantools.errors import ExitCode, StantoolsError
 
 _EXIT_CODES = """\
 Exit codes: 0 clean or done; 1 findings or differences; 2 wrong usage; 3 cannot read or write; 4 refused for
-safety; 5 done, with the loss that was announced; 130 interrupted."""
+safety; 5 done, with the loss that was announced; 130 interrupted.
+
+Where STORE is left out it is the one that STANTOOLS_STORE names, else the current directory or ./datastore.
+`stantools STORE` is `stantools doctor STORE`."""
 
 #: Seconds after which an interruption that got lost is made again.
 _INSIST = 1.0
@@ -57,6 +61,8 @@ class Program(click.Group):
         """Finds the verb; an unknown one is answered with the ones that look like it."""
         name = args[0]
         if name not in summaries() and not name.startswith("-"):
+            if Path(name).is_dir() or os.sep in name:  # a store, and no question: what is the matter with it?
+                return super().resolve_command(ctx, ["doctor", *args])
             close = difflib.get_close_matches(name, summaries(), n=2, cutoff=0.5)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             ctx.fail(f"there is no verb {console.escape(name)}{hint}")
@@ -75,8 +81,8 @@ class Program(click.Group):
         """Runs the program and exits with one of the documented codes, never with a traceback."""
         extra["standalone_mode"] = False
         extra.setdefault("prog_name", "stantools")
-        _let_output_take_anything()
         try:
+            _let_output_take_anything()
             code = self._run(args, *other, **extra)
             if _interrupted_at is not None and code != ExitCode.INTERRUPTED:
                 # It came too late, or got lost: who pressed Ctrl-C is told so all the same.
@@ -95,8 +101,15 @@ class Program(click.Group):
         except click.ClickException as problem:
             return _report_usage(problem)
         except BrokenPipeError:
-            return _leave_closed_output()
+            _leave_closed_output()
         return code
+
+    def make_context(self, *given: Any, **extra: Any) -> click.Context:
+        """Reads the command line; the help page may be printed here."""
+        try:
+            return super().make_context(*given, **extra)
+        except BrokenPipeError:
+            _leave_closed_output()
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb; what goes wrong in it ends in a message and an exit code."""
@@ -107,11 +120,11 @@ class Program(click.Group):
             return problem.exit_code
         except KeyboardInterrupt:
             return _report_interruption()
-        except BrokenPipeError:
-            return _leave_closed_output()
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except Exception as problem:
+            if isinstance(problem, BrokenPipeError) and _output_is_closed():
+                _leave_closed_output()
             return _report_unexpected(ctx, problem)
 
 
@@ -216,20 +229,28 @@ def _report_usage(problem: click.ClickException) -> int:
     return ExitCode.USAGE
 
 
-def _leave_closed_output() -> int:
-    """Ends quietly when the reader of our output has gone; what is still buffered goes nowhere."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-    except (OSError, ValueError):  # no real file behind it, as in a test: nothing to redirect
-        return ExitCode.UNREACHABLE
-    return ExitCode.UNREACHABLE
+def _output_is_closed() -> bool:
+    """Tells whether nobody reads our output any more; else it was a connection that broke."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            poll.register(stream.fileno(), 0)
+        except (OSError, ValueError):  # no real file behind it
+            continue
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _leave_closed_output() -> NoReturn:
+    """Ends by SIGPIPE, as other programs do, when the reader of our output has gone: no exit code would be true."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGPIPE)
+    raise AssertionError("SIGPIPE ends the program")
 
 
 def _report_unexpected(ctx: click.Context, problem: Exception) -> int:
     if isinstance(problem, OSError):
         place = f"{console.escape(os.fsdecode(problem.filename))}: " if problem.filename else ""
-        console.error(f"{place}{problem.strerror or problem}")
+        console.error(f"{place}{problem.strerror or str(problem) or type(problem).__name__}")
     elif isinstance(problem, MemoryError):
         console.error("out of memory")
     else:

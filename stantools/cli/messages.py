@@ -29,6 +29,7 @@ from stantools.cli.output import hex_dump, ndjson_line, plain
 from stantools.cli.values import format_time
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.inspection.messages import StoredMessage, Trouble
@@ -65,8 +66,8 @@ _SUSPECTS = 3
     help="Bytes of each payload in a table; 0 shows all.",
 )
 @click.option("--archived", is_flag=True, help="Read .bak slices as well.")
-@reading_options(key=True)
-@output_option("table", "ndjson", "json", "csv")
+@reading_options()
+@output_option("table", "ndjson", "json", "csv", tables=False)
 @common_options
 def command(
     store: Path,
@@ -171,7 +172,7 @@ class _Warnings:
         if trouble.offset is not None:
             place += f" at offset {trouble.offset}"
         if trouble.length is not None:
-            place += f", {trouble.length} bytes"
+            place += f", {counted(trouble.length, 'byte')}"
         if trouble.sequence is not None:
             place += f", sequence {trouble.sequence}"
         self._warn(f"{place}: {console.escape(trouble.detail)}")
@@ -268,7 +269,7 @@ class _Printer:
         if message.reply:
             line += f"  reply={console.escape(message.reply)}"
         shown = data[: self._cut] if self._cut else data
-        more = f"… and {len(data) - len(shown)} bytes more" if len(shown) < len(data) else ""
+        more = f"… and {counted(len(data) - len(shown), 'byte')} more" if len(shown) < len(data) else ""
         if self._format == "hex":
             line += "\n" + hex_dump(shown) + (f"  {more}\n" if more else "")
             self._write(line)

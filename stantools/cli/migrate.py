@@ -371,7 +371,7 @@ def _keep_plan(file: Path, plan: Plan) -> None:
 
 
 def _agreed(plan: Plan, yes: bool) -> bool:
-    from stantools.migration.plan.units import counted
+    from stantools.notation import counted
 
     return console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes)
 
@@ -430,7 +430,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     from stantools.cli.migrationview import results_json, show_results
     from stantools.cli.output import print_json
     from stantools.migration.conduct import exit_code
-    from stantools.migration.plan.units import counted
+    from stantools.notation import counted
 
     if output == "json":
         print_json(results_json(plan, results))
@@ -444,6 +444,6 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     if output == "table" and not failed and not different:
         compared = sum(result.proven for result in results)
         text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
-        text += f"; {compared} messages were compared one by one" if compared else ""
+        text += f"; {counted(compared, 'message', 'was/were')} compared one by one" if compared else ""
         click.echo(console.paint(text, "green", err=False))
     return code

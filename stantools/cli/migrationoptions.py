@@ -229,7 +229,7 @@ def planning_options_with(reading: Callable[[Any], Any], *more: Callable[[Any], 
     return _together("planning", Planning, *_planning, reading, keep, *more)
 
 
-planning_options = planning_options_with(reading_options(key=True, unchecked=False), workers_option)
+planning_options = planning_options_with(reading_options(unchecked=False), workers_option)
 
 
 @dataclass(frozen=True)

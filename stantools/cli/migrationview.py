@@ -10,6 +10,7 @@ import click
 from stantools.cli import console
 from stantools.cli.output import table_text
 from stantools.cli.values import format_size
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
@@ -22,15 +23,13 @@ _WIDEST = 48
 
 def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
     """Prints what a plan makes, what it leaves out, and what to think of."""
-    from stantools.migration.plan.units import counted
-
     rows = [_stream_row(stream) for stream in plan.streams]
     if rows:
         headers = ("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks")
         click.echo(table_text(headers, rows, right=("messages", "payload", "consumers")))
     _show_left_out(plan.left_out)
     show_notes([*plan.notes, *problems])
-    lost = f", {plan.lost} messages are lost in the store" if plan.lost else ""
+    lost = f", {counted(plan.lost, 'message', 'is/are')} lost in the store" if plan.lost else ""
     click.echo(
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
         f"{counted(plan.consumers, 'consumer')} -> {console.escape(str(plan.target))}{lost}"
@@ -75,7 +74,7 @@ def show_notes(notes: Sequence[Note]) -> None:
         if note.remedy:
             click.echo(f"  -> {console.escape_line(note.remedy)}")
     if len(notes) > _MANY:
-        click.echo(f"… and {len(notes) - _MANY} more notes")
+        click.echo(f"… and {counted(len(notes) - _MANY, 'more note')}")
 
 
 def show_results(results: Sequence[StreamResult]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
+
+import click
 
 from stantools.cli import console
 from stantools.errors import StoreUnreadableError
@@ -13,6 +16,31 @@ from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer
 from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
+
+#: The variable that names the store to work on where the command line names none.
+STORE_VARIABLE = "STANTOOLS_STORE"
+
+
+def usual_store(ctx: click.Context) -> str | None:
+    """Returns the store to work on where none was named, and says so on stderr; None if there is none.
+
+    It is what STANTOOLS_STORE names, else the current directory or `./datastore` if that is a store. It is the one
+    in remedies from then on.
+    """
+    if named := os.environ.get(STORE_VARIABLE):
+        console.note(f"no STORE was named: taking {console.escape(named)}, which {STORE_VARIABLE} names")
+        console.set_store(ctx, named)
+        return named
+    for path in (Path(), Path("datastore")):
+        try:
+            open_datastore(path)
+        except StoreUnreadableError:
+            continue
+        shown = f"the current directory, {path.absolute()}" if path == Path() else f"./{path}"
+        console.note(f"no STORE was named: taking {console.escape(shown)}")
+        console.set_store(ctx, str(path))
+        return str(path)
+    return None
 
 
 def open_store(path: Path, reading: ReadOptions) -> tuple[Datastore, Crc]:

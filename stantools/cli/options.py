@@ -7,7 +7,7 @@ A decorator adds its options to a verb and hands them over as one value, so that
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -37,7 +37,39 @@ def _each(*decorators: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
-store_argument = click.argument("store", type=click.Path(readable=False, path_type=Path), metavar="STORE")
+class StoreArgument(click.Argument):
+    """The store that a verb works on; where none is named, the usual one.
+
+    What STANTOOLS_STORE names, else the current directory or `./datastore` if that is a store. Whatever was taken is
+    said on stderr, and is what STORE stands for in remedies. A single word in front of which the store was left out
+    belongs to the argument that follows.
+    """
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Returns the store that was named, or the usual one."""
+        value, source = super().consume_value(ctx, opts)
+        if not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
+            from stantools.cli.opening import usual_store
+
+            if usual := usual_store(ctx):
+                if lacking is not self:
+                    cast(dict[str, Any], opts)[lacking.name] = value
+                value = usual if self.nargs == 1 else (usual,)
+        named = value if isinstance(value, tuple) else (value,)
+        if len(named) == 1 and isinstance(named[0], str):
+            console.set_store(ctx, named[0])
+        return value, source
+
+    def _lacking(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
+        """Returns the last positional argument if the command line has no word for it."""
+        last = [each for each in ctx.command.params if isinstance(each, click.Argument)][-1]
+        value = opts.get(last.name)
+        return None if isinstance(value, str) or (value and isinstance(value, tuple)) else last
+
+
+store_argument = click.argument(
+    "store", cls=StoreArgument, type=click.Path(readable=False, path_type=Path), metavar="STORE"
+)
 file_argument = click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="FILE")
 
 channel_option = click.option(
@@ -109,9 +141,21 @@ progress_option = click.option(
 )
 
 
-def output_option(*formats: str) -> Callable[[_F], _F]:
-    """Adds `-o`; the first format is the default."""
-    return click.option(
+def _note_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        console.set_wide(ctx)
+
+
+def output_option(*formats: str, tables: bool = True) -> Callable[[_F], _F]:
+    """Adds `-o`, of which the first format is the default, and `--wide` where there are tables."""
+    wide = click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_wide,
+        help="Do not cut tables to the width of the terminal.",
+    )
+    output = click.option(
         "-o",
         "--output",
         "output",
@@ -120,6 +164,7 @@ def output_option(*formats: str) -> Callable[[_F], _F]:
         show_default=True,
         help="Format of what goes to stdout.",
     )
+    return _each(output, wide) if tables and "table" in formats else output
 
 
 _key_decorators: Callable[[Any], Any] = _each(
@@ -148,11 +193,11 @@ def key_options(function: _F) -> _F:
     return cast(_F, _key_decorators(wrapper))
 
 
-def reading_options(*, key: bool = False, unchecked: bool = True) -> Callable[[_F], _F]:
+def reading_options(*, key: bool = True, unchecked: bool = True) -> Callable[[_F], _F]:
     """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
 
     Args:
-        key: Add the options for the encryption key as well.
+        key: Add the options for the encryption key as well; every verb that is given a store takes them.
         unchecked: Add --no-crc. What keeps good records must know which are good.
     """
     decorators: list[Callable[[Any], Any]] = [

@@ -9,14 +9,19 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import itertools
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from stantools.cli import console
 from stantools.cli.console import escape
 
 SCHEMA = 1
+#: Columns of text are not cut any further.
+_NARROWEST = 4
 
 _encode_line = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -69,27 +74,98 @@ def print_csv(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         writer.writerow([_cell(value) for value in row])
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), fold: Sequence[str] = ()
+) -> None:
     """Prints a table for people.
 
     Args:
         headers: One a column.
         rows: Cells; None is shown as nothing.
         right: Columns that are aligned to the right, by header.
+        fold: Columns whose text goes on in further lines where the terminal is too narrow, instead of being cut.
     """
-    sys.stdout.write(table_text(headers, rows, right=right))
+    sys.stdout.write(table_text(headers, rows, right=right, fold=fold))
 
 
-def table_text(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> str:
-    """Returns a table for people; see `print_table`."""
-    from tabulate import tabulate
-
+def table_text(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    fold: Sequence[str] = (),
+    indent: int = 0,
+) -> str:
+    """Returns a table for people; see `print_table`. Its lines begin with `indent` spaces."""
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return ""
-    sides = ["right" if header in right else "left" for header in headers]
-    text: str = tabulate(cells, list(headers), tablefmt="simple", disable_numparse=True, colalign=sides)
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    columns = [
+        _Column(header, each, number=header in right, fold=header in fold)
+        for header, each in zip(headers, zip(*cells, strict=True), strict=True)
+    ]
+    width = console.width()
+    if width and _total(columns) > width - indent:
+        columns = _fitted(columns, width - indent)
+    parts = [column.lines() for column in columns]
+    lines = (
+        "  ".join(column.aligned(part) for column, part in zip(columns, line, strict=True))
+        for row in zip(*parts, strict=True)
+        for line in itertools.zip_longest(*row, fillvalue="")
+    )
+    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in lines)
+
+
+class _Column:
+    """One column of a table, as wide as its cells are, and somewhat wider than its title."""
+
+    def __init__(self, title: str, cells: Sequence[str], *, number: bool, fold: bool) -> None:
+        self.title = title
+        self.cells = cells
+        self.number = number
+        self._fold = fold
+        self.width = max(len(title) + 2, *map(len, cells))
+
+    def tighten(self) -> None:
+        """Takes no more room than the cells and the words of the title need."""
+        self.width = max(map(len, (*self.title.split(), *self.cells)))
+
+    def lines(self) -> list[list[str]]:
+        """Returns the lines of the title, of the rule under it, and of every cell."""
+        return [textwrap.wrap(self.title, self.width), ["-" * self.width], *map(self._broken, self.cells)]
+
+    def _broken(self, text: str) -> list[str]:
+        if len(text) <= self.width:
+            return [text]
+        if self._fold:
+            return textwrap.wrap(text, self.width)
+        console.tell_cut()
+        return [text[: self.width - 1] + "…"]
+
+    def aligned(self, text: str) -> str:
+        """Fills a line up to the column's width."""
+        return text.rjust(self.width) if self.number else text.ljust(self.width)
+
+
+def _total(columns: Sequence[_Column]) -> int:
+    return sum(column.width + 2 for column in columns) - 2
+
+
+def _fitted(columns: Sequence[_Column], width: int) -> list[_Column]:
+    """Makes a table fit a terminal, in which numbers are never cut.
+
+    Columns without any value are left out, titles are folded, and the widest columns of text give way.
+    """
+    kept = [column for column in columns if any(column.cells)]
+    for column in kept:
+        column.tighten()
+    texts = [column for column in kept if not column.number]
+    while _total(kept) > width and texts:
+        widest = max(texts, key=lambda column: column.width)
+        if widest.width <= _NARROWEST:
+            break
+        widest.width -= 1
+    return kept
 
 
 def _cell(value: Any) -> str:

@@ -20,6 +20,7 @@ from stantools.cli.pipelineoptions import (
 )
 from stantools.cli.verify import print_findings
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.diff import DiffPlan, DiffResult, PairDifference
@@ -33,7 +34,7 @@ _NAMED = 10
 @click.argument("stores", metavar="STORES")
 @click.argument("others", metavar="OTHERS")
 @channel_option
-@table_reading_options(key=True, unchecked=False, remote=False)
+@table_reading_options(unchecked=False, remote=False)
 @cluster_options
 @output_option("table", "json", "ndjson", "csv")
 @progress_option
@@ -109,16 +110,15 @@ def _print(result: DiffResult) -> None:
             click.echo(f"{console.paint(console.escape(pair.pair.first.root), 'cyan', err=False)}\n")
         print_findings(pair.found.findings)
     if len(unclean) > _NAMED:
-        click.echo(f"… and {len(unclean) - _NAMED} more stores with differences: see -o json\n")
+        click.echo(f"… and {counted(len(unclean) - _NAMED, 'more store')} with differences: see -o json\n")
     messages, channels = (sum(getattr(p.found, name) for p in result.pairs) for name in ("messages", "channels"))
-    text = f"{messages} messages in {channels} channels are in both stores"
+    verb = "is" if messages == 1 else "are"
+    text = f"{counted(messages, 'message')} in {counted(channels, 'channel')} {verb} in both stores"
     if len(result.pairs) != 1:
-        text = f"{messages} messages in {channels} channels are in both stores of {len(result.pairs)} pairs"
+        text += f" of {len(result.pairs)} pairs"
     if result.clean:
         click.echo(f"{console.paint('no difference', 'green', err=False)}: {text}")
         return
-    from stantools.migration.plan.units import counted
-
     count = sum(len(pair.found.findings) for pair in result.pairs)
     failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
     click.echo(f"{console.paint('different', 'red', err=False)}: {counted(count, 'finding')}{failed}; {text}")

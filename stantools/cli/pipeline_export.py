@@ -40,7 +40,7 @@ from stantools.errors import UsageError
     show_default=True,
     help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
 )
-@table_reading_options(key=True)
+@table_reading_options()
 @cluster_options
 @dry_run_option
 @output_option("table", "json")

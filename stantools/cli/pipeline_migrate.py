@@ -26,6 +26,7 @@ from stantools.cli.pipelineoptions import (
     table_reading_options,
 )
 from stantools.errors import ExitCode, RefusedError, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.migration.apply import ApplyOptions
@@ -52,7 +53,7 @@ _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LO
     help="No server: write a backup of each stream, where all workers can write.",
 )
 @connection_options
-@planning_options_with(table_reading_options(key=True, unchecked=False, remote=False))
+@planning_options_with(table_reading_options(unchecked=False, remote=False))
 @click.option(
     "--plans",
     type=click.Path(path_type=Path),
@@ -297,9 +298,10 @@ def _refuse(planned: Sequence[PlannedStore], notes: Sequence[Note], applying: Ap
     lossy = [store for store in planned if store.plan.lossy]
     if lossy and not applying.accept_loss:
         lost = sum(store.plan.lost for store in lossy)
-        what = f"{lost} messages are" if lost else "something is"
+        what = counted(lost, "message", "is/are") if lost else "something is"
         raise RefusedError(
-            f"nothing was changed: {len(lossy)} of {len(planned)} stores are damaged, {what} lost: {lossy[0].root}",
+            f"nothing was changed: {len(lossy)} of {counted(len(planned), 'store')} "
+            f"{'is' if len(lossy) == 1 else 'are'} damaged, {what} lost: {lossy[0].root}",
             "--accept-loss migrates what is intact; `stantools pipeline verify` says more",
         )
 
@@ -328,8 +330,6 @@ def _keep_plans(planned: Sequence[PlannedStore], files: Mapping[str, Path]) -> N
 
 
 def _agreed(planned: Sequence[PlannedStore], reference: object, *, yes: bool) -> bool:
-    from stantools.migration.plan.units import counted
-
     streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
     stores = counted(len(planned), "store")
     return console.confirm(f"migrate {streams} of {stores} to {reference}?", yes=yes)
@@ -362,7 +362,6 @@ def _report(result: MigrateResult, output: str, *, changed: bool) -> int:
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import show_results
     from stantools.migration.conduct import exit_code
-    from stantools.migration.plan.units import counted
 
     codes = {exit_code(store.plan, streams, changed=changed) for store, streams in result.stores}
     if result.failed:
@@ -377,11 +376,11 @@ def _report(result: MigrateResult, output: str, *, changed: bool) -> int:
                 click.echo(console.paint(console.escape(store.root), "cyan", err=False))
             show_results(streams)
         if len(bad) > len(named):
-            click.echo(f"… and {len(bad) - len(named)} more stores; -o json has them all")
+            click.echo(f"… and {counted(len(bad) - len(named), 'more store')}; -o json has them all")
         good = [stream for _, streams in result.stores for stream in streams if stream.good]
         text = f"{counted(len(good), 'stream')} of {counted(len(result.stores), 'store')} as planned"
         compared = sum(stream.proven for stream in good)
-        text += f"; {compared} messages were compared one by one" if compared else ""
+        text += f"; {counted(compared, 'message', 'was/were')} compared one by one" if compared else ""
         click.echo(console.paint(text, "green" if not bad else "yellow", err=False))
     report_failed(result.failed)
     return next(code for code in _WORST if code in codes or code is ExitCode.CLEAN)

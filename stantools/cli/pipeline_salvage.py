@@ -25,7 +25,7 @@ from stantools.cli.pipelineoptions import (
 from stantools.cli.salvage import salvage_options
 from stantools.cli.values import format_size
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import describe_ranges
+from stantools.notation import counted, describe_sequences
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
@@ -162,9 +162,11 @@ def _print(result: SalvageJobResult, *, dry_run: bool) -> None:
         for each in lost[:_NAMED]:
             click.echo(_lost(each))
         if len(lost) > _NAMED:
-            click.echo(f"  … and {len(lost) - _NAMED} more places")
+            click.echo(f"  … and {counted(len(lost) - _NAMED, 'more place')}")
     if len(lossy) > _NAMED:
-        click.echo(f"… and {len(lossy) - _NAMED} more stores that have lost something: see -o json")
+        click.echo(
+            f"… and {counted(len(lossy) - _NAMED, 'more store', 'that has/that have')} lost something: see -o json"
+        )
     click.echo(_conclusion(result, dry_run=dry_run))
 
 
@@ -196,15 +198,15 @@ def _lost(each: dict[str, Any]) -> str:
     if each["length"]:
         place += f", {each['length']} bytes"
     text = f"  lost: {place}: {console.escape_line(each['reason'])}"
-    return text + (f" (sequences {describe_ranges(each['sequences'], 4)})" if each["sequences"] else "")
+    return text + (f" ({describe_sequences(each['sequences'], 4)})" if each["sequences"] else "")
 
 
 def _conclusion(result: SalvageJobResult, *, dry_run: bool) -> str:
     summaries = [store.report["summary"] for store in result.stores]
     messages, size, lost = (sum(each[name] for each in summaries) for name in ("messages", "bytes", "lost"))
-    text = f"{messages} messages in {len(summaries)} stores, {format_size(size)}"
-    text += f"; {lost} messages known to be lost" if lost else ""
-    text += f"; {len(result.failed)} stores failed" if result.failed else ""
+    text = f"{counted(messages, 'message')} in {counted(len(summaries), 'store')}, {format_size(size)}"
+    text += f"; {counted(lost, 'message')} known to be lost" if lost else ""
+    text += f"; {counted(len(result.failed), 'store')} failed" if result.failed else ""
     if dry_run:
         return f"would keep {text}; nothing was written"
     good = result.exit_code in (ExitCode.CLEAN, ExitCode.LOSS)

@@ -22,6 +22,7 @@ from stantools.cli.pipelineoptions import (
 )
 from stantools.cli.values import format_size, format_time
 from stantools.errors import ExitCode, StantoolsError, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
@@ -195,10 +196,11 @@ def _print(stats: Stats) -> None:
         right = (*headers[2:4], *headers[6:])
         click.echo(table_text(headers, map(_line, ranked[:_SHOWN]), right=right))
     if len(ranked) > _SHOWN:
-        click.echo(f"… and {len(ranked) - _SHOWN} more channels: see -o csv, --to and --report")
+        click.echo(f"… and {counted(len(ranked) - _SHOWN, 'more channel')}: see -o csv, --to and --report")
     messages, size = sum(each.messages for each in ranked), sum(each.bytes for each in ranked)
     stores = len({each.store for each in ranked})
-    click.echo(f"{messages:,} messages, {format_size(size)}, in {len(ranked)} channels of {stores} stores")
+    where = f"{counted(len(ranked), 'channel')} of {counted(stores, 'store')}"
+    click.echo(f"{messages:,} message{'s' * (messages != 1)}, {format_size(size)}, in {where}")
 
 
 def _second(timestamp: int) -> str:

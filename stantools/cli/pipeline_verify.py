@@ -22,6 +22,7 @@ from stantools.cli.pipelineoptions import (
 from stantools.cli.values import format_size
 from stantools.cli.verify import FINDING_COLUMNS, print_findings, print_verdict
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.verify import StoreVerdict, VerifyPlan, VerifyResult
@@ -100,7 +101,8 @@ def _rows(result: VerifyResult) -> list[list[object]]:
 
 def _print(result: VerifyResult) -> None:
     if len(result.stores) == 1 and not result.failed:
-        print_verdict(result.stores[0].verdict, result.stores[0].root)
+        console.set_store(click.get_current_context(), result.stores[0].root)
+        print_verdict(result.stores[0].verdict)
         return
     headers = ("store", "channels", "messages", "bytes", "errors", "warnings", "")
     click.echo(table_text(headers, map(_line, result.stores), right=headers[1:6]))
@@ -109,7 +111,7 @@ def _print(result: VerifyResult) -> None:
         click.echo(f"{console.paint(console.escape(store.root), 'cyan', err=False)}\n")
         print_findings(store.verdict.findings)
     if len(unclean) > _NAMED:
-        click.echo(f"… and {len(unclean) - _NAMED} more stores with findings: see -o json\n")
+        click.echo(f"… and {counted(len(unclean) - _NAMED, 'more store')} with findings: see -o json\n")
     click.echo(_conclusion(result))
 
 
@@ -138,9 +140,10 @@ def _conclusion(result: VerifyResult) -> str:
     seconds = sum(store.verdict.seconds for store in result.stores)
     read = f"{format_size(scanned)} read in {seconds:.2f} s of work"
     if result.clean:
-        return f"{console.paint('clean', 'green', err=False)}: {len(result.stores)} stores, {read}"
+        return f"{console.paint('clean', 'green', err=False)}: {counted(len(result.stores), 'store')}, {read}"
     unclean = sum(not store.verdict.clean for store in result.stores)
-    parts = [f"{unclean} of {len(result.stores)} stores have findings"] if unclean else []
+    stores = counted(len(result.stores), "store")
+    parts = [f"{unclean} of {stores} {'has' if unclean == 1 else 'have'} findings"] if unclean else []
     if result.failed:
         parts.append(f"{len(result.failed)} cannot be read")
     return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {read}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stantools.cli import console
+from stantools.cli.options import StoreArgument
 from stantools.cli.values import Polynomial
 from stantools.cli.verbs import CONTEXT
 from stantools.errors import UsageError
@@ -116,18 +117,15 @@ def _settings(given: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-stores_argument = click.argument("stores", nargs=-1, required=True, metavar="STORES...")
+stores_argument = click.argument("stores", cls=StoreArgument, nargs=-1, required=True, metavar="STORES...")
 
 
-def table_reading_options(
-    *, key: bool = False, unchecked: bool = True, remote: bool = True, local: bool = False
-) -> Callable[[_F], _F]:
+def table_reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
     """Adds the options of how tasks read stores and passes them on as `reading: Reading`.
 
     Unlike those of the local verbs they are not resolved here: a key is looked up by the task that reads.
 
     Args:
-        key: Add the options for the encryption key as well.
         unchecked: Add --no-crc.
         remote: Add --storage, for stores that are not on a file system.
         local: There are no tasks; what is read is read here.
@@ -156,19 +154,18 @@ def table_reading_options(
         options.append(
             click.option("--no-crc", is_flag=True, help="Do not check CRCs, like a server with -file_crc=false.")
         )
-    if key:
-        options += [
-            click.option(
-                "--encryption-key-env",
-                metavar="NAME",
-                help=f"Variable that holds the server's encryption key{where}.",
-            ),
-            click.option(
-                "--encryption-key-file",
-                metavar="PATH",
-                help=f"File with the server's encryption key{where}.",
-            ),
-        ]
+    options += [
+        click.option(
+            "--encryption-key-env",
+            metavar="NAME",
+            help=f"Variable that holds the server's encryption key{where}.",
+        ),
+        click.option(
+            "--encryption-key-file",
+            metavar="PATH",
+            help=f"File with the server's encryption key{where}.",
+        ),
+    ]
 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)

@@ -33,8 +33,8 @@ _CUT = 64
     type=click.Choice(["base64", "text", "hex", "none"]),
     help="How to show message payloads; none in tables and base64 elsewhere if not given.",
 )
-@reading_options()
-@output_option("table", "ndjson", "json", "csv")
+@reading_options(key=False)
+@output_option("table", "ndjson", "json", "csv", tables=False)
 @common_options
 def command(
     file: Path, kind: str | None, damaged: bool, data_format: str | None, reading: ReadOptions, output: str

@@ -130,7 +130,7 @@ def _read_speed(_ctx: click.Context, _param: click.Parameter, text: str) -> floa
 @dry_run_option
 @workers_option
 @connection_options
-@reading_options(key=True, unchecked=False)
+@reading_options(unchecked=False)
 @output_option("table", "json")
 @progress_option
 @common_options

@@ -11,7 +11,7 @@ import click
 from stantools.cli import console
 from stantools.cli.output import print_json, table_text
 from stantools.cli.values import format_size, format_time
-from stantools.notation import describe_ranges
+from stantools.notation import counted, describe_sequences
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Outcome
@@ -28,10 +28,10 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
     losses = [dropped for dropped in source.dropped if dropped.loss]
     for dropped in losses[:_MANY]:
         place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
-        which = f" (sequences {describe_ranges(dropped.sequences, 4)})" if dropped.sequences else ""
+        which = f" ({describe_sequences(dropped.sequences, 4)})" if dropped.sequences else ""
         console.warning(f"not intact: {place}: {console.escape_line(dropped.reason)}{which}")
     if len(losses) > _MANY:
-        console.warning(f"… and {len(losses) - _MANY} more places that are not intact")
+        console.warning(f"… and {counted(len(losses) - _MANY, 'more place', 'that is/that are')} not intact")
     if not key_given:
         sealed = [console.escape(channel.name) for channel in source.channels if channel.encrypted]
         if sealed:
@@ -103,8 +103,9 @@ def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, output
         print_json(document)
     else:
         rate = outcome.messages / max(outcome.seconds, 1e-3)
-        done = f"{outcome.messages} messages" if outcome.finished else f"{outcome.messages} of {left.messages} messages"
-        channels = "1 channel" if len(left.channels) == 1 else f"{len(left.channels)} channels"
+        of_all = "" if outcome.finished else f"{outcome.messages} of "
+        done = of_all + counted(left.messages if of_all else outcome.messages, "message")
+        channels = counted(len(left.channels), "channel")
         click.echo(f"replayed {done} of {channels} in {outcome.seconds:.1f} s ({rate:.0f} a second)")
         if outcome.again:
             click.echo(f"{outcome.again} of them were there already")
@@ -126,8 +127,8 @@ def tell_pace(plan: ReplayPlan, pace: Pace) -> None:
 
 
 def _counted(plan: ReplayPlan) -> str:
-    channels = "1 channel" if len(plan.channels) == 1 else f"{len(plan.channels)} channels"
-    return f"{plan.messages} messages of {channels}, {format_size(plan.payload)}"
+    channels = counted(len(plan.channels), "channel")
+    return f"{counted(plan.messages, 'message')} of {channels}, {format_size(plan.payload)}"
 
 
 def _takes(plan: ReplayPlan, pace: Pace) -> str:

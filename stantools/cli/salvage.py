@@ -23,7 +23,7 @@ from stantools.cli.output import print_json, table_text
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import UsageError
-from stantools.notation import describe_ranges
+from stantools.notation import describe_ranges, describe_sequences
 
 if TYPE_CHECKING:
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
@@ -156,7 +156,7 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
         place += f", {dropped.length} bytes" if dropped.length else ""
         line = f"{what}: {place}: {console.escape_line(dropped.reason)}"
         if dropped.sequences:
-            line += f" (sequences {describe_ranges(dropped.sequences, 4)})"
+            line += f" ({describe_sequences(dropped.sequences, 4)})"
         click.echo(line)
     if len(plan.dropped) > _MANY:
         click.echo(f"… and {len(plan.dropped) - _MANY} more places")

@@ -13,6 +13,7 @@ from stantools.cli.output import print_json, print_table
 from stantools.cli.values import Polynomial, Size, format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.store.sample import Sample
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--damage", "damages", multiple=True, metavar="NAME", help="Damage the store; may be repeated.")
 @click.option("--list-damages", is_flag=True, help="List the damages there are, and end.")
-@output_option("table", "json")
+@output_option("table", "json", tables=False)
 @progress_option
 @common_options
 def command(
@@ -102,8 +103,8 @@ def command(
         print_json(_as_json(result))
         return ExitCode.CLEAN
     click.echo(
-        f"{console.escape(str(result.path))}: {len(result.channels)} channels, {result.messages} messages, "
-        f"{format_size(result.bytes)} of payload"
+        f"{console.escape(str(result.path))}: {counted(len(result.channels), 'channel')}, "
+        f"{counted(result.messages, 'message')}, {format_size(result.bytes)} of payload"
     )
     for done in result.damages:
         click.echo(f"damaged: {done.name}: {console.escape(done.file)}: {console.escape_lines(done.detail)}")

@@ -154,7 +154,7 @@ def _report(result: Overview) -> int:
             console.warning(
                 f"{console.escape(channel.name)}: subscription {each.state.id} of the durable queue group "
                 f"{console.escape(each.state.q_group)} is a ghost: the server deletes it at start",
-                "stantools salvage STORE --out NEW keeps the group and its position",
+                "`stantools salvage STORE --out NEW` keeps the group and its position",
             )
     if result.server and result.server.node_id:
         console.note("the node is clustered: its subscriptions are in the raft log, not here")

@@ -15,7 +15,7 @@ from stantools.cli.serveroptions import server_options, server_user_option, serv
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
-from stantools.notation import describe_ranges
+from stantools.notation import counted, describe_sequences
 
 if TYPE_CHECKING:
     from stantools.recovery.truncate import RemovedRecord, TruncationPlan, TruncationResult
@@ -124,15 +124,19 @@ def _as_json(
 
 def _print_plan(plan: TruncationPlan, force: bool) -> None:
     if not plan.before.starts:
-        click.echo(f"now the server does not start: {console.escape_lines(plan.before.error or '')}")
+        click.echo(
+            console.wrapped(f"now the server does not start: {console.escape_lines(plan.before.error or '')}", 2)
+        )
     for cut in plan.cuts:
         sizes = f"from {cut.size_before} to {cut.size_after} bytes"
-        line = f"cut: {console.escape(cut.file)} {sizes}, {cut.kept} records stay"
+        stay = counted(cut.kept, "record", "stays/stay")
+        line = f"cut: {console.escape(cut.file)} {sizes}, {stay}"
         if cut.intact:
-            line += f"; {console.paint(f'{cut.intact} intact records go', 'red', err=False)}"
+            gone = counted(cut.intact, "intact record", "goes/go")
+            line += f"; {console.paint(gone, 'red', err=False)}"
             if cut.sequences:
-                line += f" (sequences {describe_ranges(cut.sequences, 4)})"
-        click.echo(line)
+                line += f" ({describe_sequences(cut.sequences, 4)})"
+        click.echo(console.wrapped(line, 2))
     cut_files = {cut.file for cut in plan.cuts}
     for path, (before, after) in plan.forecast.files_changed().items():
         if path not in cut_files:
@@ -148,11 +152,12 @@ def _print_plan(plan: TruncationPlan, force: bool) -> None:
         if len(removed) > _MANY:
             click.echo("… and more: see -o json\n")
     for refusal in plan.refusals:
-        click.echo(f"{'against it' if force else 'refused'}: {console.escape_lines(refusal)}")
+        text = f"{'against it' if force else 'refused'}: {console.escape_lines(refusal)}"
+        click.echo(console.wrapped(text, 2))
 
 
 def _size(size: int | None) -> str:
-    return "no file" if size is None else f"{size} bytes"
+    return "no file" if size is None else counted(size, "byte")
 
 
 def _print_result(result: TruncationResult) -> None:

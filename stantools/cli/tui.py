@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @connection_options
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Keys and theme; see the TUI guide.")
 @workers_option
-@reading_options(key=True)
+@reading_options()
 @common_options
 def command(
     store: Path | None,

@@ -23,6 +23,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
         "records": "Every record of a single file, damaged or not.",
     },
     "What is wrong, and what would the server do?": {
+        "doctor": "Verdict first: what is wrong, what a start would destroy, the one next command.",
         "verify": "Read and check every byte; say what is intact, damaged and missing.",
         "forecast": "Predict what the server does with this store if it is started now.",
         "explain": "What a finding or a line of the server's log means, and what helps.",

@@ -21,7 +21,8 @@ from stantools.cli.output import print_json, rows_as, table_text
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
-from stantools.notation import describe_ranges
+from stantools.escaping import fill_in
+from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
@@ -73,7 +74,7 @@ def command(
     if output == "json":
         print_json(verdict.as_json())
     elif output == "table":
-        print_verdict(verdict, str(store))
+        print_verdict(verdict)
     else:
         rows_as(output, FINDING_COLUMNS, (_row(finding) for finding in verdict.findings))
     return ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS
@@ -84,7 +85,7 @@ def _row(finding: Finding) -> list[Any]:
     return [values[name] for name in FINDING_COLUMNS]
 
 
-def print_verdict(verdict: Verdict, store: str) -> None:
+def print_verdict(verdict: Verdict) -> None:
     """Prints what was found in one store for people."""
     rows = [
         (
@@ -103,8 +104,7 @@ def print_verdict(verdict: Verdict, store: str) -> None:
     print_findings(verdict.findings)
     click.echo(_conclusion(verdict))
     if not verdict.clean:
-        path = console.escape(store)
-        console.note(f"nothing was changed; what the server would do now: stantools forecast {path}")
+        console.note("nothing was changed; what the server would do now: stantools forecast STORE")
 
 
 def print_findings(findings: list[Finding]) -> None:
@@ -112,25 +112,40 @@ def print_findings(findings: list[Finding]) -> None:
     order = list(_COLORS)
     ranked = sorted(findings, key=lambda each: order.index(each.severity.value))
     for finding in ranked[:_MANY]:
-        place = console.escape(finding.file)
+        place = console.escape(finding.file or finding.channel or "")
         if finding.offset is not None:
             place += f" at {finding.offset}"
             if finding.length is not None:
-                place += f" ({finding.length} bytes)"
+                place += f" ({counted(finding.length, 'byte')})"
         label = console.paint(finding.severity.value.ljust(7), _COLORS[finding.severity.value], err=False)
-        click.echo(f"{label}  {finding.code}  {place}".rstrip())
-        click.echo(f"         {console.escape_line(finding.detail)}")
+        click.echo(console.wrapped(f"{label}  {finding.code}  {place}".rstrip(), 9))
+        click.echo(console.wrapped(f"         {console.escape_line(finding.detail)}", 9))
     if len(ranked) > _MANY:
         click.echo(f"… and {len(ranked) - _MANY} more: see -o json")
-    remedies = dict.fromkeys(each.remedy for each in ranked if each.remedy and each.severity.value != "info")
+    helpful: dict[str, list[Finding]] = {}
+    for finding in ranked:
+        if finding.remedy and finding.severity.value != "info":
+            helpful.setdefault(finding.remedy, []).append(finding)
     # "Do this" goes without saying where "do this, which also …" stands.
-    remedies = {r: None for r in remedies if not any(other != r and other.startswith(r) for other in remedies)}
+    remedies = [r for r in helpful if not any(other != r and other.startswith(r) for other in helpful)]
     if remedies:
         click.echo("\nwhat helps:")
-        for remedy in remedies:
-            click.echo(f"  - {console.escape_lines(remedy)}")
+    for remedy in remedies:
+        click.echo(console.wrapped(f"  - {console.escape_lines(_with_names(remedy, helpful[remedy]))}", 4))
     if ranked:
         click.echo()
+
+
+def _with_names(remedy: str, findings: list[Finding]) -> str:
+    """Fills the first place that a remedy is for into its commands, and says of how many others it holds as well."""
+    channels = list(dict.fromkeys(each.channel for each in findings if each.channel))
+    files = list(dict.fromkeys(each.file for each in findings if each.file))
+    text = remedy
+    for word, names in (("CHANNEL", channels), ("FILE", [str(Path(console.store()) / file) for file in files])):
+        if names and (filled := fill_in(text, {word: names[0]})) != text:
+            others = len(names) - 1
+            text = filled + (f" (and so on for {counted(others, f'other {word.lower()}')})" if others else "")
+    return console.filled(text)
 
 
 def _conclusion(verdict: Verdict) -> str:
@@ -140,5 +155,5 @@ def _conclusion(verdict: Verdict) -> str:
         notes = f", {counts['info']} for information" if counts["info"] else ""
         return f"{console.paint('clean', 'green', err=False)}: {scanned}{notes}"
     names = {"error": "error", "warning": "warning", "info": "note"}
-    parts = [f"{count} {names[severity]}{'s' * (count != 1)}" for severity, count in counts.items() if count]
+    parts = [counted(count, names[severity]) for severity, count in counts.items() if count]
     return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {scanned}"

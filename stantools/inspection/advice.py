@@ -1,17 +1,25 @@
-"""The one safe step to take next, as far as verify and forecast know."""
+"""What verify and forecast come to: the verdict on a store, and the one safe step to take next."""
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stantools.escaping import escape
+from stantools.escaping import beside, escape
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.forecast.judgement import harmless, losses
-from stantools.inspection.forecast.model import Forecast, Harm
+from stantools.inspection.forecast.judgement import harmless, losses, sentence, stalling
+from stantools.inspection.forecast.model import DEFAULT_CLUSTER_ID, Forecast, Harm
+from stantools.inspection.verify import Verdict
+from stantools.notation import counted
 from stantools.store.locks import Use
+from stantools.store.ranges import Ranges
+
+#: Findings that say where missing messages were.
+_SLICE_GONE = ("slice-missing", "index-without-data")
 
 #: Errors of a start that no repair is needed for.
 _NO_DAMAGE = re.compile(r'permission denied$|^cluster ID ".*" does not match')
@@ -49,23 +57,132 @@ def advise(
             return Advice(f"Nothing to repair; the server has to be started differently: {escape(forecast.error)}")
         if forecast.destroys and all(loss.how is Harm.REMOVED for loss in forecast.destroys):
             return Advice("Start the server with limits that leave the messages where they are (0 is without limit)")
-    new = path.parent / f"{path.name}.salvaged"
-    salvage = ("stantools", "salvage", str(path), "--out", str(new))
+    salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
+    new_store = "write what is intact to a new store"
+    nameless = any(finding.code == "server-missing" for finding in findings or ())
+    if nameless or (forecast is not None and forecast.starts and not forecast.recovered):
+        salvage += ("--cluster-id", DEFAULT_CLUSTER_ID)
+        new_store += f" (with the cluster id that clients connect with, if it is not {DEFAULT_CLUSTER_ID})"
     destroys = forecast is not None and bool(losses(forecast) or forecast.destroys)
     if destroys or ((damaged or findings is None) and (forecast is None or not forecast.starts)):
         why = "nobody can tell what it would do" if forecast is None else "it would destroy data"
         why = "the start would fail" if forecast is not None and not forecast.starts else why
-        return Advice(f"Do not start the server on this store ({why}): write what is intact to a new store", salvage)
+        return Advice(f"Do not start the server on this store ({why}): {new_store}", salvage)
     if damaged or forecast is None or not harmless(forecast):
         why = f"{len(damaged)} places are damaged" if len(damaged) != 1 else "one place is damaged"
-        return Advice(
-            f"Write what is intact to a new store: {why if damaged else 'a start would not be harmless'}", salvage
-        )
+        new_store = new_store[0].upper() + new_store[1:]
+        return Advice(f"{new_store}: {why if damaged else 'a start would not be harmless'}", salvage)
     if findings is None:
         return Advice("A start would be harmless; read everything to be sure", ("stantools", "verify", str(path)))
     if any(finding.severity is Severity.WARNING for finding in findings):
         return Advice("Nothing is lost; a new store has none of what was found", salvage)
     return Advice(
         "Nothing to repair; see what a move to JetStream would make of it",
-        ("stantools", "migrate", str(path), "--out", f"{path.name}.backups", "--dry-run"),
+        ("stantools", "migrate", str(path), "--out", str(beside(path, "backups")), "--dry-run"),
     )
+
+
+class State(enum.StrEnum):
+    """How a store is, in a word."""
+
+    HEALTHY = "healthy"  #: nothing was found, and a start is harmless
+    FLAWED = "flawed"  #: nothing is damaged, but something is not as a healthy server leaves it
+    DAMAGED = "damaged"  #: records are damaged, or the server does not start
+    IN_DANGER = "in danger"  #: a start would destroy what is intact
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is the matter with a store.
+
+    Attributes:
+        path: Its directory, as the user wrote it.
+        state: In a word.
+        verdict: In a sentence, without full stop.
+        verified: What verify found.
+        starts: For each version of the server that would do otherwise, the first one first: the forecast of a normal
+            start, and that of one with the truncate option. Empty if that cannot be told.
+        lost: The messages of each channel that are damaged and cannot be proven, or whose slice is gone.
+        uses: Signs that somebody is using the store.
+        advice: The next step.
+    """
+
+    path: Path
+    state: State
+    verdict: str
+    verified: Verdict
+    starts: Sequence[tuple[Forecast, Forecast]]
+    lost: Mapping[str, Ranges]
+    uses: Sequence[Use]
+    advice: Advice
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the diagnosis for json output."""
+        severities = [each.severity for each in self.verified.findings]
+        return {
+            "path": str(self.path),
+            "state": self.state.value,
+            "verdict": self.verdict,
+            "clean": self.state is State.HEALTHY,
+            "lost": {name: ranges.as_json() for name, ranges in self.lost.items()},
+            "findings": {each.value: severities.count(each) for each in Severity},
+            "starts": [
+                {
+                    "server_version": one.server_version,
+                    "truncate": one is truncating,
+                    "starts": one.starts,
+                    "exit_code": one.exit_code,
+                    "error": one.error,
+                    "harmless": harmless(one),
+                    "says": sentence(one),
+                    "destroys": [loss.as_json() for loss in one.destroys],
+                }
+                for normal, truncating in self.starts
+                for one in (normal, truncating)
+            ],
+            "in_use": [use.detail for use in self.uses],
+            "next": {"text": self.advice.text, "command": list(self.advice.command)},
+        }
+
+
+def diagnose(
+    path: Path, verified: Verdict, starts: Sequence[tuple[Forecast, Forecast]], uses: Sequence[Use] = ()
+) -> Diagnosis:
+    """Says what is the matter with a store, what matters most first.
+
+    Args:
+        path: The store's directory, as the user wrote it.
+        verified: What verify found.
+        starts: What starts of the server would do, by version; see `Diagnosis`.
+        uses: Signs that somebody is using the store.
+    """
+    gone = {each.channel for each in verified.findings if each.code in _SLICE_GONE}
+    lost = {
+        each.name: all_lost
+        for each in verified.channels
+        if (all_lost := (each.damaged - each.repairable) | (each.missing if each.name in gone else Ranges()))
+    }
+    normals = [normal for normal, _ in starts]
+    errors = sum(each.severity is Severity.ERROR for each in verified.findings)
+    if any(one.destroys or not one.recovered for one in normals if one.starts):
+        state, start = State.IN_DANGER, "do not start the server on it: a start would destroy data"
+    elif not starts:
+        state, start = State.DAMAGED, "what the server would do cannot be told"
+    elif not normals[0].starts:
+        state, start = State.DAMAGED, "the server does not start on it"
+    elif stalling(normals[0]):
+        state, start = State.DAMAGED, "the server starts on it, and cannot deliver every message"
+    elif not harmless(normals[0]):
+        state, start = State.DAMAGED if errors else State.FLAWED, "a start would not be harmless"
+    else:
+        state = State.DAMAGED if errors else State.HEALTHY if verified.clean else State.FLAWED
+        start = "a start is harmless"
+    missed = sum(ranges.count() for ranges in lost.values())
+    there = sum((each.intact | each.repairable).count() for each in verified.channels)
+    if missed:
+        data = f"{counted(missed, 'message')} of {missed + there} {'is' if missed == 1 else 'are'} lost"
+    else:
+        data = f"no message of {there} is lost" if there else "there are no messages in it"
+    parts = (start, data) if state is State.IN_DANGER else (data, start)
+    advice = advise(path, verified.findings, normals[0] if normals else None, uses)
+    return Diagnosis(path, state, "; ".join(parts), verified, starts, lost, uses, advice)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from stantools.escaping import fill_in
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.serverlog import LINES, WRAPPERS, LogLine
 
@@ -28,6 +30,7 @@ class Explanation:
         server: What the real server does with it; empty for log lines, which say so in `meaning`.
         remedy: What to do next; may be empty.
         codes: Related finding codes.
+        aside: It is part of a description, and says nothing about the store by itself.
     """
 
     subject: str
@@ -36,10 +39,13 @@ class Explanation:
     server: str = ""
     remedy: str = ""
     codes: tuple[str, ...] = ()
+    aside: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Returns the explanation for json output."""
-        return {**asdict(self), "codes": list(self.codes)}
+        values = {**asdict(self), "codes": list(self.codes)}
+        del values["aside"]
+        return values
 
 
 def explain(text: str) -> list[Explanation]:
@@ -49,26 +55,37 @@ def explain(text: str) -> list[Explanation]:
         text: A code of the catalogue, or a line as it stands in the server's log, with or without its prefix.
 
     Returns:
-        One explanation for a code. For a log line one for each level of the error, outermost first. Empty if it is
-        neither.
+        One explanation for a code. For a log line one for each level of the error, outermost first; only one of them
+        has a remedy. Empty if it is neither.
     """
     code = text.strip().lower()
     if entry := CATALOGUE.get(code):
         return [Explanation(code, entry.meaning, entry.cause, entry.server, entry.remedy)]
     line = _START.sub("", _PREFIX.sub("", text.strip()))
-    found = []
-    covered = len(line)
-    for candidate in WRAPPERS:
-        if match := candidate.pattern.search(line):
-            found.append((match.start(), _explained(candidate, match)))
-            covered = min(covered, match.end())
+    around = [(match, each) for each in WRAPPERS if (match := each.pattern.search(line))]
+    around.sort(key=lambda found: found[0].start())
     # Within a wrapper the reason follows behind it; otherwise the whole line may be one.
-    rest = line[covered:] if found else line
-    for candidate in LINES:
-        if match := candidate.pattern.search(rest):
-            found.append((len(line), _explained(candidate, match)))
-            break
-    return [explanation for _, explanation in sorted(found, key=lambda each: each[0])]
+    rest = line[min(match.end() for match, _ in around) :] if around else line
+    reason = next(((match, each) for each in LINES if (match := each.pattern.search(rest))), None)
+    found = [*around, reason] if reason else around
+    decisive = next((each for _, each in found if each.decides), reason[1] if reason else None)
+    explained = [_explained(each, match) for match, each in found]
+    if decisive is None:
+        return explained
+    return [
+        one if each is decisive else replace(one, remedy="", codes=())
+        for one, (_, each) in zip(explained, found, strict=True)
+    ]
+
+
+def explain_log(lines: Iterable[str]) -> list[Explanation]:
+    """Explains each kind of line in a log once, in the order in which they come; what only describes is left out."""
+    found: dict[tuple[str, str], Explanation] = {}
+    for line in lines:
+        for each in explain(line):
+            if not each.aside:
+                found.setdefault((each.subject, each.meaning), each)
+    return list(found.values())
 
 
 def similar_codes(text: str) -> list[str]:
@@ -80,4 +97,7 @@ def _explained(line: LogLine, match: re.Match[str]) -> Explanation:
     fields = {name: value or "" for name, value in match.groupdict().items()}
     meaning = line.meaning.format(**fields) if fields else line.meaning
     subject = match[0].removesuffix("(file: ").rstrip(" (:")
-    return Explanation(subject, meaning, line.cause, "", line.remedy, line.codes)
+    channel = fields.get("channel", "").strip('"') or fields.get("place", "").rpartition(":")[0]
+    names = {"CHANNEL": channel} if channel else {}
+    meaning, remedy = fill_in(meaning, names), fill_in(line.remedy, names)
+    return Explanation(subject, meaning, line.cause, "", remedy, line.codes, line.aside)

@@ -20,6 +20,8 @@ class LogLine:
         cause: How it usually comes about.
         remedy: What to do next.
         codes: Findings of `stantools verify` that go with it.
+        decides: Its remedy holds whatever the reason that follows in the line; else the reason tells what to do.
+        aside: Part of a description that says nothing about the store by itself.
     """
 
     pattern: re.Pattern[str]
@@ -27,18 +29,20 @@ class LogLine:
     cause: str = ""
     remedy: str = ""
     codes: tuple[str, ...] = ()
+    decides: bool = False
+    aside: bool = False
 
 
-def _line(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes: str) -> LogLine:
-    return LogLine(re.compile(pattern), meaning, cause, remedy, codes)
+def _line(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes: str, **more: bool) -> LogLine:
+    return LogLine(re.compile(pattern), meaning, cause, remedy, codes, **more)
 
 
 _CRASH = "a crash or power failure while the file was being written"
-_LOOK = "stop the server, then: stantools forecast STORE"
-_SALVAGE = "stantools salvage STORE --out NEW keeps every intact record"
+_LOOK = "stop the server, then: `stantools doctor STORE`"
+_SALVAGE = "`stantools salvage STORE --out NEW` keeps every intact record"
 _CUT = (
-    "stantools truncate-bad-eof STORE --dry-run shows what the server's repair would cut; "
-    "stantools salvage STORE --out NEW keeps what lies behind the damage"
+    "`stantools truncate-bad-eof STORE --dry-run` shows what the server's repair would cut; "
+    "`stantools salvage STORE --out NEW` keeps what lies behind the damage"
 )
 _REPORT = "see the lines around it; this one only describes the first bad record"
 
@@ -55,7 +59,7 @@ WRAPPERS = (
         r"unable to recover client file ",
         "clients.dat could not be read, so the server does not start.",
         "",
-        _CUT,
+        _SALVAGE,
         "log-torn",
         "log-damaged",
     ),
@@ -63,16 +67,17 @@ WRAPPERS = (
         r"unable to recover subscription store for \[(?P<channel>.*?)\]",
         "subs.dat of the channel {channel} could not be read, so the server does not start.",
         "",
-        _CUT,
+        _SALVAGE,
         "log-torn",
         "log-damaged",
     ),
     _line(
         r"unable to recover message store for \[(?P<channel>.*?)\]\(file: ",
         "a message slice of the channel {channel} could not be read, so the server does not start. The file it "
-        "names is the last one it opened, not always the bad one. It may just have deleted that slice's index.",
+        "names is the last one it opened, not always the bad one; `stantools verify STORE --channel CHANNEL` names "
+        "file and offset. It may just have deleted that slice's index.",
         "",
-        "stantools verify STORE names the file and the offset; " + _CUT,
+        _SALVAGE,
         "slice-torn",
         "slice-bad-payload",
         "index-missing",
@@ -85,6 +90,7 @@ WRAPPERS = (
         _LOOK,
         "index-damaged",
         "index-dangling",
+        decides=True,
     ),
     _line(
         r"Verification of last message for file .* failed:",
@@ -93,22 +99,25 @@ WRAPPERS = (
         _LOOK,
         "index-dangling",
         "slice-torn",
+        decides=True,
     ),
     _line(
         r"Error looking up message (?P<place>[^ ]+) \(",
         "the message {place} could not be read. Delivery on this channel stops at it for every subscriber.",
         "damage in the middle of a data file, which the server does not notice at start; or a wrong encryption key",
-        "stantools verify STORE --channel CHANNEL; stantools salvage STORE --out NEW --fill-gaps puts an empty "
-        "message in its place, so that consumers go on",
+        "`stantools verify STORE --channel CHANNEL` says what is intact; `stantools salvage STORE --out NEW "
+        "--fill-gaps` puts an empty message in its place, so that consumers go on",
         "slice-bad-payload",
         "index-mismatch",
+        decides=True,
     ),
     _line(
         r"Error getting message for redelivery subid=(?P<sub>\d+), seq=(?P<seq>\d+)",
         "message {seq}, not acknowledged by subscription {sub}, could not be read for redelivery. It stays pending.",
         "damage in the middle of a data file",
-        "stantools verify STORE; stantools subs STORE lists what is pending",
+        "`stantools verify STORE` says what is intact; `stantools subs STORE` lists what is pending",
         "slice-bad-payload",
+        decides=True,
     ),
     _line(
         r"Server file .* corrupted:",
@@ -163,7 +172,7 @@ LINES = (
         "a record's bytes do not match its CRC (stored {want}, computed {have}). If it is server.dat and "
         "everything else reads well, the server may just use another -file_crc_poly than the store.",
         "a bad disk, memory or copy; or another CRC polynomial",
-        "stantools info STORE tells the store's polynomial; " + _SALVAGE,
+        "`stantools info STORE` tells the store's polynomial; " + _SALVAGE,
         "slice-bad-payload",
         "log-damaged",
         "server-damaged",
@@ -209,6 +218,7 @@ LINES = (
         r"It is recommended that you make a copy of the whole datatstore",
         "advice that is worth following: the server's repair cannot be undone.",
         remedy=_CUT,
+        aside=True,
     ),
     _line(
         r"Restart with the ContinueOnUnexpectedEOF flag to truncate this file to this offset: (?P<offset>\d+)",
@@ -216,7 +226,13 @@ LINES = (
         "{offset} and lose everything behind it, intact or not.",
         remedy=_CUT,
     ),
-    _line(r"Dataloss may occur\. Details about the first corrupted record", "a description follows.", "", _REPORT),
+    _line(
+        r"Dataloss may occur\. Details about the first corrupted record",
+        "a description follows.",
+        "",
+        _REPORT,
+        aside=True,
+    ),
     _line(
         r"record (?:header|payload) expected to be (?P<want>\d+) bytes, only read (?P<have>\d+)",
         "only {have} of {want} bytes of the record are there.",
@@ -225,27 +241,27 @@ LINES = (
         "slice-torn",
         "log-torn",
     ),
-    _line(r"Record (?:header|payload):$", "part of the description of a bad record.", "", _REPORT),
-    _line(r"Follow instructions in documentation in order to recover", "general advice.", "", _SALVAGE),
+    _line(r"Record (?:header|payload):$", "part of the description of a bad record.", "", _REPORT, aside=True),
+    _line(r"Follow instructions in documentation in order to recover", "general advice.", "", _SALVAGE, aside=True),
     _line(
         r"File (?P<file>\".*?\") has been truncated to offset: (?P<offset>\d+)",
         "the server cut {file} to {offset} bytes, because it was started with -file_truncate_bad_eof. What was "
         "behind is lost.",
         "",
-        "if you have a copy from before: stantools salvage COPY --out NEW",
+        "if you have a copy from before: `stantools salvage COPY --out NEW`",
     ),
-    _line(r"Recovery resumes\.\.\.", "the server goes on behind the place that it has just cut."),
+    _line(r"Recovery resumes\.\.\.", "the server goes on behind the place that it has just cut.", aside=True),
     _line(
         r"unable to repair file .* by truncating at offset",
         "the truncate option found the place but could not cut the file.",
         "permissions, or a read-only file system",
-        "check permissions, then: stantools truncate-bad-eof STORE --dry-run",
+        "check permissions, then: `stantools truncate-bad-eof STORE --dry-run`",
     ),
     _line(
         r"file store should not be opened consecutively with the TruncateUnexpectedEOF option",
         "the server was started with -file_truncate_bad_eof twice in a row, which it refuses.",
         "the option was left in the start script; .truncate.lck in the store's root is the witness",
-        "start once without the option, or run stantools forecast STORE to see whether that works",
+        "start once without the option, or run `stantools forecast STORE` to see whether that works",
         "witness-present",
     ),
     _line(
@@ -275,14 +291,14 @@ LINES = (
         r"expected size to be (?P<want>\d+),? (?:bytes, )?got (?P<have>\d+)",
         "the index says that a message has {want} bytes, the data file says {have}.",
         "the index is damaged or stale",
-        "stantools salvage or stantools compact write new indexes",
+        "`stantools salvage STORE --out NEW` writes new indexes",
         "index-mismatch",
     ),
     _line(
         r"cluster ID (?P<given>\".*?\") does not match recovered value of (?P<stored>\".*?\")",
         "the store belongs to the cluster {stored}, the server was started with {given}.",
         "another configuration file or directory than meant",
-        "start the server with -cid and the stored name; stantools info STORE shows it",
+        "start the server with -cid and the stored name; `stantools info STORE` shows it",
     ),
     _line(
         r"Server information was not recovered, however channels are present",
@@ -297,18 +313,18 @@ LINES = (
         "the server found nothing and starts empty. If there were channels (before 0.25, when server.dat is "
         "lost): stop it now, before a client publishes; sequences would begin at 1 again in the old files.",
         "a new store, a wrong -dir, or a lost server.dat",
-        "stantools info STORE",
+        "`stantools doctor STORE`",
         "server-missing",
         "sequence-generations",
     ),
-    _line(r"Recovered (?P<count>\d+) channel\(s\)", "the server has read its store: {count} channels."),
+    _line(r"Recovered (?P<count>\d+) channel\(s\)", "the server has read its store: {count} channel(s)."),
     _line(
         r"Not recovering ghost durable queue subscriber: \[(?P<client>.*?)\]:\[(?P<group>.*?)\] "
         r"subject=(?P<channel>\S+)",
         "the durable queue member {group} of client {client} on {channel} was deleted, because the client is not "
         "in clients.dat. If it was the last one, the group's position is lost.",
         "clients.dat was lost or cut",
-        "from a copy made before: stantools salvage COPY --out NEW keeps the group",
+        "from a copy made before: `stantools salvage COPY --out NEW` keeps the group",
         "ghost-durable-queue",
         "clients-missing",
     ),
@@ -316,7 +332,7 @@ LINES = (
         r"Duplicate shadow durable queue consumer \(subid=(?P<sub>\d+)\)",
         "a durable queue group was stored as closed twice (subscription {sub}); the further one counts.",
         "a crash while the group's last member was closing",
-        "nothing has to be done; stantools subs STORE --channel CHANNEL shows both",
+        "nothing has to be done; `stantools subs STORE --channel CHANNEL` shows both",
     ),
     _line(
         r"Reached limits for store (?P<channel>\".*?\")",
@@ -328,7 +344,7 @@ LINES = (
         r"Skip expiration of missing sequence (?P<seq>\d+)",
         "sequence {seq} is not in the store; it was passed over when old messages expired.",
         "a gap left by lost or truncated files, or by servers before 0.9.2",
-        "stantools verify STORE lists the gaps",
+        "`stantools verify STORE` lists the gaps",
         "sequence-missing",
     ),
     _line(
@@ -353,13 +369,13 @@ LINES = (
         "a message of {size} bytes begins like an encrypted one and is too short to be one: it was stored before "
         "encryption was turned on.",
         "encryption was turned on for a store with older messages",
-        "stantools messages STORE CHANNEL without a key shows the bytes as they are",
+        "`stantools messages STORE CHANNEL` without a key shows the bytes as they are",
     ),
     _line(
         r"(?:cipher|chacha20poly1305): message authentication failed",
         "a message cannot be decrypted: the key is wrong, or the message is damaged, or was never encrypted.",
         "another key than the one the messages were stored with",
-        "stantools messages STORE CHANNEL --encryption-key-env NAME tells which messages a key opens",
+        "`stantools messages STORE CHANNEL --encryption-key-env NAME` tells which messages a key opens",
     ),
     _line(
         r"encryption key required",
@@ -379,7 +395,7 @@ LINES = (
         r"permission denied",
         "the server may not open the file; it needs to read and write every file of the store.",
         "the server was started once as another user, or files were copied as root",
-        "give the files back to the server's user: chown -R USER STORE",
+        "give the files back to the server's user: `chown -R USER STORE`",
         "file-unreadable",
     ),
     _line(
@@ -388,7 +404,7 @@ LINES = (
         "a channel named server.dat or the like",
         "use another channel name",
     ),
-    _line(r"no space left on device", "the disk is full.", "", "make room, then: stantools verify STORE"),
+    _line(r"no space left on device", "the disk is full.", "", "make room, then: `stantools verify STORE`"),
     _line(
         r"too many open files",
         "the server reached its limit of open files.",
@@ -404,7 +420,8 @@ LINES = (
         r"too many subscriptions per channel",
         "a new subscription was refused. Dead ones in subs.dat count as well.",
         "the limit -msu; or subscriptions of clients that are gone",
-        "stantools subs STORE --channel CHANNEL; stantools compact STORE --out NEW --drop-orphans leaves dead ones out",
+        "`stantools subs STORE --channel CHANNEL` lists them; `stantools compact STORE --out NEW --drop-orphans` "
+        "leaves dead ones out",
         "orphan-subscription",
     ),
     _line(
@@ -412,7 +429,7 @@ LINES = (
         "the archive script failed for a slice that the limits removed. It is not tried again; the .bak files "
         "stay in the channel directory.",
         "the script, or permissions",
-        "archive the .bak files by hand; stantools messages STORE CHANNEL --archived reads them",
+        "archive the .bak files by hand; `stantools messages STORE CHANNEL --archived` reads them",
         "archived-slices",
     ),
     _line(r"Output of archive script for (?P<channel>\S+)", "a slice of {channel} was handed to the archive script."),

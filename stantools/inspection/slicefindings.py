@@ -15,6 +15,7 @@ from stantools.inspection.generations import History, Piece
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import Run
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
+from stantools.notation import counted
 from stantools.store.limits import is_channel_name
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
@@ -52,7 +53,7 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
         assert lone.files.index is not None
         yield finding(
             "index-without-data",
-            f"its data file is gone; it named sequences {describe(lone.index.dangling) or 'none'}",
+            f"its data file is gone; it named {_sequences(lone.index.dangling)}",
             file=_relative(root, lone.files.index),
             channel=channel,
         )
@@ -114,16 +115,22 @@ def _damage(file: str, channel: str, neighbours: Neighbours) -> Finding:
     code = _CODES[damage.kind]
     if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
         code = "slice-dangling-header"
-    text = f"{damage.length} bytes from offset {damage.offset}: {stop_text(damage.stop)}"
+    text = f"{counted(damage.length, 'byte')} from offset {damage.offset}: {stop_text(damage.stop)}"
     if damage.stop == Stop.BAD_CRC and damage.computed_crc:
         text += f" (stored 0x{damage.stored_crc:08x}, computed 0x{damage.computed_crc:08x})"
     if neighbours.before or neighbours.after:
-        text += f"; between sequences {neighbours.before or 'none'} and {neighbours.after or 'none'}"
+        text += f"; {_between(neighbours.before, neighbours.after)}"
     if damage.repair:
         text += "; its message is proven and can be kept"
     return finding(
         code, text, file=file, offset=damage.offset, length=damage.length, channel=channel, seq=damage.sequence
     )
+
+
+def _between(before: int, after: int) -> str:
+    if before and after:
+        return f"between sequences {before} and {after}"
+    return f"behind sequence {before}" if before else f"before sequence {after}"
 
 
 def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
@@ -165,14 +172,14 @@ def _index(root: Path, channel: str, survey: SliceSurvey) -> Iterator[Finding]:
 
 def _index_coverage(file: str, channel: str, report: IndexReport) -> Iterator[Finding]:
     if report.orphan_count:
-        text = f"not named: {_count(report.orphan_count)}, sequences {describe(report.orphans)}"
+        text = f"not named: {_count(report.orphan_count)}, {_sequences(report.orphans)}"
         yield finding("index-orphans", text, file=file, offset=report.end, channel=channel, seq=report.orphans.first)
     if report.displaced_count:
-        text = f"records in each other's places: {report.displaced_count}, sequences {describe(report.displaced)}"
+        text = f"records in each other's places: {report.displaced_count}, {_sequences(report.displaced)}"
         offset = FILE_HEADER_SIZE + report.first_displaced * INDEX_RECORD_SIZE
         yield finding("index-disorder", text, file=file, offset=offset, channel=channel, seq=report.displaced.first)
     if report.dangling_count:
-        text = f"records that point to no good message: {report.dangling_count}, sequences {describe(report.dangling)}"
+        text = f"records that point to no good message: {report.dangling_count}, {_sequences(report.dangling)}"
         offset = FILE_HEADER_SIZE + report.first_dangling * INDEX_RECORD_SIZE
         yield finding("index-dangling", text, file=file, offset=offset, channel=channel, seq=report.dangling.first)
 
@@ -182,7 +189,7 @@ def _index_stop(report: IndexReport) -> str:
         return "a record of zeros"
     if report.stop == Stop.BAD_CRC:
         return "a record that does not match its CRC"
-    return f"{report.size - report.end} bytes that are no whole record"
+    return counted(report.size - report.end, "byte", "that is/that are") + " no whole record"
 
 
 def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
@@ -190,20 +197,20 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
     if damaged:
-        text = f"{_count(damaged.count())}: sequences {describe(damaged)}"
+        text = f"{_count(damaged.count())}: {_sequences(damaged)}"
         yield finding("sequence-damaged", text, file=channel, channel=channel, seq=damaged.first)
     if missing:
-        text = f"{_count(missing.count())}: sequences {describe(missing)}"
+        text = f"{_count(missing.count())}: {_sequences(missing)}"
         yield finding("sequence-missing", text, file=channel, channel=channel, seq=missing.first)
     yield from _pieces("sequence-duplicate", channel, history.duplicates, "stored a second time")
     yield from _pieces("sequence-disorder", channel, history.disordered, "behind higher sequences")
     lived = [g for g in history.generations if not g.superseded]
     if len(lived) > 1:
-        text = "; ".join(f"{n}: sequences {describe(g.sequences)}" for n, g in enumerate(lived, 1))
+        text = "; ".join(f"{n}: {_sequences(g.sequences)}" for n, g in enumerate(lived, 1))
         yield finding("sequence-generations", text, file=channel, channel=channel)
     for generation in history.generations:
         if generation.superseded:
-            text = f"older messages with sequences {describe(generation.sequences)}"
+            text = f"older messages with {_sequences(generation.sequences)}"
             yield finding("sequence-superseded", text, file=channel, channel=channel, seq=generation.sequences.first)
     if 0 in survey.intact:
         yield finding("sequence-zero", "a message with sequence 0", file=channel, channel=channel, seq=0)
@@ -221,7 +228,7 @@ def _foreign(root: Path, channel: str, run: Run) -> Finding:
     assert run.slice.data is not None
     subject = os.fsdecode(run.subject)
     legal = is_channel_name(subject)
-    text = f"{_count(run.count)} of subject {subject!r}: sequences {describe(run.sequences)}"
+    text = f"{_count(run.count)} of subject {subject!r}: {_sequences(run.sequences)}"
     return finding(
         "foreign-subject" if legal else "subject-invalid",
         text,
@@ -235,7 +242,7 @@ def _foreign(root: Path, channel: str, run: Run) -> Finding:
 
 def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterator[Finding]:
     for piece in pieces:
-        text = f"{_count(piece.sequences.count())} {words}: sequences {describe(piece.sequences)}"
+        text = f"{_count(piece.sequences.count())} {words}: {_sequences(piece.sequences)}"
         yield finding(
             code,
             text,
@@ -268,7 +275,7 @@ def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> It
         yield finding("inner-directory", "the server ignores it", file=_relative(root, path), channel=files.name)
     if files.archived:
         total = sum(s.data_size for s in files.archived)
-        text = f"{len(files.archived)} slices, {total} bytes"
+        text = f"{counted(len(files.archived), 'slice')}, {counted(total, 'byte')}"
         yield finding("archived-slices", text, file=files.name, channel=files.name, severity=Severity.INFO)
 
 
@@ -277,11 +284,17 @@ def describe(sequences: Ranges) -> str:
     pairs = sequences.pairs()
     shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs[:_RANGES_SHOWN])
     more = len(pairs) - _RANGES_SHOWN
-    return shown + (f" and {more} more ranges" if more > 0 else "")
+    return shown + (f" and {counted(more, 'more range')}" if more > 0 else "")
 
 
 def _count(messages: int) -> str:
-    return "1 message" if messages == 1 else f"{messages} messages"
+    return counted(messages, "message")
+
+
+def _sequences(sequences: Ranges) -> str:
+    if not sequences:
+        return "no sequence"
+    return f"{'sequence' if sequences.count() == 1 else 'sequences'} {describe(sequences)}"
 
 
 def _relative(root: Path, path: Path) -> str:

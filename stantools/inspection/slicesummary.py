@@ -29,6 +29,7 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     Stop,
 )
+from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
@@ -211,7 +212,8 @@ def _check_index(
     problem = ""
     if stop == Stop.ZEROS:
         behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE
-        problem = f"the index ends in {behind} bytes that begin with zeros; the server cuts it there"
+        zeros = counted(behind, "byte", "that begins/that begin")
+        problem = f"the index ends in {zeros} with zeros; the server cuts it there"
     elif stop != Stop.END:
         return None, f"the index is damaged at record {count + 1}"
     if not count:
@@ -222,7 +224,8 @@ def _check_index(
         return None, "the last record of the index does not agree with the data file"
     behind = len(data) - int(last["offset"]) - RECORD_HEADER_SIZE - int(last["size"])
     if behind:
-        problem = problem or f"{behind} bytes in the data file lie behind the last message of the index"
+        unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
+        problem = problem or f"{unnamed} behind the last message of the index"
     return view, problem
 
 
@@ -290,8 +293,8 @@ def _from_scan(
         summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
         offsets = part.offset[-_SAMPLES:].copy()
     if damaged:
-        places = "1 place is" if damaged == 1 else f"{damaged} places are"
-        problems.append(f"{places} damaged in the data file, {bytes_damaged} bytes")
+        places = counted(damaged, "place", "is/are")
+        problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")
     summary.source = Source.SCAN if summary.count else Source.NOTHING
     if summary.count:
         summary.encrypted = _look_encrypted(data, offsets, channel, crc)

@@ -50,6 +50,7 @@ class ChannelVerdict:
         missing: Sequences of which nothing is there.
         messages: Good records, duplicates included.
         bytes: Their size as the server accounts it.
+        repairable: Of the damaged ones those whose message is proven, so that a salvage keeps it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ChannelVerdict:
     missing: Ranges
     messages: int
     bytes: int
+    repairable: Ranges = field(default_factory=Ranges)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the verdict with the names of the json contract."""
@@ -228,6 +230,7 @@ def channel_verdict(survey: ChannelSurvey) -> ChannelVerdict:
         survey.missing,
         sum(run.count for run in runs),
         sum(run.bytes for run in runs),
+        survey.repairable & survey.damaged,
     )
 
 

@@ -21,6 +21,7 @@ from stantools.migration.prepared import prepare
 from stantools.migration.results import StreamResult
 from stantools.migration.source import StoreSource, open_source
 from stantools.migration.watch import Watch
+from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import Datastore
 
@@ -172,7 +173,7 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
     """
     refuse_problems(problems)
     if plan.lossy and not accept_loss:
-        lost = f"{plan.lost} messages are" if plan.lost else "something is"
+        lost = counted(plan.lost, "message", "is/are") if plan.lost else "something is"
         raise RefusedError(
             f"nothing was changed: the store is damaged, {lost} lost (see above)",
             "--accept-loss migrates what is intact; `stantools verify` says more",

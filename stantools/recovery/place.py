@@ -50,5 +50,6 @@ def check_room(target: Path, need: int) -> None:
     free = free_bytes(target)
     if free < need:
         raise RefusedError(
-            f"{_existing(target)}: {free} bytes are free, about {need} are needed", "choose a place with more room"
+            f"{_existing(target)}: {free} bytes are free, about {need} are needed",
+            "choose a place with more room",
         )

@@ -23,6 +23,7 @@ from stantools.format.layout import (
     INDEX_RECORD_SIZE,
     RECORD_HEADER_SIZE,
 )
+from stantools.notation import counted
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, SliceFiles, list_channel
 from stantools.store.mapping import mapped
 
@@ -210,7 +211,7 @@ def _zeroed_records(victim: _Victim) -> tuple[Path, str]:
     offset, _ = victim.records(path)[-2:][0]
     size = path.stat().st_size - offset
     _overwrite(path, offset, bytes(size))
-    return path, f"{size} bytes from offset {offset} on are zeros"
+    return path, f"{counted(size, 'byte')} from offset {offset} on are zeros"
 
 
 @_damage("garbage-tail", "57 random bytes follow the last record; the index is gone.")

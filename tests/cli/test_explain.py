@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +53,21 @@ def test_fatal_errors_have_a_place_and_a_reason(golden: Path) -> None:
     for line in logged_lines(golden):
         if line.startswith("[FTL]") and "unable to recover" in line:
             assert len(explain(line)) == 2, line
-            assert explain(line)[0].remedy
+
+
+def test_one_line_has_one_remedy(golden: Path) -> None:
+    """A damaged clients.dat was once to be cut and not to be cut, in the same answer."""
+    told = 0
+    for line in logged_lines(golden):
+        remedies = [each.remedy for each in explain(line) if each.remedy]
+        assert len(remedies) <= 1, line
+        told += bool(remedies)
+        if "crc" in line or "record type" in line or "file version" in line or "permission denied" in line:
+            assert "truncate-bad-eof" not in "".join(remedies), line
+    assert told > 150
+    lookup = explain("[ERR] STREAM: Error looking up message orders.eu:25 (unexpected EOF)")
+    assert "--fill-gaps" in lookup[0].remedy and "--channel orders.eu`" in lookup[0].remedy
+    assert "chown" in explain('unable to recover server file "server.dat": permission denied')[1].remedy
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
@@ -95,6 +112,48 @@ def test_stdin(run, golden: Path) -> None:
     outcome = run("explain", "-", stdin=log)
     assert outcome.code == 0
     assert outcome.out.count("clients.dat could not be read") == 1
+    assert "Record header" not in outcome.out and "a description follows" not in outcome.out
+    assert run("explain", stdin=log).out == outcome.out
+
+
+def test_a_log_as_it_comes(run, golden: Path, tmp_path: Path) -> None:
+    log = load_expected("dmg_clients_payload_flip")["server_open"]["log"]
+    journal = tmp_path / "a log"
+    journal.write_text("".join(f"Nov 21 03:00:00 host nats-streaming-server[7]: [7] {line}\n" for line in log))
+    outcome = run("explain", journal)
+    assert outcome.code == 0
+    assert "clients.dat could not be read" in outcome.out
+    assert "truncate-bad-eof" not in outcome.out
+    assert outcome.out == run("explain", stdin=journal.read_text()).out
+    assert outcome.out.count("keeps every intact record") == 1
+    with journal.open("rb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "stantools", "explain"], stdin=file, capture_output=True, check=True
+        )
+    assert done.stdout.decode() == outcome.out
+    assert len(run("explain", journal, "-o", "json").json()["explanations"]) >= 3
+
+
+def test_a_log_that_says_nothing(run, golden: Path, tmp_path: Path) -> None:
+    binary = golden / "basic" / "datastore" / "server.dat"
+    for outcome in (run("explain", binary), run("explain", stdin="all is well\n")):
+        assert (outcome.code, outcome.out) == (0, "")
+        assert "nothing there is about the file store" in outcome.err
+    directory = run("explain", tmp_path)
+    assert directory.code == 3
+    assert "is a directory" in directory.err and f"stantools doctor {tmp_path}" in directory.err
+
+
+def test_remedies_name_the_store_at_hand(run, golden: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = "Error looking up message it's:25 (unexpected EOF)"
+    assert "stantools verify STORE --channel " in run("explain", line).out
+    store = tmp_path / "my store"
+    shutil.copytree(golden / "basic" / "datastore", store)
+    outcome = run("explain", line, env={"STANTOOLS_STORE": str(store)})
+    text = " ".join(outcome.out.split())
+    assert f"stantools salvage '{store}' --out '{store}.salvaged' --fill-gaps" in text
+    assert "STANTOOLS_STORE" in outcome.err
 
 
 def test_no_code(run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from stantools.cli.main import Program, cli
 from stantools.cli.verbs import QUESTIONS, module_of, summaries
 from stantools.errors import ExitCode, RefusedError, StoreUnreadableError, UsageError
 
-HEAVY = ("numpy", "google.protobuf", "tabulate", "cryptography", "crcmod", "stantools.format", "stantools.store")
+HEAVY = ("numpy", "google.protobuf", "cryptography", "crcmod", "stantools.format", "stantools.store")
 
 
 def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -121,7 +122,7 @@ def program_that_raises(error: BaseException) -> Program:
         (KeyboardInterrupt(), 130, "stantools: error: interrupted\n"),
         (PermissionError(13, "Permission denied", "/x\x1b[2J"), 3, "stantools: error: /x\\x1b[2J: Permission denied\n"),
         (MemoryError(), 3, "stantools: error: out of memory\n"),
-        (BrokenPipeError(), 3, ""),
+        (BrokenPipeError(32, "Broken pipe"), 3, "stantools: error: Broken pipe\n"),  # a connection: stdout is open
     ],
 )
 def test_every_end_has_its_message_and_code(
@@ -157,20 +158,67 @@ def test_unexpected_exception_with_v_shows_where(golden: Path) -> None:
     assert "boom" in result.stderr
 
 
-def test_broken_pipe_is_quiet(golden: Path) -> None:
+@pytest.mark.parametrize("words", [("info", "-o", "ndjson"), ("verify",), ("verify", "--help"), ("--help",)])
+def test_a_closed_pipe_ends_as_with_other_tools(golden: Path, words: tuple[str, ...]) -> None:
     store = golden / "many_channels" / "datastore"
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as out:
         result = subprocess.run(
-            [sys.executable, "-m", "stantools", "info", str(store), "-o", "ndjson"],
+            [sys.executable, "-m", "stantools", *words, *([str(store)] if "--help" not in words else [])],
             stdout=out,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
     assert result.stderr == ""
-    assert result.returncode == 3
+    assert result.returncode == -signal.SIGPIPE
+
+
+def test_ctrl_c_while_the_program_is_loaded() -> None:
+    """The signal comes at the first import, at some in between, and right before the verb."""
+    for module in (
+        "stantools.cli.main",
+        "click",
+        "stantools.cli.verbs",
+        "stantools.cli.verify",
+        "stantools.cli.progress",
+    ):
+        code = (
+            "import os, signal, sys\n"
+            "class Interrupting:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Interrupting())\n"
+            "from stantools.__main__ import main\n"
+            "sys.argv[1:] = ['verify', '/dev/null']\n"
+            "main()"
+        )
+        result = python("-c", code)
+        assert result.returncode in (-signal.SIGINT, 130), (module, result.stderr)
+        assert "Traceback" not in result.stderr, (module, result.stderr)
+
+
+def test_a_job_in_the_background_stays_deaf_to_ctrl_c() -> None:
+    """What `nohup` or a shell without job control ignores, stays ignored."""
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from stantools.__main__ import main\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: main()\n"
+        "except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    )
+    assert python("-c", code).stdout.endswith("True\n")
+
+
+def test_color_always_reaches_a_pipe(golden: Path) -> None:
+    store = str(golden / "dmg_clients_cut_payload" / "datastore")
+    command = ["-m", "stantools", "verify", store, "--color"]
+    always, auto, never = (python(*command, when) for when in ("always", "auto", "never"))
+    assert "\x1b[31m" in always.stdout
+    assert "\x1b[" not in auto.stdout + never.stdout
+    assert "\x1b[31m" in python("-m", "stantools", "verify", "/nowhere", "--color", "always").stderr
 
 
 def test_as_a_program(golden: Path) -> None:

@@ -158,7 +158,7 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
         check_screen(app, "live-compare-equal-80", masks={seconds: "in 0.0 s"})
         assert app.commands[-1] == f"stantools diff store '{place.server.url}#orders_new' --channel orders.new"
         for damage, said in (
-            (lambda js: js.delete_message("orders_new", 50), "1 messages of stream orders_new: 50"),
+            (lambda js: js.delete_message("orders_new", 50), "1 message of stream orders_new: 50"),
             (lambda js: js.delete_message("orders_new", MESSAGES), f"orders_new: 50, {MESSAGES}"),
         ):
             await asyncio.to_thread(with_js, place.server.url, damage)

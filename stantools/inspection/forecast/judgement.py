@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stantools.escaping import escape
 from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
+from stantools.notation import counted
 from stantools.store.sublog import SubStatus
 
 
@@ -45,29 +46,23 @@ def sentence(forecast: Forecast) -> str:
         return "Started now, the server would begin anew as if the store were empty"
     parts = []
     if lost := losses(forecast):
-        parts.append(f"cut or remove {_counted(len(lost), 'file')}, {escape(lost[0])} first")
+        parts.append(f"cut or remove {counted(len(lost), 'file')}, {escape(lost[0])} first")
     if anew := [loss for loss in forecast.destroys if loss.how is Harm.ANEW]:
         where = f"{escape(anew[0].channel)} from sequence {anew[0].at} on"
-        parts.append(f"give sequences of {_counted(len(anew), 'channel')} a second time: {where}")
+        parts.append(f"give sequences of {counted(len(anew), 'channel')} a second time: {where}")
     stalled = stalling(forecast)
     stops = [channel for channel in stalled if channel.stalls_at is not None]
     if stops:
         first = stops[0]
         where = f"{escape(first.name)} at sequence {first.stalls_at}"
-        parts.append(f"stall in {_counted(len(stops), 'channel')}: {where}")
+        parts.append(f"stall in {counted(len(stops), 'channel')}: {where}")
     elif stalled:
-        parts.append(
-            f"fail to deliver messages of {_counted(len(stalled), 'channel')}, {escape(stalled[0].name)} first"
-        )
+        parts.append(f"fail to deliver messages of {counted(len(stalled), 'channel')}, {escape(stalled[0].name)} first")
     ghosts = sum(
         each.status == SubStatus.GHOST for channel in forecast.channels.values() for each in channel.subscriptions
     )
     if ghosts:
-        parts.append(f"delete {_counted(ghosts, 'durable queue member')} whose client is gone")
+        parts.append(f"delete {counted(ghosts, 'durable queue member')} whose client is gone")
     if not parts:
         return "Started now, the server would start and deliver every message"
     return f"Started now, the server would start, and would {'; it would '.join(parts)}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

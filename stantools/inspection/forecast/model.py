@@ -17,7 +17,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change
 from stantools.inspection.subscribers import subscription_json, text
-from stantools.notation import describe_ranges
+from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import SubStatus
@@ -140,8 +140,8 @@ class Loss:
         where = escape(self.file)
         match self.how:
             case Harm.CUT:
-                count = "1 intact record" if self.records == 1 else f"{self.records} intact records"
-                what = f"{count} (sequences {describe_ranges(self.sequences)})" if self.sequences else count
+                count = counted(self.records, "intact record")
+                what = f"{count} ({describe_sequences(self.sequences)})" if self.sequences else count
                 return f"{where} is cut at offset {self.at}: {what} lost"
             case Harm.REMOVED:
                 return f"{where} is removed by the limits: {messages} lost"

@@ -21,6 +21,7 @@ from stantools.migration.plan.model import (
 )
 from stantools.migration.plan.names import LONGEST, name_problem, overlap, reserved, subject_problem
 from stantools.migration.plan.units import format_duration
+from stantools.notation import counted
 from stantools.store.directory import subject_matches
 
 _SHORTEST_AGE = 100_000_000
@@ -111,7 +112,8 @@ def _settings(plan: Plan, stream: StreamPlan) -> Iterator[Note]:
         text = f"duplicate_window {format_duration(window)} is longer than max_age {format_duration(age)}"
         yield _problem(name, text, "make duplicate_window as short as max_age, at least")
     if 0 < settings.get("max_consumers", -1) < len(stream.consumers):
-        text = f"max_consumers is {settings['max_consumers']}, but {len(stream.consumers)} consumers are planned"
+        planned = counted(len(stream.consumers), "consumer", "is/are")
+        text = f"max_consumers is {settings['max_consumers']}, but {planned} planned"
         yield _problem(name, text, "raise max_consumers")
     if plan.way is Way.PUBLISH and not stream.origin_headers:
         text = "published messages get new timestamps, and without headers the old ones are lost"
@@ -156,7 +158,7 @@ def _consumer(stream: StreamPlan, consumer: ConsumerPlan) -> Iterator[Note]:
         yield _problem(about, text, "take it out of `pending`, or raise `delivered`")
     limit = settings.get("max_ack_pending", -1)
     if 0 <= limit < len(position.pending):
-        text = f"max_ack_pending is {limit}, but {len(position.pending)} messages are pending"
+        text = f"max_ack_pending is {limit}, but {counted(len(position.pending), 'message', 'is/are')} pending"
         yield _problem(about, text, f"use at least {len(position.pending)}, else nothing new is delivered")
     if settings.get("num_replicas", 0) > stream.settings.get("num_replicas", 1):
         yield _problem(about, "it has more replicas than its stream", "lower them, or leave them out")

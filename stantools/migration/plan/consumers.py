@@ -21,7 +21,7 @@ import numpy as np
 
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, LeftOut, Level, Note, Position
 from stantools.migration.plan.names import choose, digits, safe_name
-from stantools.migration.plan.units import counted
+from stantools.notation import counted
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import Subscription
 

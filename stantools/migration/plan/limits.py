@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, StreamPlan
-from stantools.migration.plan.units import about, counted, format_duration, format_size
+from stantools.migration.plan.units import about, format_duration, format_size
 from stantools.migration.source import ChannelSource
+from stantools.notation import counted
 from stantools.store.limits import ChannelLimits, StoreLimits
 
 #: What a stream counts for each message besides subject and payload, and what a header block has at least.
@@ -84,7 +85,8 @@ def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_n
     if (age := settings.get("max_age", 0)) > 0:
         old = sum(older_than(channel, now_ns - age) for channel in channels)
         if old:
-            text = f"{old} of {stream.messages} messages are older than max_age {format_duration(age)}"
+            verb = "is" if old == 1 else "are"
+            text = f"{old} of {counted(stream.messages, 'message')} {verb} older than max_age {format_duration(age)}"
             yield _removed(stream, text, "max_age")
     if 0 <= (most := settings.get("max_msgs", -1)) < stream.messages:
         yield _removed(stream, f"{counted(stream.messages - most, 'message')} more than max_msgs {most}", "max_msgs")

@@ -28,6 +28,7 @@ from stantools.migration.plan.names import apart, overlap, reserved, stream_name
 from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
 from stantools.migration.plan.remarks import channel_notes, left_behind, store_notes
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.notation import counted
 
 #: Members of a stream's metadata that say where it comes from; the description says it too, for older servers.
 METADATA_CHANNEL = "stantools.channel"
@@ -145,9 +146,8 @@ class _Planner:
         for channel in self._source.channels:
             override, origin = self._options.override_for(channel.name)
             if override.skip:
-                text = (
-                    f"left out as asked, with {channel.count} messages and {len(channel.subscriptions)} subscriptions"
-                )
+                kept = f"{counted(channel.count, 'message')} and {counted(len(channel.subscriptions), 'subscription')}"
+                text = f"left out as asked, with {kept}"
                 self.left_out.append(LeftOut("channel", channel.name, text))
                 continue
             member = self._member(channel, override, origin)

@@ -27,7 +27,8 @@ from stantools.migration.plan.model import (
     created_at,
 )
 from stantools.migration.plan.remarks import summary
-from stantools.migration.plan.units import about, counted, format_sequences, format_time
+from stantools.migration.plan.units import about, format_sequences, format_time
+from stantools.notation import counted
 
 #: The version of the form; a reader refuses others.
 FORM = 1

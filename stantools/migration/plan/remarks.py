@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from stantools.migration.plan.model import LeftOut, Level, Note, StreamPlan, Way
 from stantools.migration.plan.options import PlanOptions
-from stantools.migration.plan.units import counted, format_time
+from stantools.migration.plan.units import format_time
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.notation import counted
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
 from stantools.store.ranges import Ranges
 
@@ -51,7 +52,9 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
 def _shown(ranges: Ranges) -> str:
     pairs = ranges.pairs()
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in pairs[:_RANGES_SHOWN]]
-    return ", ".join(texts) + (f" and {len(pairs) - _RANGES_SHOWN} more ranges" if len(pairs) > _RANGES_SHOWN else "")
+    return ", ".join(texts) + (
+        f" and {counted(len(pairs) - _RANGES_SHOWN, 'more range')}" if len(pairs) > _RANGES_SHOWN else ""
+    )
 
 
 def _goes_back(plan: ChannelPlan) -> int:
@@ -107,7 +110,7 @@ def left_behind(source: StoreSource) -> list[LeftOut]:
         if sequences:
             detail += f" ({_shown(sequences)})"
         elif len(group) > 1:
-            detail += f" ({len(group)} places)"
+            detail += f" ({counted(len(group), 'place')})"
         what = "subscription" if reason.startswith("subscription ") else "message" if sequences else "file"
         left.append(LeftOut(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
     if source.clients:

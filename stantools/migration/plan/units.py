@@ -90,11 +90,6 @@ def about(count: int) -> str:
     return f"{count} B"
 
 
-def counted(count: int, noun: str) -> str:
-    """Returns a number with a noun: `1 stream`, `2 streams`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def parse_number(text: str, most: int = _MAX_U64) -> int:
     """Reads a number that is not negative, in groups of three with `_` or without."""
     if not _NUMBER.fullmatch(text) or int(text) > most:

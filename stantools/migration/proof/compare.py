@@ -20,6 +20,7 @@ from stantools.migration.headers import header_block
 from stantools.migration.proof import kernels
 from stantools.migration.proof.kernels import Mark
 from stantools.migration.wire.assembler import Received
+from stantools.notation import counted
 from stantools.store.ranges import Ranges
 
 _EXAMPLES = 3
@@ -187,7 +188,7 @@ class Comparison:
     def _findings(self) -> Iterator[Finding]:
         for kind, gathered in sorted(self._gathered.items(), key=lambda item: _ORDER.index(item[0])):
             ranges = gathered.settle()
-            detail = f"{ranges.count()} messages of stream {self._stream}: {_listed(ranges)}"
+            detail = f"{counted(ranges.count(), 'message')} of stream {self._stream}: {_listed(ranges)}"
             if gathered.examples:
                 detail += f" (sequence {'; '.join(gathered.examples)})"
             yield finding(_CODES[kind], detail, channel=self._channel, seq=ranges.first)
@@ -197,7 +198,7 @@ def _listed(ranges: Ranges) -> str:
     pairs = ranges.pairs()
     parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:_RANGES]]
     if len(pairs) > _RANGES:
-        parts.append(f"… and {len(pairs) - _RANGES} more ranges")
+        parts.append(f"… and {counted(len(pairs) - _RANGES, 'more range')}")
     return ", ".join(parts)
 
 
@@ -207,4 +208,4 @@ def _text(value: bytes) -> str:
 
 
 def _digest(data: bytes) -> str:
-    return f"{len(data)} bytes with SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…"
+    return f"{counted(len(data), 'byte')} with SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…"

@@ -15,6 +15,7 @@ from stantools.inspection.findings import Finding
 from stantools.migration.merge import StreamSource
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.target.jetstream import JetStream
+from stantools.notation import counted
 from stantools.store.ranges import Ranges
 
 #: What a server fills in, or the migration sets only while it works.
@@ -72,7 +73,7 @@ def _position_differences(
         yield f"everything is acknowledged up to {floor} instead of {position.ack_floor}"
     pending = int(info["num_ack_pending"])
     if pending != len(position.pending):
-        yield f"{pending} messages wait for acknowledgement instead of {len(position.pending)}"
+        yield f"{counted(pending, 'message', 'waits/wait')} for acknowledgement instead of {len(position.pending)}"
     if left is not None and int(info["num_pending"]) != left:
         yield f"{int(info['num_pending'])} messages are left to be delivered instead of {left}"
 

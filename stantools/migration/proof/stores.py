@@ -16,6 +16,7 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.proof.pairs import Compared, compare_pieces
 from stantools.migration.source import ChannelSource, StoreSource, open_source
+from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.clientlog import salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, Datastore
@@ -108,7 +109,7 @@ def only_in_one(a: ChannelSource | None, b: ChannelSource | None) -> Finding:
     """Makes the finding of a channel that only one of the stores has."""
     only = a or b
     assert only is not None
-    detail = f"{only.count} messages, {len(only.subscriptions)} subscriptions"
+    detail = f"{counted(only.count, 'message')}, {counted(len(only.subscriptions), 'subscription')}"
     return finding(_ONLY[a is None], detail, channel=only.name)
 
 
@@ -119,8 +120,8 @@ def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: Cha
     for kind, ranges in compared.differing():
         pairs = ranges.pairs()
         listed = ", ".join(str(x) if x == y else f"{x}-{y}" for x, y in pairs[:_MANY])
-        more = f" and {len(pairs) - _MANY} more ranges" if len(pairs) > _MANY else ""
-        detail = f"{ranges.count()} messages: {listed}{more}"
+        more = f" and {counted(len(pairs) - _MANY, 'more range')}" if len(pairs) > _MANY else ""
+        detail = f"{counted(ranges.count(), 'message')}: {listed}{more}"
         result.findings.append(finding(_CODES[kind], detail, channel=channel.name, seq=ranges.first))
     if not channel.origin:
         result.findings += _subscriptions(sides, channel.name)

@@ -19,6 +19,7 @@ from stantools.migration.replay.ledger import Ledger
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import TargetError
+from stantools.notation import counted
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -276,7 +277,7 @@ class Publisher(ABC):
                 news.cancel()
 
     def _awaited(self) -> str:
-        return f"any of {self.ledger.outstanding} messages"
+        return f"any of {counted(self.ledger.outstanding, 'message')}"
 
     def refused_message(self, number: int, reason: str, remedy: str) -> MessageRefusedError:
         """Returns the error for a message that the target does not take."""
@@ -288,7 +289,7 @@ class Publisher(ABC):
     def too_large(self, piece: Piece, sequence: int, size: int) -> MessageRefusedError:
         """Returns the error for a message that is larger than the server takes."""
         return MessageRefusedError(
-            f"message {sequence} of channel {shown(piece.channel)} has {size} bytes with its envelope, "
+            f"message {sequence} of channel {shown(piece.channel)} has {counted(size, 'byte')} with its envelope, "
             f"{self.connection.url} takes {self.connection.max_payload}",
             f"raise max_payload of the server, then go on; or leave it out: begin anew with --seq {sequence + 1}: for "
             "this channel",

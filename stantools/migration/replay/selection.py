@@ -183,7 +183,7 @@ class ReplayPlan:
             if channel is None:
                 what = "there is no such channel any more"
             elif position.sequence > channel.last:
-                what = f"{position.sequence} messages of it were replayed, its last one is now {channel.last}"
+                what = f"it was replayed up to sequence {position.sequence}, its last one is now {channel.last}"
             elif position.sequence in channel.sequences:
                 message = channel.narrowed(Ranges.of([(position.sequence, position.sequence)]))
                 if message.first_timestamp != position.timestamp:

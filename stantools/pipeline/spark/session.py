@@ -147,7 +147,9 @@ def check_packages() -> None:
     """
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if not importlib.util.find_spec(name)]
     if missing:
-        raise PysparkMissingError(f"the Python package {' and '.join(missing)} is not installed", _INSTALL)
+        named = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+        verb = "package {} is" if len(missing) == 1 else "packages {} are"
+        raise PysparkMissingError(f"the Python {verb.format(named)} not installed", _INSTALL)
 
 
 def _check_pyspark() -> None:

@@ -24,6 +24,7 @@ from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Flag
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
+from stantools.notation import counted
 from stantools.pipeline.tables.model import Mode, SliceRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import MESSAGES
@@ -163,7 +164,7 @@ class MessageRows:
         if self._mode is Mode.FAILFAST:
             first = damages[0]
             raise StoreUnreadableError(
-                f"{self._file}: damaged at offset {first.offset}, {first.length} bytes: {first.kind.value}: "
+                f"{self._file}: damaged at offset {first.offset}, {counted(first.length, 'byte')}: {first.kind.value}: "
                 f"{stop_text(first.stop)}; expected a message whose payload matches its CRC",
                 REMEDY,
             )

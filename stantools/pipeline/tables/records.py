@@ -14,6 +14,7 @@ from typing import Any
 
 from stantools.errors import StoreUnreadableError
 from stantools.inspection.records import kind_of, read_records
+from stantools.notation import counted
 from stantools.pipeline.tables.model import Mode
 from stantools.pipeline.tables.parts import LocalPart, Row, int64, text
 from stantools.pipeline.tables.text import plain_text
@@ -39,7 +40,7 @@ def rows(here: LocalPart) -> Iterator[Row]:
                     if options.mode is Mode.DROPMALFORMED:
                         continue
                     raise _DamagedError(
-                        f"{here.file}: damaged at offset {record.offset}, {record.length} bytes: "
+                        f"{here.file}: damaged at offset {record.offset}, {counted(record.length, 'byte')}: "
                         f"{record.detail or record.type}",
                         "use mode PERMISSIVE to see it as a row, or look at it with `stantools records FILE`",
                     )

@@ -14,6 +14,7 @@ from stantools.inspection.generations import Generation, History, arrange
 from stantools.inspection.runs import Run
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
 from stantools.inspection.surveyor import survey_channels
+from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import (
@@ -183,7 +184,8 @@ def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Sour
         else:
             foreign.append(run)
             plan.changes.append(
-                f"{_where(store, run)}: {run.count} messages went to their channel {os.fsdecode(run.subject)!r}"
+                f"{_where(store, run)}: {counted(run.count, 'message')} went to the right channel, "
+                f"{os.fsdecode(run.subject)!r}"
             )
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)

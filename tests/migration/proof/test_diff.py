@@ -57,7 +57,7 @@ def test_two_different_stores(run: Run, tmp_path: Path) -> None:
     result = run("diff", a, b)
     assert result.code == 1
     assert "message-missing" in result.out
-    assert "different: 3 findings; 4 messages in 1 channels are in both stores" in result.out
+    assert "different: 3 findings; 4 messages in 1 channel are in both stores" in result.out
     result = run("diff", a, b, "-o", "ndjson")
     assert result.code == 1
     assert [(each["code"], each["channel"], each["seq"]) for each in result.ndjson()] == [
@@ -112,7 +112,7 @@ def test_a_different_stream(run: Run, stream: tuple[str, Path]) -> None:
     result = run("diff", store, f"{url}#orders_new")
     assert result.code == 1
     assert "message-missing" in result.out
-    assert "1 messages of stream orders_new: 50" in result.out
+    assert "1 message of stream orders_new: 50" in result.out
     result = run("diff", store, f"{url}#orders_new", "--channel", "other", "-o", "ndjson")
     assert result.code == 1
     assert {each["code"] for each in result.ndjson()} >= {"message-extra", "message-timestamp"}

@@ -84,9 +84,9 @@ def test_messages(tmp_path: Path) -> None:
     assert told(found.findings) == [
         ("message-missing", "foo", "3 messages: 51-53"),
         ("message-extra", "foo", "2 messages: 101, 105"),
-        ("message-timestamp", "foo", "1 messages: 20"),
-        ("message-reply", "foo", "1 messages: 30"),
-        ("message-payload", "foo", "1 messages: 10"),
+        ("message-timestamp", "foo", "1 message: 20"),
+        ("message-reply", "foo", "1 message: 30"),
+        ("message-payload", "foo", "1 message: 10"),
     ]
     assert [each.seq for each in found.findings] == [51, 101, 20, 30, 10]
     assert (found.channels, found.messages) == (2, 102)
@@ -158,7 +158,7 @@ def test_encrypted_and_plain(tmp_path: Path) -> None:
     sealed[20] = (21, T0, b"", cipher.encrypt(b"not that", Cipher.AES))
     other = write_store(tmp_path / "c", {"foo": sealed})
     assert told(compare(a, other, "foo", key=b"secret").findings) == [
-        ("message-payload", "foo", "1 messages: 21"),
+        ("message-payload", "foo", "1 message: 21"),
     ]
     with pytest.raises(StantoolsError, match="cannot be decrypted"):
         compare(a, b, "foo", key=b"wrong")

@@ -107,7 +107,7 @@ def test_every_kind_of_difference(start_server: Any, tmp_path: Path) -> None:
         "message-headers",
         "message-timestamp",
     }
-    assert found["message-missing"] == "1 messages of stream FOO: 101"
+    assert found["message-missing"] == "1 message of stream FOO: 101"
     assert found["message-extra"] == "3 messages of stream FOO: 10-11, 51"
     assert found["message-payload"].startswith("2 messages of stream FOO: 30-31 (sequence 30: 20 bytes with SHA-256 ")
     assert f"{rows[19][1]} instead of {rows[19][1] + 1}" in found["message-timestamp"]

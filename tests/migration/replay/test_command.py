@@ -128,7 +128,7 @@ def test_a_damaged_store(run: Any, start_server: Any, store: Path) -> None:
     done = run("replay", store, "--to", server.url, "--speed", "max")
     assert done.code == 1
     assert "replayed 199 messages" in done.out
-    assert "not intact: old.a: the messages are damaged or gone (sequences 50)" in done.err
+    assert "not intact: old.a: the messages are damaged or gone (sequence 50)" in done.err
 
 
 def test_encrypted_payloads(run: Any, start_server: Any, tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""`stantools doctor`: the verdict on a store first, and the one next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import (
+    GivenLimits,
+    common_options,
+    limit_options,
+    output_option,
+    progress_option,
+    reading_options,
+    store_argument,
+    workers_option,
+)
+from stantools.cli.output import print_json
+from stantools.cli.serveroptions import server_options, server_user_option
+from stantools.cli.verbs import verb
+from stantools.errors import ExitCode, StantoolsError
+from stantools.notation import counted, describe_ranges
+
+if TYPE_CHECKING:
+    from stantools.inspection.advice import Diagnosis
+    from stantools.inspection.forecast import Forecast
+    from stantools.store.options import ReadOptions
+
+_COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger": "red"}
+_MANY = 8
+
+
+@verb("doctor")
+@store_argument
+@limit_options
+@server_user_option
+@workers_option
+@reading_options()
+@output_option("table", "json", tables=False)
+@progress_option
+@common_options
+def command(
+    store: Path,
+    limits: GivenLimits | None,
+    server_user: str | None,
+    workers: int,
+    reading: ReadOptions,
+    output: str,
+    progress: str,
+) -> int:
+    """Say what is the matter with STORE, what a start of the server would destroy, and the one next command.
+
+    The first line is the verdict: healthy; flawed, when nothing is damaged but something is not as a healthy server
+    leaves it; damaged; or in danger, when a start would destroy what is intact. Every byte is read and checked, as by
+    `stantools verify`, and starts of the server are predicted, as by `stantools forecast`. Nothing is changed.
+
+    `stantools STORE` is the same. Where STORE is left out, here and in all other verbs, it is the one that
+    STANTOOLS_STORE names, else the current directory or ./datastore if that is a store.
+
+    Exit code 0: nothing is wrong, and a start is harmless. 1: something is.
+    """
+    from stantools.cli.opening import open_store
+    from stantools.cli.progress import Progress
+    from stantools.inspection.advice import State, diagnose
+    from stantools.inspection.forecast import forecast_versions
+    from stantools.inspection.verify import verify
+    from stantools.store.locks import find_uses
+
+    opened, crc = open_store(store, reading)
+    uses = find_uses(opened.path)
+    with Progress(progress, "verify") as shown:
+        if shown.active:
+            shown.total = opened.data_size(opened.channel_names)
+        check = reading.check_crc
+        found = verify(
+            opened,
+            crc,
+            check_crc=check,
+            workers=workers,
+            progress=shown.advance,
+            on_finding=lambda _: shown.found(),
+        )
+    options = server_options(opened, crc, reading, version=None, limits=limits, user=server_user, workers=workers)
+    starts: list[tuple[Forecast, Forecast]] = []
+    with Progress(progress, "forecast") as shown:
+        if shown.active:
+            shown.total = opened.data_size(opened.channel_names)
+        try:
+            starts = forecast_versions(opened, options, progress=shown.advance)
+        except StantoolsError as problem:  # the rest is worth knowing all the same
+            console.warning(f"what the server would do cannot be told: {problem.message}", problem.remedy)
+    diagnosis = diagnose(store, found, starts, uses)
+    if output == "json":
+        print_json(diagnosis.as_json())
+    else:
+        _print(diagnosis)
+    return ExitCode.CLEAN if diagnosis.state is State.HEALTHY else ExitCode.FINDINGS
+
+
+def _print(diagnosis: Diagnosis) -> None:
+    from stantools.cli.forecast import print_advice, print_starts
+
+    state = console.paint(diagnosis.state.value, _COLORS[diagnosis.state.value], err=False, bold=True)
+    click.echo(console.wrapped(f"{console.escape(str(diagnosis.path))}: {state}: {diagnosis.verdict}", 2))
+    if diagnosis.starts:
+        click.echo()
+        print_starts(diagnosis.starts)
+    if diagnosis.lost:
+        click.echo("\nlost:")
+        for name, ranges in list(diagnosis.lost.items())[:_MANY]:
+            click.echo(console.wrapped(f"  {console.escape(name)}: {describe_ranges(ranges)}", 4))
+        _more(len(diagnosis.lost), "channel")
+    ranked = [each for each in diagnosis.verified.findings if each.severity.value != "info"]
+    ranked.sort(key=lambda each: each.severity.value)
+    if ranked:
+        click.echo("\nwrong:")
+        for each in ranked[:_MANY]:
+            place = console.escape(each.file) + (f" at {each.offset}" if each.offset is not None else "")
+            click.echo(
+                console.wrapped(f"  {place}: {console.escape_line(each.detail)} ({each.code})".replace("  : ", "  "), 4)
+            )
+        _more(len(ranked), "finding")
+    click.echo()
+    print_advice(diagnosis.advice)
+
+
+def _more(count: int, noun: str) -> None:
+    if count > _MANY:
+        click.echo(console.filled(f"  … and {counted(count - _MANY, f'more {noun}')}: `stantools verify STORE`"))

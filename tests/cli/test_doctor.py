@@ -1,0 +1,187 @@
+"""`doctor`, the store that is meant where none is named, and commands that can be pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stantools.cli.main import cli
+from stantools.cli.options import StoreArgument
+from stantools.cli.verbs import summaries
+from stantools.errors import ExitCode
+from stantools.inspection.advice import State
+from tests.conftest import golden_cases, load_expected
+
+
+def make(run, path: Path, *options: str) -> Path:
+    assert run("sample", path, "--channels", "2", *options).code == 0
+    return path
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_golden_stores(run, golden: Path, golden_copy, case: str) -> None:
+    """Healthy is what a real server started without loss; in danger where it destroyed something."""
+    expected = load_expected(case)
+    store = golden_copy(case) if expected["setup"] else golden / case / "datastore"
+    if "opened_as" in expected:
+        pytest.skip("the server was another user")
+    limits = ["--max-msgs", "0", "--max-bytes", "0"]
+    outcome = run("doctor", store, *limits)
+    verify = run("verify", store)
+    said = outcome.out.splitlines()
+    state = next(each for each in State if said[0].startswith(f"{store}: {each.value}: "))
+    assert outcome.code == (ExitCode.CLEAN if state is State.HEALTHY else ExitCode.FINDINGS)
+    if verify.code:
+        assert state is not State.HEALTHY
+    advice = said.index(next(line for line in said if line.startswith("next: ")))
+    command = [line for line in said[advice + 1 :] if line.startswith("  stantools ")]
+    assert len(command) <= 1
+    for each in command:
+        words = shlex.split(each)
+        assert str(store) in words
+        assert not any(word in ("STORE", "NEW", "CHANNEL") for word in words)
+    if not expected["server_open"]["started"] and "-" not in "".join(expected["open_args"]):
+        assert state in (State.DAMAGED, State.IN_DANGER)
+
+
+def test_what_a_start_would_destroy_comes_first(run, tmp_path: Path) -> None:
+    store = make(run, tmp_path / "a store", "--damage", "lost-server")
+    outcome = run("doctor", store)
+    assert outcome.code == ExitCode.FINDINGS
+    first = outcome.out.splitlines()[0]
+    assert first.startswith(f"{store}: in danger: do not start the server on it: a start would destroy data")
+    assert "destroys  orders: sequences begin anew at 1" in outcome.out
+    assert "As version 0.25.6 the server would start" in outcome.out
+    salvage = f"  stantools salvage '{store}' --out '{store}.salvaged' --cluster-id test-cluster"
+    assert outcome.out.splitlines()[-1] == salvage
+    done = run(*shlex.split(outcome.out.splitlines()[-1])[1:])
+    assert done.code == 0
+    again = run("doctor", store)
+    assert again.out.splitlines()[-1] == salvage.replace(".salvaged'", ".salvaged-2'")
+    healthy = run("doctor", f"{store}.salvaged")
+    assert healthy.code == 0
+    assert healthy.out.startswith(f"{store}.salvaged: healthy: no message of 200 is lost; a start is harmless\n")
+
+
+def test_what_is_lost_and_what_is_not(run, tmp_path: Path) -> None:
+    torn = make(run, tmp_path / "torn", "--damage", "flipped-byte")
+    outcome = run("doctor", torn)
+    assert "damaged: 1 message of 200 is lost; " in outcome.out.splitlines()[0]
+    assert re.search(r"\nlost:\n  \S+: \d+\n", outcome.out)
+    kept = make(run, tmp_path / "kept", "--damage", "flipped-length")
+    assert "damaged: no message of 200 is lost; " in run("doctor", kept).out.splitlines()[0]
+    gone = make(run, tmp_path / "gone", "--damage", "lost-slice")
+    report = run("doctor", gone, "-o", "json").json()
+    assert sum(b - a + 1 for ranges in report["lost"].values() for a, b in ranges) > 1
+    assert (report["schema"], report["clean"]) == (1, False)
+    assert report["next"]["command"][:2] == ["stantools", "salvage"]
+
+
+def test_a_store_in_use_is_said(run, tmp_path: Path) -> None:
+    store = make(run, tmp_path / "store")
+    holding = "import sys; file = open(sys.argv[1], 'r+b'); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, store / "orders" / "subs.dat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None and server.stdout.readline() == b"open\n"
+        outcome = run("doctor", store)
+        server.communicate()
+    assert "stop the server" in outcome.out
+    assert "stantools salvage" not in outcome.out
+
+
+def test_the_verb_may_be_left_out(run, tmp_path: Path, monkeypatch) -> None:
+    store = make(run, tmp_path / "datastore", "--damage", "lost-clients")
+    assert run(store).out == run("doctor", store).out
+    assert run(store, "-o", "json").json() == run("doctor", store, "-o", "json").json()
+    missing = run(tmp_path / "nowhere")
+    assert missing.code == ExitCode.UNREACHABLE and "there is no such directory" in missing.err
+    monkeypatch.chdir(tmp_path)
+    assert run("datastore").code == ExitCode.FINDINGS
+    assert run("datastor").code == ExitCode.USAGE
+
+
+def with_a_store() -> list[str]:
+    """The verbs that are given a store."""
+    names = []
+    for name in summaries():
+        command = cli.get_command(cli.make_context("stantools", [name], resilient_parsing=True), name)
+        assert command is not None
+        if any(isinstance(each, StoreArgument) for each in command.params):
+            names.append(name)
+    return names
+
+
+def test_every_verb_with_a_store_takes_the_usual_one_and_a_key() -> None:
+    names = with_a_store()
+    assert {"info", "verify", "forecast", "doctor", "salvage", "truncate-bad-eof", "compact", "diff"} <= set(names)
+    for name in names:
+        command = cli.get_command(cli.make_context("stantools", [name], resilient_parsing=True), name)
+        options = {option for each in command.params for option in each.opts}
+        assert {"--encryption-key-env", "--encryption-key-file"} <= options, name
+
+
+def test_the_usual_store(run, tmp_path: Path, monkeypatch) -> None:
+    store = make(run, tmp_path / "datastore")
+    other = make(run, tmp_path / "other", "--name", "billing")
+    monkeypatch.chdir(tmp_path)
+    here = run("info")
+    assert here.code == 0
+    assert here.err == "stantools: no STORE was named: taking ./datastore\n"
+    assert here.out == run("info", "datastore").out
+    assert run("messages", "orders", "--tail", "1").out == run("messages", store, "orders", "--tail", "1").out
+    assert run("diff", "other").err.startswith("stantools: no STORE was named: taking ./datastore\n")
+    assert run("truncate-bad-eof", "--dry-run").err.startswith("stantools: no STORE was named: taking ./datastore\n")
+    assert run("migrate", "--to", "jetstream", "--out", tmp_path / "b", "--dry-run").code == 0
+    assert run("export", "--to", "-").out == run("export", store, "--to", "-").out
+    named = run("verify", env={"STANTOOLS_STORE": str(other)})
+    assert "STANTOOLS_STORE" in named.err and "billing" in named.out
+    monkeypatch.chdir(store)
+    inside = run("forecast")
+    assert inside.code == 0
+    assert inside.err == f"stantools: no STORE was named: taking the current directory, {store}\n"
+    assert run("doctor").out.rstrip().endswith(f"--out {store}.backups --dry-run")
+
+
+def test_no_store_to_be_taken(run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["info"], ["messages", "orders"], ["export", "--to", "-"], ["diff", "x"]):
+        outcome = run(*words)
+        assert outcome.code == ExitCode.USAGE, words
+        assert "Missing argument" in outcome.err
+
+
+def test_completion_takes_no_store(run, tmp_path: Path, monkeypatch) -> None:
+    make(run, tmp_path / "datastore")
+    monkeypatch.chdir(tmp_path)
+    outcome = run(env={"_STANTOOLS_COMPLETE": "bash_complete", "COMP_WORDS": "stantools info -", "COMP_CWORD": "2"})
+    assert "no STORE" not in outcome.err
+
+
+def test_remedies_can_be_pasted(run, tmp_path: Path) -> None:
+    """Whatever is recommended in backticks runs as it stands, and finds what it names."""
+    store = make(run, tmp_path / "it's a store", "--damage", "cut-subs", "--damage", "leftovers")
+    out = run("verify", store).out
+    commands = re.findall(r"`(stantools [^`]*)`", out)
+    assert len(commands) >= 3
+    for command in commands:
+        verb, *words = shlex.split(command)[1:]
+        assert str(store) in words or verb == "records", command
+        assert run(verb, *words).code in (0, 1, 4 if "--dry-run" in words else 0, 5), command
+        shutil.rmtree(f"{store}.salvaged", ignore_errors=True)
+
+
+def test_hostile_names_are_quoted(run, tmp_path: Path) -> None:
+    store = make(run, tmp_path / "a\x1b[31m;b", "--damage", "lost-server")
+    outcome = run("doctor", store)
+    assert "\x1b" not in outcome.out + outcome.err
+    word = outcome.out.splitlines()[-1].split(" ")[4]
+    assert word == f"$'{tmp_path}/a\\x1b[31m;b'"
+    if bash := shutil.which("bash"):
+        assert subprocess.run([bash, "-c", f"test -d {word}"], check=False).returncode == 0

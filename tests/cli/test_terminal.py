@@ -1,0 +1,102 @@
+"""What a person sees: in a terminal of 80 columns, and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from stantools.inspection.catalogue import CATALOGUE
+
+TOOL = [sys.executable, "-m", "stantools"]
+
+
+def in_terminal(columns: int, *words: object, cwd: Path | None = None) -> list[str]:
+    """Runs the program in a terminal of its own and returns what stands there, line by line."""
+    child, terminal = pty.fork()
+    if child == 0:  # pragma: no cover
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        if cwd:
+            os.chdir(cwd)
+        environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm"}
+        environment.pop("COLUMNS", None)
+        os.execve(TOOL[0], [*TOOL, *map(str, words)], environment)
+    told = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the end, as a terminal tells it
+            break
+        if not part:
+            break
+        told += part
+    os.close(terminal)
+    os.waitpid(child, 0)
+    return told.decode().replace("\r\n", "\n").split("\n")
+
+
+@pytest.fixture
+def store(run, tmp_path: Path) -> Path:
+    """A damaged store with long names, below a short path."""
+    names = ("--name", "telemetry.europe.device-000001.temperature", "--name", "orders")
+    damage = ("--damage", "flipped-byte", "--damage", "cut-subs", "--damage", "lost-clients")
+    assert run("sample", tmp_path / "store", *names, *damage).code == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("info", "store", "--progress", "none"),
+        ("subs", "store"),
+        ("clients", "store"),
+        ("verify", "store", "--progress", "none"),
+        ("forecast", "store", "--progress", "none"),
+        ("doctor", "store", "--progress", "none"),
+        ("explain",),
+        ("explain", "slice-bad-payload"),
+        ("explain", "Error looking up message orders:25 (unexpected EOF)"),
+        ("truncate-bad-eof", "store", "--dry-run"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+@pytest.mark.parametrize("columns", [80, 100])
+def test_everything_fits(store: Path, words: tuple[str, ...], columns: int) -> None:
+    lines = in_terminal(columns, *words, cwd=store)
+    assert len(lines) > 3
+    # A command is never broken: pasted, it would be another one.
+    assert [line for line in lines if len(line) > columns and "`stantools " not in line] == []
+
+
+def test_what_is_cut_and_how_to_see_it(store: Path) -> None:
+    lines = in_terminal(80, "subs", "store", cwd=store)
+    name = "telemetry.europe.device-000001.temperature"
+    assert any(line.startswith("tele") and "…  " in line for line in lines)
+    assert any("--wide" in line for line in lines)
+    for whole in (in_terminal(80, "subs", "store", "--wide", cwd=store), in_terminal(300, "subs", "store", cwd=store)):
+        assert not any("…  " in line or "--wide" in line for line in whole)
+        assert any(line.startswith(name) for line in whole)
+
+
+def test_numbers_are_never_cut(store: Path) -> None:
+    rows = [line.split() for line in in_terminal(60, "info", "store", "--progress", "none", cwd=store)]
+    assert any(row[:1] == ["orders"] and "100" in row for row in rows)
+
+
+def test_meanings_are_folded(store: Path) -> None:
+    text = " ".join(" ".join(in_terminal(80, "explain", cwd=store)).split())
+    for each in CATALOGUE.values():
+        assert each.meaning in text
+
+
+def test_pipes_get_everything(run, store: Path) -> None:
+    for verb in ("info", "subs", "forecast"):
+        out = run(verb, store / "store").out
+        assert "telemetry.europe.device-000001.temperature" in out or verb == "forecast"
+    assert run("subs", store / "store", "--wide").out == run("subs", store / "store").out
