@@ -112,6 +112,6 @@ bench-browser: $(INSTALLED)
 	@$(BIN)/python benchmarks/browser.py $(ARGS)
 
 clean:
-	@rm -rf .venv .servers .clients build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .servers .clients .golden build dist *.egg-info demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find stantools broker -name "_native.c" -delete -o -name "_native*.so" -delete
 	@find stantools broker tui tests samples docs benchmarks -name __pycache__ -prune -exec rm -rf {} +

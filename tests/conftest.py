@@ -1,4 +1,4 @@
-"""Shared fixtures: golden stores (skipped, visibly, where the folder is absent)."""
+"""Shared fixtures: golden stores, real servers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests import servers
+from tests import goldenstores, servers
 
 # The same examples in every run, on fast machines and on busy ones: what is found by chance belongs to whoever looks
 # for it. `STANTOOLS_EXPLORE=1 make test` does.
@@ -35,6 +35,8 @@ FEWEST = 25
 
 #: Modules by which a test starts processes that it then talks to.
 STARTERS = {"tests.servers", "tests.brokers"}
+#: Fixtures by which a test gets golden stores; tests that get them in other ways say it themselves.
+GOLDEN_FIXTURES = {"golden", "golden_copy", "golden_clusters"}
 
 
 def subjects(item: pytest.Item) -> Iterator[str]:
@@ -47,8 +49,12 @@ def subjects(item: pytest.Item) -> Iterator[str]:
         yield "spark"
     names = vars(getattr(item, "module", None) or item).values()
     origins = {getattr(thing, "__module__", None) or getattr(thing, "__name__", None) for thing in names}
-    if "start_server" in getattr(item, "fixturenames", ()) or STARTERS & origins:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if "start_server" in fixtures or STARTERS & origins:
         yield "server"
+    case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+    if fixtures & GOLDEN_FIXTURES or case in (*golden_cases(), *MUTATION_SETS):
+        yield "golden"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -70,13 +76,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             test._hypothesis_internal_use_settings = fewer  # type: ignore[union-attr]
 
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+GOLDEN = goldenstores.unpacked() / "stores"
 
 
+@cache
 def golden_cases() -> list[str]:
-    """Names of the golden stores (without the two collections of mutations); empty where the folder is absent."""
-    if not GOLDEN.is_dir():
-        return []
+    """Names of the golden stores (without the two collections of mutations)."""
     return sorted(p.parent.name for p in GOLDEN.glob("*/expected.json") if p.parent.name not in MUTATION_SETS)
 
 
@@ -92,10 +97,14 @@ def load_expected(case: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """The folder of golden stores."""
-    if not GOLDEN.is_dir():
-        pytest.skip("the golden stores are not here (../shared/golden)")
+    """The folder of golden stores; nothing may be changed in it."""
     return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def golden_clusters() -> Path:
+    """The folder of golden clusters, with all nodes of each; nothing may be changed in it."""
+    return GOLDEN.with_name("clusters")
 
 
 @pytest.fixture

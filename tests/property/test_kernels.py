@@ -329,7 +329,7 @@ def decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, k
 
 
 @needs_native
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden stores are not here (../shared/golden)")
+@pytest.mark.golden
 def test_twins_on_golden_stores() -> None:
     assert NATIVE is not None
     seen = set()

@@ -27,8 +27,6 @@ from tests.store.golden_logs import (
     subscriptions_json,
 )
 
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden stores are not here")
-
 Fact = dict[str, Any]
 
 
@@ -118,7 +116,7 @@ def test_recovered_state(case: str) -> None:
             assert "subscription store" not in error
 
 
-@needs_golden
+@pytest.mark.golden
 def test_recovered_state_of_mutations() -> None:
     seen = 0
     for case, mutation, path in mutations("clients.dat", "subs.dat"):
@@ -194,7 +192,7 @@ def check_salvage(
     return plain, repaired
 
 
-@needs_golden
+@pytest.mark.golden
 def test_salvage_of_mutations() -> None:
     repairs = 0
     for case, mutation, path in mutations("clients.dat", "subs.dat"):

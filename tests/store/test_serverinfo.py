@@ -120,7 +120,7 @@ def test_golden_stores(case: str) -> None:
         assert server_json(file.info) == expected["server_info"]
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden stores are not here")
+@pytest.mark.golden
 def test_golden_mutations() -> None:
     seen = 0
     for case, mutation, path in mutations("server.dat"):

@@ -8,13 +8,11 @@ import copy
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from broker.monitoring.options import PageOptions
 from broker.monitoring.server import MonitoringServer
-
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+from tests.conftest import GOLDEN
 
 SUBSCRIPTION = {
     "client_id": "app-1",

@@ -15,7 +15,7 @@ from broker.monitoring.options import PageOptions
 from broker.monitoring.server import MonitoringError, MonitoringServer
 from broker.nats.options import TLSOptions
 from tests.broker.monitoring.standins import Got, Nats, Streaming, get, monitoring
-from tests.conftest import GOLDEN, golden_cases
+from tests.conftest import golden_cases
 from tests.migration.target.authority import Authority
 
 
@@ -54,7 +54,7 @@ def test_documents_are_written_as_they_are(endpoint: str) -> None:
     assert got.body.decode() == json.dumps(expected, indent=2)
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden stores are not here (../shared/golden)")
+@pytest.mark.golden
 @pytest.mark.parametrize("case", [case for case in golden_cases() if case in ("durables", "clients_many", "v038")])
 def test_documents_of_the_original_keep_their_shape(case: str) -> None:
     streaming = Streaming.golden(case)

@@ -16,7 +16,7 @@ from broker.nats.server import NatsServer
 from tests.broker.monitoring.standins import get
 from tests.broker.nats.serving import serving
 from tests.broker.streaming.world import World
-from tests.conftest import GOLDEN, load_expected
+from tests.conftest import load_expected
 
 
 def monitored(world: World, scenario: Callable[[MonitoringServer, NatsServer], Awaitable[None]]) -> None:
@@ -58,7 +58,7 @@ def names(value: Any) -> Any:
     return type(value).__name__
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden stores are not here (../shared/golden)")
+@pytest.mark.golden
 def test_documents_look_as_the_originals_do(world: World) -> None:
     golden = load_expected("durables")["monitoring"]
 

@@ -14,8 +14,6 @@ from stantools.store.limits import ChannelLimits
 from tests.broker.streaming.world import World
 from tests.conftest import GOLDEN
 
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden stores here")
-
 
 @pytest.fixture
 def world() -> World:
@@ -92,7 +90,7 @@ def test_channelsz(world: World) -> None:
     assert (stalled["subscriptions"][0]["pending_count"], stalled["subscriptions"][0]["is_stalled"]) == (1, True)
 
 
-@needs_golden
+@pytest.mark.golden
 def test_shapes_are_the_original_ones(world: World) -> None:
     samples = [
         json.loads((directory / "expected.json").read_text()).get("monitoring") or {}
