@@ -37,10 +37,12 @@ class Payloads:
 
 @dataclass(slots=True)
 class Records(Payloads):
-    """Stored messages: each payload is an encoded MsgProto (protocol section 2), as it is delivered and stored.
+    """Stored messages: each payload is an encoded MsgProto, as it is delivered and stored.
+
+    Facts: streaming-protocol.md section 2.
 
     Where the buffer comes from `hot.kernels.encode_records` or a data file, eight bytes in front of each payload are
-    its record header (file store section 2.1), so that the bytes can be written to a slice as they are.
+    its record header (filestore.md section 2.1), so that the bytes can be written to a slice as they are.
 
     Attributes:
         sequences: Sequence of each message, strictly rising.

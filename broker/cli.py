@@ -1,4 +1,4 @@
-"""The command `stan-broker`: takes the original server's command line (operations section 2)."""
+"""The command `stan-broker`: takes the original server's command line (server-operations.md section 2)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The whole broker as a process: puts the parts together, starts them in the original's order, ends them at a signal.
 
-Facts: operations sections 1 (order of the start), 2 (exit codes), 11 (lines of the log) and 13 (signals).
+Facts: server-operations.md sections 1 (order of the start), 2 (exit codes), 11 (lines of the log) and 13 (signals).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Process:
         STREAMING.critical("%s", message)
         self._end(EXIT_FAILURE)
 
-    # The start, in the original's order (operations section 1.2).
+    # The start, in the original's order (server-operations.md section 1.2).
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         options = self._options
@@ -283,7 +283,7 @@ class _Process:
             STREAMING.info("%s", line)
         STREAMING.info("Streaming Server is ready")
 
-    # Signals (operations section 13).
+    # Signals (server-operations.md section 13).
 
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         actions: dict[int, Callable[[], object]] = {

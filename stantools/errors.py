@@ -10,7 +10,7 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of every command (design section 4)."""
+    """Exit codes of every command."""
 
     CLEAN = 0
     FINDINGS = 1

@@ -13,7 +13,7 @@ from typing import Self
 
 from tests.servers import free_port
 
-#: What scripts wait for in the log (operations section 11).
+#: What scripts wait for in the log (server-operations.md section 11).
 READY = "Streaming Server is ready"
 _START = 60.0
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import numpy as np
@@ -31,7 +35,7 @@ from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "samples").glob("**/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "samples").glob("**/*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -243,6 +247,88 @@ def test_commands_in_explanations_exist() -> None:
     for line in (*WRAPPERS, *LINES):
         for part in re.split(r"[;,:](?: |$)", f"{line.meaning}; {line.remedy}"):
             check_command(part)
+
+
+# The reference
+
+REFERENCE = DOCS / "reference"
+
+
+def sections(page: Path) -> set[str]:
+    """Numbers of the sections of a page, and of the numbered items in them: 7, 7.2, 8.1.6, W17."""
+    found: set[str] = set()
+    heading = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if named := re.match(r"#+ (?:Appendix )?([A-Z]|[A-Z]?[.]?\d+(?:\.\d+)*)[. ]", line):
+            heading = named[1]
+            found.add(heading)
+        elif item := re.match(r"(\d+)\. ", line):
+            found.add(f"{heading}.{item[1]}")
+        found |= set(re.findall(r"^\| (W\d+) \|", line))
+    return found
+
+
+def citations() -> Iterator[tuple[Path, str, str]]:
+    """Every citation in comments, docstrings and pages: where it is, the page, the section or weakness."""
+    numbers = r"(\d+(?:\.\d+)*(?:(?:, | and | to |-)\d+(?:\.\d+)*)*)"
+    for folder in ("stantools", "broker", "tui", "tests", "samples", "docs"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix not in (".py", ".pyx", ".pxd", ".proto", ".md") or not path.is_file():
+                continue
+            text = re.sub(r"\n[ #/:]*", " ", path.read_text(encoding="utf-8"))
+            for page, several in re.findall(rf"\b([a-z-]+)\.md[])a-z./-]*,? sections? {numbers}", text):
+                for number in re.findall(r"[\d.]*\d", several):
+                    yield path, page, number
+            if path.suffix != ".md":
+                for several in re.findall(r"\bweakness(?:es)? ((?:W\d+(?:, | and | to )?)+)", text):
+                    for number in re.findall(r"W\d+", several):
+                        yield path, "filestore", number
+
+
+def test_what_is_cited_is_in_the_reference() -> None:
+    known = {page.stem: sections(page) for page in REFERENCE.glob("*.md")}
+    found = list(citations())
+    assert len(found) > 350
+    wrong = [
+        f"{path.relative_to(ROOT)}: {page}.md {number}" for path, page, number in found if number not in known[page]
+    ]
+    assert not wrong
+
+
+def test_citations_name_their_page() -> None:
+    bare = re.compile(r"(?<!\.md )(?<!\.md, )\bsections? \d")
+    for folder in ("stantools", "broker", "tui"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = re.sub(r"\n[ #:]*", " ", path.read_text(encoding="utf-8"))
+            assert not bare.search(text), path
+
+
+def test_json_is_as_described(golden: Path) -> None:
+    text = (REFERENCE / "json.md").read_text(encoding="utf-8")
+    parts = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
+    store = str(golden / "durables" / "datastore")
+    damaged = str(golden / "dmg_middle_slice_missing" / "datastore")
+
+    def named(verb: str) -> set[str]:
+        return set(re.findall(r"`([a-z_]+)`", parts[verb]))
+
+    def printed(*words: str) -> Any:
+        result = subprocess.run([sys.executable, "-m", "stantools", *words], capture_output=True, text=True, cwd=ROOT)
+        return json.loads(result.stdout.splitlines()[0] if "ndjson" in words else result.stdout)
+
+    info = printed("info", store, "-o", "json")
+    channel = next(each for each in info["channels"] if each["subscriptions"])
+    verify = printed("verify", damaged, "-o", "json")
+    forecast = printed("forecast", damaged, "-o", "json")
+    said = {
+        "info": {*info, *info["clients"][0], *channel},
+        "verify": {*verify, *verify["findings"][0], *verify["channels"][0]},
+        "forecast": {*forecast, *forecast["normal"], *forecast["normal"]["channels"]["alpha"]},
+        "messages": set(printed("messages", store, "events", "-o", "ndjson")),
+    }
+    for verb, members in said.items():
+        assert members <= named(verb), verb
+        assert named(verb) - members <= {"_", "pending", "status", "lag", "error", "warning", "info"}, verb
 
 
 # The format page

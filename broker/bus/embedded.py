@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.nats.server import NatsServer
     from broker.wire.frames import Handler
 
-#: In the order in which they connect (protocol section 1.3).
+#: In the order in which they connect (streaming-protocol.md section 1.3).
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)
 
 _SECOND: Final = 1_000_000_000

@@ -1,4 +1,4 @@
-"""A connection to NATS that comes back whenever it is lost (protocol section 1.3)."""
+"""A connection to NATS that comes back whenever it is lost (streaming-protocol.md section 1.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where and as whom to connect: the URLs of NATS servers, TLS, and what CONNECT says (operations section 15)."""
+"""Where and as whom to connect: the URLs of NATS servers, TLS, and what CONNECT says.
+
+Facts: server-operations.md section 15.
+"""
 
 from __future__ import annotations
 

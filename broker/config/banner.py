@@ -1,4 +1,4 @@
-"""The table of limits that a server logs when it starts (operations section 11)."""
+"""The table of limits that a server logs when it starts (server-operations.md section 11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Options of the process from settings, with the checks that the original makes when it starts (section 10)."""
+"""Options of the process from settings, with the checks that the original makes when it starts.
+
+Facts: server-operations.md section 10.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every option of the command line and every configuration key, with its state: the one source for all who need it.
 
 The command line is parsed from `FLAGS`, streaming keys from `STREAMING_KEYS`; help text and documentation are made
-from all of them. Facts: operations sections 3, 4, 7 and 8.
+from all of them. Facts: server-operations.md sections 3, 4, 7 and 8.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Flag:
     Attributes:
         to: The setting that it changes.
         names: The option and its aliases, without dashes.
-        kind: Type of its value; sizes are checked later than other types (operations section 10).
+        kind: Type of its value; sizes are checked later than other types (server-operations.md section 10).
         default: As the documentation shows it; empty for none.
         help: What it is for.
         state: What becomes of it.

@@ -1,4 +1,4 @@
-"""Durations as flags and files write them (operations section 2): `1h30m`, `1.5s`, `-250ms`, `0`."""
+"""Durations as flags and files write them (server-operations.md section 2): `1h30m`, `1.5s`, `-250ms`, `0`."""
 
 from __future__ import annotations
 

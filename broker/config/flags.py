@@ -1,4 +1,4 @@
-"""The command line: which options were given, with which values (operations sections 2 to 4 and 10)."""
+"""The command line: which options were given, with which values (server-operations.md sections 2 to 4 and 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of configuration files (operations section 6).
+"""The grammar of configuration files (server-operations.md section 6).
 
 A file is a map without braces around it (or with them). The scanner follows the text once, from left to right, and
 keeps to the oddities that files in use rely on, and to those whose error texts people search for:

@@ -1,4 +1,4 @@
-"""What the command line says about itself (operations section 2)."""
+"""What the command line says about itself (server-operations.md section 2)."""
 
 from __future__ import annotations
 

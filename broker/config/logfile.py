@@ -1,4 +1,4 @@
-"""The log file: appended to, rotated by size, opened again on demand (operations section 13)."""
+"""The log file: appended to, rotated by size, opened again on demand (server-operations.md section 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where log lines go and how they look (operations section 13).
+"""Where log lines go and how they look (server-operations.md section 13).
 
 A line is `[<pid>] YYYY/MM/DD HH:MM:SS.uuuuuu [LVL] text`; the text of streaming lines begins with `STREAM: `. Lines go
 to a file, a remote syslog, the local one, or stderr: the first of these that is configured. Whatever goes wrong while

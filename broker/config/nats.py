@@ -1,4 +1,4 @@
-"""The NATS part of a configuration file (operations sections 5 and 8).
+"""The NATS part of a configuration file (server-operations.md sections 5 and 8).
 
 All errors of a file are collected; each begins with the place in the file. Unknown keys are errors inside of blocks
 only. What the embedded server cannot do yet ends up in `NatsFile.unavailable`.

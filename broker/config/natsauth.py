@@ -1,4 +1,4 @@
-"""Who may connect to the NATS server, from a configuration file (operations section 8)."""
+"""Who may connect to the NATS server, from a configuration file (server-operations.md section 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Options of the embedded NATS server, of monitoring and of logs, from settings (operations sections 4, 8, 13, 15)."""
+"""Options of the embedded NATS server, of monitoring and of logs, from settings.
+
+Facts: server-operations.md sections 4, 8, 13, 15.
+"""
 
 from __future__ import annotations
 

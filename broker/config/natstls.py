@@ -1,4 +1,7 @@
-"""TLS of the NATS server: the map `tls` of a file, and checks of the files that it names (operations section 8)."""
+"""TLS of the NATS server: the map `tls` of a file, and checks of the files that it names.
+
+Facts: server-operations.md section 8.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes, dates and unquoted addresses in configuration files (operations section 6)."""
+"""Numbers, sizes, dates and unquoted addresses in configuration files (server-operations.md section 6)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SQL = "SQL"
 
 @dataclass(frozen=True, slots=True)
 class ClientTLSOptions:
-    """TLS of the streaming server's own connections (operations section 15).
+    """TLS of the streaming server's own connections (server-operations.md section 15).
 
     Attributes:
         cert: Client certificate, PEM.
@@ -37,7 +37,7 @@ class ClientTLSOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How the streaming server connects to NATS (operations section 15).
+    """How the streaming server connects to NATS (server-operations.md section 15).
 
     To the embedded server they only say who the streaming server is, by user, token, nkey or client certificate.
 
@@ -67,7 +67,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringOptions:
-    """Where monitoring is served (operations section 14).
+    """Where monitoring is served (server-operations.md section 14).
 
     Attributes:
         host: Address to listen on.
@@ -86,7 +86,7 @@ class MonitoringOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoggingOptions:
-    """What is logged, and where to (operations section 13).
+    """What is logged, and where to (server-operations.md section 13).
 
     Attributes:
         file: Log file; empty for stderr or syslog.
@@ -124,7 +124,7 @@ class BrokerOptions:
         directory: Store directory as given; shown in the banner even if the store is in memory.
         file: Of the file store; None for other stores.
         limits: What the store may hold.
-        limits_table: Lines of the banner about limits (operations section 11).
+        limits_table: Lines of the banner about limits (server-operations.md section 11).
         encryption: Encryption at rest; None without.
         connection: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.
         monitoring: HTTP monitoring.
@@ -159,7 +159,7 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What there is to say instead of starting a server: output and exit code (operations section 2)."""
+    """What there is to say instead of starting a server: output and exit code (server-operations.md section 2)."""
 
     exit_code: int
     stdout: str = ""

@@ -1,4 +1,4 @@
-"""From a command line to the options of a broker, or to an answer (operations sections 2, 5 and 10).
+"""From a command line to the options of a broker, or to an answer (server-operations.md sections 2, 5 and 10).
 
 The port of clients opens when this is over. So what reads files, or says something, is loaded when there is a need.
 """

@@ -1,4 +1,4 @@
-"""Files that tell others about a running server: its process id and its ports (operations section 4)."""
+"""Files that tell others about a running server: its process id and its ports (server-operations.md section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collecting what is wrong with the NATS part of a file (operations section 5, item 4)."""
+"""Collecting what is wrong with the NATS part of a file (server-operations.md section 5, item 4)."""
 
 from __future__ import annotations
 

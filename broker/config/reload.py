@@ -1,4 +1,4 @@
-"""Reading the configuration again while the server runs: its NATS part only (operations section 13)."""
+"""Reading the configuration again while the server runs: its NATS part only (server-operations.md section 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings by name: defaults, a file over them, the command line over both (operations section 5)."""
+"""Settings by name: defaults, a file over them, the command line over both (server-operations.md section 5)."""
 
 from __future__ import annotations
 

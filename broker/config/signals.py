@@ -1,4 +1,4 @@
-"""`-sl`: sending a signal to a server that runs (operations section 2)."""
+"""`-sl`: sending a signal to a server that runs (server-operations.md section 2)."""
 
 from __future__ import annotations
 

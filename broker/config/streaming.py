@@ -1,4 +1,4 @@
-"""The streaming part of a configuration file (operations sections 5, 7 and 12)."""
+"""The streaming part of a configuration file (server-operations.md sections 5, 7 and 12)."""
 
 from __future__ import annotations
 

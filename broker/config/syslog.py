@@ -1,4 +1,4 @@
-"""Logging to syslog, on this machine or another one (operations section 13).
+"""Logging to syslog, on this machine or another one (server-operations.md section 13).
 
 Lines that cannot be sent at once wait in a bounded buffer (TCP) or are lost: the server never waits for a log, but
 for a moment now and then, as a start has more lines than the queue of a local socket.

@@ -56,7 +56,7 @@ class Node:
 
 
 def kind(value: object) -> str:
-    """Returns the name of a value's type as errors about streaming keys have it (operations section 7)."""
+    """Returns the name of a value's type as errors about streaming keys have it (server-operations.md section 7)."""
     match value:
         case bool():
             return "bool"
@@ -75,7 +75,7 @@ def kind(value: object) -> str:
 
 
 def go_type(value: object) -> str:
-    """Returns the name of a value's type as errors about NATS keys have it (operations section 8)."""
+    """Returns the name of a value's type as errors about NATS keys have it (server-operations.md section 8)."""
     names = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
     name = kind(value)
     return names.get(name, name)

@@ -1,4 +1,4 @@
-"""Endpoints of the NATS server (operations section 14)."""
+"""Endpoints of the NATS server (server-operations.md section 14)."""
 
 from __future__ import annotations
 

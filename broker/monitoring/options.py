@@ -1,4 +1,4 @@
-"""What can be configured about monitoring (operations section 14)."""
+"""What can be configured about monitoring (server-operations.md section 14)."""
 
 from __future__ import annotations
 

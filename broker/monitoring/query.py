@@ -48,7 +48,10 @@ class Query:
         return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in self._values.items()}
 
     def page(self) -> tuple[int, int]:
-        """Returns `offset` and `limit` of a list (operations section 14): what makes no sense counts as not given."""
+        """Returns `offset` and `limit` of a list: what makes no sense counts as not given.
+
+        Facts: server-operations.md section 14.
+        """
         offset, limit = integer(self.text("offset")), integer(self.text("limit"))
         return max(offset, 0), limit if limit > 0 else DEFAULT_LIMIT
 

@@ -1,4 +1,4 @@
-"""The HTTP server of monitoring (operations section 14), on aiohttp.
+"""The HTTP server of monitoring (server-operations.md section 14), on aiohttp.
 
 Loading aiohttp takes as long as all else that a broker does to start. So a thread loads it once the port is open, while
 clients are served already; what is asked meanwhile is answered a moment later.

@@ -9,7 +9,7 @@ Document = Mapping[str, Any]
 
 
 class NatsViews(Protocol):
-    """Documents about a NATS server, members in the order of operations section 14.
+    """Documents about a NATS server, members in the order of server-operations.md section 14.
 
     Queries are as in the URL. What is wrong with one is raised as `ValueError`, with the text for the client.
     """
@@ -31,7 +31,7 @@ class NatsViews(Protocol):
 
 
 class StreamingViews(Protocol):
-    """Documents about a streaming server, members in the order of operations section 14."""
+    """Documents about a streaming server, members in the order of server-operations.md section 14."""
 
     def serverz(self, server: Any, /) -> Document:
         """The server."""

@@ -1,4 +1,4 @@
-"""Who a client is: user and password, token, nkey, or certificate (operations sections 8 and 15)."""
+"""Who a client is: user and password, token, nkey, or certificate (server-operations.md sections 8 and 15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be configured about the embedded NATS server (operations sections 4 and 8). Times are seconds."""
+"""What can be configured about the embedded NATS server (server-operations.md sections 4 and 8). Times are seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may publish and subscribe to (operations section 8)."""
+"""What a user may publish and subscribe to (server-operations.md section 8)."""
 
 from __future__ import annotations
 

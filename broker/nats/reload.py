@@ -1,4 +1,4 @@
-"""Changes of the configuration while the server runs (operations section 13)."""
+"""Changes of the configuration while the server runs (server-operations.md section 13)."""
 
 from __future__ import annotations
 

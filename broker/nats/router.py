@@ -77,7 +77,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Numbers for monitoring (operations section 14)."""
+    """Numbers for monitoring (server-operations.md section 14)."""
 
     num_subscriptions: int
     num_cache: int

@@ -267,7 +267,7 @@ class NatsServer:
         self._listeners = []
 
     async def lame_duck(self) -> None:
-        """Sends the clients away, a few at a time, and stops (operations section 8: `lame_duck_duration`)."""
+        """Sends the clients away, a few at a time, and stops (server-operations.md section 8: `lame_duck_duration`)."""
         await lameduck.run(self)
 
     def reload(self, options: NatsOptions) -> list[str]:

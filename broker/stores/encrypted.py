@@ -1,4 +1,4 @@
-"""Encryption at rest around any store: the data of messages is encrypted on the way in (file store section 9).
+"""Encryption at rest around any store: the data of messages is encrypted on the way in (filestore.md section 9).
 
 Blocks are taken apart and encoded anew, both ways; that costs a few microseconds a message.
 """

@@ -40,7 +40,7 @@ def first_sequence(records: Records, last: int) -> int:
 
 
 class MessageStore(Protocol):
-    """The messages of a channel (protocol section 10.7). The properties may be attributes."""
+    """The messages of a channel (streaming-protocol.md section 10.7). The properties may be attributes."""
 
     @property
     def first(self) -> int:
@@ -56,7 +56,7 @@ class MessageStore(Protocol):
 
     @property
     def bytes(self) -> int:
-        """What they take in the store's own accounting (protocol section 10.9)."""
+        """What they take in the store's own accounting (streaming-protocol.md section 10.9)."""
 
     @property
     def limits(self) -> ChannelLimits:
@@ -88,7 +88,9 @@ class MessageStore(Protocol):
         """
 
     def sequence_at(self, timestamp: int) -> int:
-        """Returns the first sequence whose timestamp is not lower (protocol section 13, TimeDeltaStart and note 1).
+        """Returns the first sequence whose timestamp is not lower.
+
+        Facts: streaming-protocol.md section 13, TimeDeltaStart and note 1.
 
         0 if there never was a message.
         """
@@ -187,7 +189,7 @@ class Store(Protocol):
         """Removes a channel and all it has. Raises StorageError; it is there as before then."""
 
     def limits_of(self, name: bytes) -> ChannelLimits:
-        """Returns what a channel may hold, after inheritance (operations section 12)."""
+        """Returns what a channel may hold, after inheritance (server-operations.md section 12)."""
 
     def close(self) -> None:
         """Flushes and closes everything. Raises StorageError."""

@@ -1,4 +1,7 @@
-"""Which limits hold for a channel, and limits from a configuration (operations section 12, file store section 10)."""
+"""Which limits hold for a channel, and limits from a configuration.
+
+Facts: server-operations.md section 12, filestore.md section 10.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class MemoryMessages:
         for begin, block in self._list.blocks():
             if int(block.timestamps[-1]) >= timestamp:
                 found = begin + int(np.argmax(block.timestamps >= timestamp))
-                # The last message is found before others that have the same time (protocol section 13, note 1).
+                # The last message comes before others of the same time (streaming-protocol.md section 13, note 1).
                 last = self._list.read(self.last, 1, 1)
                 return self.last if int(last.timestamps[0]) == timestamp else max(found, self.first)
         return self.last + 1

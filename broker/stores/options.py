@@ -1,4 +1,7 @@
-"""What can be configured about stores (operations sections 3, 7 and 12). Times are nanoseconds where not said."""
+"""What can be configured about stores. Times are nanoseconds where not said.
+
+Facts: server-operations.md sections 3, 7 and 12.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ _UNITS = "KMGTPE"
 
 
 def limits_reached(name: bytes, count: int, size: int, limits: ChannelLimits) -> tuple[str, ...]:
-    """Returns format and arguments of the line about the first messages that limits remove (section 5.4)."""
+    """Returns format and arguments of the line about the first messages that limits remove.
+
+    Facts: filestore.md section 5.4.
+    """
     return (
         "Reached limits for store %s (msgs=%s/%s bytes=%s/%s), dropping old messages to make room for new ones",
         quoted(name),

@@ -1,4 +1,4 @@
-"""Acknowledgements: messages that are not pending any more (protocol section 15)."""
+"""Acknowledgements: messages that are not pending any more (streaming-protocol.md section 15)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Acknowledgements:
         self.settle(subscription)
 
     def drop(self, subscription: Subscription, sequences: list[int]) -> None:
-        """Acknowledges messages that are not in the store any more (section 16.8)."""
+        """Acknowledges messages that are not in the store any more (streaming-protocol.md section 16.8)."""
         if done := subscription.forget(sequences):
             store_acked(subscription, done)
         self.settle(subscription)

@@ -1,4 +1,4 @@
-"""Channels, and which ones there may be (protocol section 10)."""
+"""Channels, and which ones there may be (streaming-protocol.md section 10)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Channel:
         messages: Its message store.
         store: Its subscription store.
         visible: The last sequence that may be delivered: what is behind it is not flushed.
-        timestamp: Of the last message that this process stored (section 11: timestamps never go back).
+        timestamp: Of the last message that this process stored; timestamps never go back (streaming-protocol.md section
+            11).
         fresh: The blocks stored last, while they are being delivered, so that they need not be read.
         plain: Active plain subscriptions by number.
         durables: Plain durables by key, active and offline.
@@ -80,7 +81,7 @@ class Channel:
 
     @property
     def active(self) -> bool:
-        """Somebody is subscribed; offline durables do not count (section 21.1)."""
+        """Somebody is subscribed; offline durables do not count (streaming-protocol.md section 21.1)."""
         return bool(self.by_ack_inbox)
 
     def subscriptions(self) -> Iterator[Subscription]:
@@ -95,7 +96,10 @@ class Channel:
         )
 
     def find(self, inbox: bytes) -> Subscription | None:
-        """Returns the active subscription with an ack inbox or, failing that, with a delivery inbox (section 20)."""
+        """Returns the active subscription with an ack inbox or, failing that, with a delivery inbox.
+
+        Facts: streaming-protocol.md section 20.
+        """
         if (found := self.by_ack_inbox.get(inbox)) is not None:
             return found
         return next((each for each in self.by_ack_inbox.values() if each.inbox == inbox), None)

@@ -1,4 +1,4 @@
-"""Who is connected: clients by id and by connection id (protocol section 7)."""
+"""Who is connected: clients by id and by connection id (streaming-protocol.md section 7)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Client:
 
     @property
     def failed_heartbeat(self) -> bool:
-        """The last heartbeat was not answered, so that queue groups prefer other members (section 8.1.6)."""
+        """The last heartbeat was not answered, so that queue groups prefer other members.
+
+        Facts: streaming-protocol.md section 8.1.6.
+        """
         return self.failures > 0
 
 
@@ -81,7 +84,7 @@ class Clients:
         return self._by_connection.get(connection_id)
 
     def publisher(self, client_id: bytes, connection_id: bytes) -> Client | None:
-        """Returns who publishes: if there is a connection id, it alone says so (section 7.2)."""
+        """Returns who publishes: if there is a connection id, it alone says so (streaming-protocol.md section 7.2)."""
         return self._by_connection.get(connection_id) if connection_id else self._clients.get(client_id)
 
     def register(self, info: pb.ClientInfo) -> Client:

@@ -1,4 +1,4 @@
-"""Connect requests, and who may take over an id that is in use (protocol section 6)."""
+"""Connect requests, and who may take over an id that is in use (streaming-protocol.md section 6)."""
 
 from __future__ import annotations
 

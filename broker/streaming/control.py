@@ -1,4 +1,4 @@
-"""Messages among servers, which clients' subjects may see as well (protocol section 3)."""
+"""Messages among servers, which clients' subjects may see as well (streaming-protocol.md section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sends new messages to subscriptions and queue groups, as many as they take (protocol sections 14 and 18)."""
+"""Sends new messages to subscriptions and queue groups, as many as they take.
+
+Facts: streaming-protocol.md sections 14 and 18.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ class Delivery:
         return True
 
     def _sent(self, subscription: Subscription, sequences: Sequence[int]) -> None:
-        """Takes note of what was sent and is pending now (section 14, rules 4 and 5)."""
+        """Takes note of what was sent and is pending now (streaming-protocol.md section 14, rules 4 and 5)."""
         subscription.last_sent = max(subscription.last_sent, sequences[-1])
         store_sent(subscription, sequences)
         if subscription.timer is None:

@@ -1,4 +1,4 @@
-"""Looks for another server with the same cluster id (protocol section 5.1)."""
+"""Looks for another server with the same cluster id (streaming-protocol.md section 5.1)."""
 
 from __future__ import annotations
 

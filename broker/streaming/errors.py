@@ -1,4 +1,4 @@
-"""The texts that clients are refused with (protocol section 26)."""
+"""The texts that clients are refused with (streaming-protocol.md section 26)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats, which tell whether clients are still there (protocol section 8)."""
+"""Heartbeats, which tell whether clients are still there (streaming-protocol.md section 8)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Heartbeats:
         client.heartbeat = None
 
     def receive_ping(self, request: Request) -> None:
-        """Takes a ping of a client, from the pings subject (section 8.2)."""
+        """Takes a ping of a client, from the pings subject (streaming-protocol.md section 8.2)."""
         if not request.payload:
             return
         try:

@@ -1,4 +1,7 @@
-"""What ends by time: messages that are too old, channels that nobody uses (protocol sections 10.10 and 21)."""
+"""What ends by time: messages that are too old, channels that nobody uses.
+
+Facts: streaming-protocol.md sections 10.10 and 21.
+"""
 
 from __future__ import annotations
 

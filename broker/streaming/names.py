@@ -1,4 +1,4 @@
-"""Names of clients, channels and inboxes, and a server's subjects (protocol sections 4, 6 and 10)."""
+"""Names of clients, channels and inboxes, and a server's subjects (streaming-protocol.md sections 4, 6 and 10)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def valid_client_id(name: bytes) -> bool:
 
 
 def valid_channel(name: bytes) -> bool:
-    """Tells whether a channel may be called so (protocol section 10.2)."""
+    """Tells whether a channel may be called so (streaming-protocol.md section 10.2)."""
     return not (
         not name
         or name[0] == ord(".")
@@ -40,7 +40,7 @@ def valid_channel(name: bytes) -> bool:
 
 
 def without_case(name: bytes) -> str:
-    """Returns what two channel names must not have in common (protocol section 10.3)."""
+    """Returns what two channel names must not have in common (streaming-protocol.md section 10.3)."""
     return name.decode("utf-8", "surrogateescape").lower()
 
 

@@ -1,4 +1,4 @@
-"""What can be configured about the streaming rules (operations sections 3 and 7). Times are nanoseconds."""
+"""What can be configured about the streaming rules (server-operations.md sections 3 and 7). Times are nanoseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several servers that share the channels among themselves (protocol section 25)."""
+"""Several servers that share the channels among themselves (streaming-protocol.md section 25)."""
 
 from __future__ import annotations
 

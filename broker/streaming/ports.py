@@ -15,7 +15,7 @@ from broker.wire.frames import Handler
 
 
 class Role(enum.StrEnum):
-    """Over which of the server's NATS connections something goes (protocol section 1.3).
+    """Over which of the server's NATS connections something goes (streaming-protocol.md section 1.3).
 
     Order is kept within a role only.
     """

@@ -1,4 +1,6 @@
-"""Publishes: from the frames of one socket read to stored messages and acknowledgements (protocol section 11).
+"""Publishes: from the frames of one socket read to stored messages and acknowledgements.
+
+Facts: streaming-protocol.md section 11.
 
 What comes in is staged: appended to the stores, with the acknowledgements held back. A commit flushes each channel,
 delivers what was stored, and then sends the acknowledgements in the order of arrival.

@@ -1,4 +1,4 @@
-"""Queue groups: who gets a message (protocol section 18)."""
+"""Queue groups: who gets a message (streaming-protocol.md section 18)."""
 
 from __future__ import annotations
 

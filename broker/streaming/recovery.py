@@ -1,4 +1,4 @@
-"""From what a store found to the state that the rules work on (protocol section 23)."""
+"""From what a store found to the state that the rules work on (streaming-protocol.md section 23)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class StartError(Exception):
 
 
 def recover_server(store: Store, recovered: Recovered | None, options: StreamingOptions) -> pb.ServerInfo:
-    """Returns who the server is: as stored, whatever the subjects are; a new record only if there is none (section 4).
+    """Returns who the server is: as stored, whatever the subjects are; a new record only if there is none.
+
+    Facts: streaming-protocol.md section 4.
 
     Raises:
         StartError: The store belongs to another cluster id.

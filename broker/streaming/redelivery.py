@@ -1,4 +1,7 @@
-"""Sends messages again that were not acknowledged in time (protocol section 16), or before all others (17, 18, 23)."""
+"""Sends messages again that were not acknowledged in time, or before all others.
+
+Facts: streaming-protocol.md sections 16, 17, 18 and 23.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What is due a little later goes along (rule 1).
 _TOLERANCE: Final = 15_000_000
-#: How soon what a member of a group leaves behind is sent to others (section 18.8).
+#: How soon what a member of a group leaves behind is sent to others (streaming-protocol.md section 18.8).
 LEFT_BEHIND: Final = 100_000_000
 #: Messages and bytes that are looked up at a time.
 _BLOCK: Final = 1024
@@ -134,7 +137,10 @@ class Redelivery:
                 subscription.pending[sequence] = _next_deadline(deadline, subscription.ack_wait, now)
 
     def _send_overdue(self, subscription: Subscription, sequences: list[int], now: int) -> None:
-        """After a start: gives messages their deadlines, and sends what is overdue (section 23.5)."""
+        """After a start: gives messages their deadlines, and sends what is overdue.
+
+        Facts: streaming-protocol.md section 23.5.
+        """
         # Their time is the wall's; from here on the monotonic one counts.
         shift = now - self._clock.wall() + subscription.ack_wait
         for block, rows, found in self._look_up(subscription, sequences):
@@ -151,7 +157,10 @@ class Redelivery:
                 self._send_rows(subscription, block, *overdue)
 
     def _hand_out_again(self, subscription: Subscription, sequences: list[int], now: int) -> None:
-        """Offers messages of a member to its group again, one by one (section 18, rules 4 to 6)."""
+        """Offers messages of a member to its group again, one by one.
+
+        Facts: streaming-protocol.md section 18, rules 4 to 6.
+        """
         group = subscription.group
         assert group is not None
         for block, rows, found in self._look_up(subscription, sequences):

@@ -1,4 +1,4 @@
-"""Ends of subscriptions and clients: unsubscribe, close, time-out (protocol sections 9 and 17-20)."""
+"""Ends of subscriptions and clients: unsubscribe, close, time-out (streaming-protocol.md sections 9 and 17-20)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Removal:
         self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
 
     def receive_client_close(self, request: Request) -> None:
-        """Takes a request from the close subject (section 9)."""
+        """Takes a request from the close subject (streaming-protocol.md section 9)."""
         try:
             message = decode(pb.CloseRequest, request.payload)
         except gogo.DecodeError:
@@ -178,7 +178,7 @@ class Removal:
         state = subscription.state
         group.members.remove(subscription)
         if group.members:
-            # The order of the records is the original's (section 22).
+            # The order of the records is the original's (streaming-protocol.md section 22).
             if state.is_durable:
                 self._hand_over(subscription, group)
                 self.delete(channel, state)
@@ -201,7 +201,10 @@ class Removal:
         return "Removed"
 
     def _hand_over(self, subscription: Subscription, group: QueueGroup) -> None:
-        """Gives what a member has pending to the others in turn; they send it again soon (section 18.8)."""
+        """Gives what a member has pending to the others in turn; they send it again soon.
+
+        Facts: streaming-protocol.md section 18.8.
+        """
         now = self._clock.monotonic()
         order = sorted((deadline, sequence) for sequence, deadline in subscription.pending.items())
         subscription.pending = {}

@@ -166,7 +166,10 @@ class StreamingServer:
             self._timers.run()
 
     def servers_discovered(self) -> None:
-        """Tells that NATS has found other servers: the check of partitions is repeated (section 25.4)."""
+        """Tells that NATS has found other servers: the check of partitions is repeated.
+
+        Facts: streaming-protocol.md section 25.4.
+        """
         if self._partitions is not None and self.ready:
             self._partitions.check_again()
 

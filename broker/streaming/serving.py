@@ -79,7 +79,7 @@ class Serving:
             self._serve(unit)
 
     def channel(self, channel: Channel) -> None:
-        """Serves all subscriptions of a channel in the order of protocol section 14.9."""
+        """Serves all subscriptions of a channel in the order of streaming-protocol.md section 14.9."""
         for subscription in tuple(channel.plain.values()):
             self._serve(subscription)
         for group in tuple(channel.groups.values()):

@@ -1,4 +1,4 @@
-"""Start positions: where a new subscription begins (protocol section 13)."""
+"""Start positions: where a new subscription begins (streaming-protocol.md section 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Subscription requests: new subscriptions, resumed durables, queue groups (protocol sections 12 and 17-19)."""
+"""Subscription requests: new subscriptions, resumed durables, queue groups.
+
+Facts: streaming-protocol.md sections 12 and 17-19.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Subscribing:
         self.on_subscribed: Callable[[Channel], None] = lambda _channel: None
 
     def receive(self, request: Request) -> None:
-        """Takes a request from the subscribe subject and answers it, in the order of protocol section 12."""
+        """Takes a subscription request and answers it, in the order of streaming-protocol.md section 12."""
         try:
             message = decode(pb.SubscriptionRequest, request.payload)
         except gogo.DecodeError as error:
@@ -227,7 +230,10 @@ class Subscribing:
         return subscription, told("Added member to" if joins else "Started new", subscription, where)
 
     def _resume(self, subscription: Subscription, client: Client, message: pb.SubscriptionRequest) -> str:
-        """Gives an offline durable, or the shadow of a durable group, to a client (sections 17 and 19.6)."""
+        """Gives an offline durable, or the shadow of a durable group, to a client.
+
+        Facts: streaming-protocol.md sections 17 and 19.6.
+        """
         state = subscription.state
         before = pb.SubState.FromString(state.SerializeToString())
         state.client_id = client.id

@@ -1,4 +1,4 @@
-"""A subscription: what it was sent and has not acknowledged (protocol section 14)."""
+"""A subscription: what it was sent and has not acknowledged (streaming-protocol.md section 14)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Hold(enum.Enum):
 
     #: They are not.
     NONE = enum.auto()
-    #: A durable was resumed: all that is pending is sent again first (section 17).
+    #: A durable was resumed: all that is pending is sent again first (streaming-protocol.md section 17).
     RESUMED = enum.auto()
-    #: The server has started: what is pending gets its deadlines first (section 23.5).
+    #: The server has started: what is pending gets its deadlines first (streaming-protocol.md section 23.5).
     RECOVERED = enum.auto()
 
 
@@ -124,7 +124,10 @@ class Subscription:
         return self.max_in_flight - len(self.pending)
 
     def settle(self) -> bool:
-        """Stalls, or ends stalling, by what is pending. Returns True if stalling has ended (section 14.6)."""
+        """Stalls, or ends stalling, by what is pending. Returns True if stalling has ended.
+
+        Facts: streaming-protocol.md section 14.6.
+        """
         stalled = len(self.pending) >= self.max_in_flight
         ended = self.stalled and not stalled
         self.stalled = stalled
@@ -141,7 +144,7 @@ class Subscription:
 
 
 def told(what: str, subscription: Subscription, where: str = "") -> str:
-    """Returns what the log tells about a subscription (section 20.5)."""
+    """Returns what the log tells about a subscription (streaming-protocol.md section 20.5)."""
     state = subscription.state
     kind = ("durable " if state.is_durable else "") + ("queue " if state.q_group else "")
     name = ""

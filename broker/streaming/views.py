@@ -1,4 +1,7 @@
-"""What monitoring shows of a streaming server, in the shape and order of the original (operations section 14)."""
+"""What monitoring shows of a streaming server, in the shape and order of the original.
+
+Facts: server-operations.md section 14.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared vocabulary of the verbs: one decorator for each group of options (design section 4).
+"""The shared vocabulary of the verbs: one decorator for each group of options.
 
 A decorator adds its options to a verb and hands them over as one value, so that a verb's function takes
 `reading: ReadOptions` instead of four loose parameters.

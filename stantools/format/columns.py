@@ -37,7 +37,7 @@ class _Columns:
 
 
 class MessageColumns(_Columns):
-    """What is known of the messages of a slice, one row a record (msgs.N.dat, sections 2.2 and 3.5).
+    """What is known of the messages of a slice, one row a record (msgs.N.dat, filestore.md sections 2.2 and 3.5).
 
     Attributes:
         capacity: Number of rows.
@@ -88,7 +88,7 @@ class MessageColumns(_Columns):
 
 
 class LogColumns(_Columns):
-    """What is known of the typed records of a log, one row a record (clients.dat and subs.dat, section 2.2).
+    """What is known of the typed records of a log, one row a record (filestore.md section 2.2).
 
     Attributes:
         capacity: Number of rows.

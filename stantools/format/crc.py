@@ -1,4 +1,4 @@
-"""CRC-32 with any polynomial, as the server's `file_crc_poly` option allows (section 2.4).
+"""CRC-32 with any polynomial, as the server's `file_crc_poly` option allows (filestore.md section 2.4).
 
 The polynomial is a 32-bit integer in reflected form (least significant bit first). The register starts with
 all ones, input and output are reflected, the result is inverted. So the default polynomial gives zlib's

@@ -1,6 +1,6 @@
 """Encryption at rest: message data as the server stores it when it runs with an encryption key.
 
-Facts: filestore specification, section 9 and appendix B.
+Facts: filestore.md sections 9 and appendix B.
 
     stored data | code u8: 1 AES-256-GCM, 2 ChaCha20-Poly1305 | nonce: 12 | ciphertext | tag: 16 |
     nonce       | random: 4, one per process and channel | counter: 8, big endian |

@@ -1,6 +1,6 @@
 """The record envelope: a header of 8 bytes around every protobuf payload, and the version in front of a file.
 
-Facts: filestore specification, sections 2.1, 2.2 and 7.2 (see `layout` for the picture). The CRC covers the
+Facts: filestore.md sections 2.1, 2.2 and 7.2 (see `layout` for the picture). The CRC covers the
 payload only: a wrong size or type byte is noticed only through what follows from it.
 
 This is the plain way to read single records and small files. Whole slices and logs are scanned by `kernels`.

@@ -1,4 +1,6 @@
-"""Decodes messages and subscription updates as the server's decoder does (section 3.1), into plain numbers.
+"""Decodes messages and subscription updates as the server's decoder does, into plain numbers.
+
+Facts: filestore.md section 3.1.
 
 The server's decoder takes more than its encoder writes: fields in any order, the last of a repeated scalar,
 unknown fields of any wire type, groups included. This module accepts what it accepts and nothing else. The
@@ -111,7 +113,7 @@ def _skip(payload: Bytes, position: int, wire: int, budget: list[int]) -> int:
 
 
 def message(payload: Bytes, max_fields: int = 1 << 62) -> Message:
-    """Decodes a MsgProto (section 3.5).
+    """Decodes a MsgProto (filestore.md section 3.5).
 
     Raises:
         DecodeError: The server's decoder would refuse it, or it has more than `max_fields` fields.
@@ -193,7 +195,7 @@ def is_message(payload: Bytes) -> bool:
 
 
 def update(payload: Bytes, *, with_sequence: bool) -> tuple[int, int]:
-    """Decodes a SubStateUpdate, or a SubStateDelete, which has no field 2 (section 3.4).
+    """Decodes a SubStateUpdate, or a SubStateDelete, which has no field 2 (filestore.md section 3.4).
 
     Returns:
         Subscription id and sequence.

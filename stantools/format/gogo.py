@@ -1,7 +1,7 @@
 """Protobuf decoding exactly as the server's decoder does it: what it accepts, and the text it refuses with.
 
 The server's messages are decoded by generated code that is more lenient than Google's library in some
-places and stricter in others (filestore specification, section 3.1). The rules, in the order in which they
+places and stricter in others (filestore.md section 3.1). The rules, in the order in which they
 apply to each field; `tag` is a varint: its low three bits are the wire type, the rest, cut to a signed 32-bit
 number, the field.
 

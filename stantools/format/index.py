@@ -1,4 +1,4 @@
-"""Index files as numpy arrays, in place (msgs.N.idx, section 2.3).
+"""Index files as numpy arrays, in place (msgs.N.idx, filestore.md section 2.3).
 
 4 bytes version | 32 bytes a message: sequence u64, offset i64, timestamp i64, size u32, crc u32
 """

@@ -1,6 +1,6 @@
 """The byte layout of file store files: sizes, struct formats, column types and codes.
 
-Facts: filestore specification, section 2. All integers are little endian.
+Facts: filestore.md section 2. All integers are little endian.
 
     every file      | version u32 = 1 |
     untyped record  | size u32            | crc u32 | payload: size bytes |   server.dat, msgs.N.dat
@@ -24,7 +24,7 @@ MAX_TYPED_PAYLOAD = 0xFFFFFF
 INDEX_RECORD = struct.Struct("<QqqII")
 INDEX_RECORD_SIZE = INDEX_RECORD.size
 
-#: What a stored message costs in the server's accounting besides its payload (section 5.1).
+#: What a stored message costs in the server's accounting besides its payload (filestore.md section 5.1).
 MESSAGE_OVERHEAD = RECORD_HEADER_SIZE + INDEX_RECORD_SIZE
 
 #: numpy type of one index record, to view an index file in place.
@@ -32,7 +32,7 @@ INDEX_DTYPE = [("sequence", "<u8"), ("offset", "<i8"), ("timestamp", "<i8"), ("s
 
 
 class Stop(enum.IntEnum):
-    """Why a scan came to a stop (section 7.2)."""
+    """Why a scan came to a stop (filestore.md section 7.2)."""
 
     END = 0  #: the limit was reached at a record boundary
     FULL = 1  #: the columns are full; call again from where it stopped
@@ -55,14 +55,14 @@ class Flag(enum.IntFlag):
 
 
 class ClientRecord(enum.IntEnum):
-    """Record types in clients.dat (section 3.3)."""
+    """Record types in clients.dat (filestore.md section 3.3)."""
 
     ADD = 1
     DELETE = 2
 
 
 class SubRecord(enum.IntEnum):
-    """Record types in subs.dat (section 3.4)."""
+    """Record types in subs.dat (filestore.md section 3.4)."""
 
     NEW = 1
     UPDATE = 2

@@ -1,6 +1,6 @@
 """Encoding the records of clients.dat and subs.dat, many at once.
 
-Facts: filestore specification, sections 2.2, 3.3 and 3.4. By far the most records of a subs.dat say that a message was
+Facts: filestore.md sections 2.2, 3.3 and 3.4. By far the most records of a subs.dat say that a message was
 sent or acknowledged:
 
     size u24 | type u8 | crc u32 | 08 id as varint | 10 sequence as varint

@@ -56,7 +56,7 @@ def scan_messages(
     columns: MessageColumns,
     row: int = 0,
 ) -> tuple[int, int, Stop]:
-    """Walks the records of a data file as the server reads them (section 7.2), up to the first problem.
+    """Walks the records of a data file as the server reads them (filestore.md section 7.2), up to the first problem.
 
     Args:
         buffer: The file.
@@ -205,11 +205,11 @@ def scan_log(
     columns: LogColumns,
     row: int = 0,
 ) -> tuple[int, int, Stop]:
-    """Walks the records of clients.dat or subs.dat as the server reads them (section 7.2).
+    """Walks the records of clients.dat or subs.dat as the server reads them (filestore.md section 7.2).
 
     It stops at the first problem.
 
-    Payloads of the types 3, 4 and 5 are decoded (subs.dat, section 3.4); where that fails it stops with
+    Payloads of the types 3, 4 and 5 are decoded (subs.dat, filestore.md section 3.4); where that fails it stops with
     BAD_DECODE. All other types get a row, unknown ones too.
 
     Args:
@@ -272,7 +272,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
 
 
 def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, check_crc: bool) -> tuple[int, Stop]:
-    """Counts the good records of an index file, as the server reads them (section 7.6).
+    """Counts the good records of an index file, as the server reads them (filestore.md section 7.6).
 
     Args:
         buffer: The file.
@@ -300,7 +300,10 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, check_c
 
 
 def encode_index(sequence: ArrayLike, offset: ArrayLike, timestamp: ArrayLike, size: ArrayLike, crc: Crc) -> bytes:
-    """Index records (section 2.3) for messages of the given properties, without the file's version header."""
+    """Index records for messages of the given properties, without the file's version header.
+
+    Facts: filestore.md section 2.3.
+    """
     columns = [
         np.asarray(sequence, "<u8"),
         np.asarray(offset, "<i8"),
@@ -327,7 +330,9 @@ def index_run(
     after: int,
     crc: Crc,
 ) -> tuple[bytes, int, int] | None:
-    """Index records (section 2.3) for a run of encoded messages that is to be copied to a data file as it is.
+    """Index records for a run of encoded messages that is to be copied to a data file as it is.
+
+    Facts: filestore.md section 2.3.
 
     Args:
         data: Holds the records.
@@ -371,7 +376,7 @@ def encode_messages(
     payloads: Sequence[bytes],
     crc: Crc,
 ) -> tuple[bytes, NDArray[np.uint32]]:
-    """Encodes messages as records of a data file, byte by byte as the server does (section 3.1).
+    """Encodes messages as records of a data file, byte by byte as the server does (filestore.md section 3.1).
 
     Args:
         channel: The subject of all of them.

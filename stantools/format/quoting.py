@@ -1,4 +1,4 @@
-"""How the server quotes names in its log (`%q`; filestore specification, section 7.8)."""
+"""How the server quotes names in its log (`%q`; filestore.md section 7.8)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What every byte of a record means: size, type, CRC, and each field of its payload, good or damaged.
 
 Any bytes whatsoever can be looked at. What is told covers them all, in order, without a gap and without overlap.
-Facts: filestore specification, sections 2 and 3.
+Facts: filestore.md sections 2 and 3.
 """
 
 from __future__ import annotations

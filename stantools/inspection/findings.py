@@ -45,5 +45,5 @@ class Finding:
     remedy: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the finding with the stable names of the json contract (design section 5)."""
+        """Returns the finding with the stable names of docs/reference/json.md."""
         return asdict(self)

@@ -1,7 +1,7 @@
 """Sorting a channel's records into one history, duplicates, and earlier or superseded generations.
 
-A healthy channel is one history: sequences rise through its slices. Three things break that (filestore
-specification, section 7.7 and weaknesses W1, W6, W27):
+A healthy channel is one history: sequences rise through its slices. Three things break that
+(filestore.md section 7.7 and weaknesses W1, W6, W27):
 
 * the same records twice, for example a copied slice: equal sequence, timestamp, size and CRC. One copy counts.
 * a restart: a server that lost `server.dat` began again at sequence 1 in the same files. Everything from there on is

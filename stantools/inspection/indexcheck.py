@@ -1,6 +1,6 @@
 """Comparing a slice's index with its data, record by record, while the data is scanned.
 
-Facts: filestore specification, sections 2.3 and 7.6 and weaknesses W6 to W9. The usual case, an index that names
+Facts: filestore.md sections 2.3 and 7.6 and weaknesses W6 to W9. The usual case, an index that names
 exactly the records of the data file in their order, costs four comparisons of arrays a batch.
 """
 

@@ -1,6 +1,6 @@
 """What the server shows of a channel under given limits, while older messages are still on disk.
 
-Facts: filestore specification, section 5.4 and weakness W20. Limits remove messages in memory only; a file goes when
+Facts: filestore.md sections 5.4 and weakness W20. Limits remove messages in memory only; a file goes when
 all its messages are removed. So what is on disk is more than what a server with these limits shows, and a server with
 wider limits shows more again.
 """

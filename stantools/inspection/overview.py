@@ -142,7 +142,7 @@ class Overview:
             yield from (f"{channel.name}/{problem}" for problem in channel.problems)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the store with the names of the json contract (design section 5)."""
+        """Returns the store with the names of docs/reference/json.md."""
         return {
             "path": self.path,
             "server": server_json(self.server) if self.server else None,

@@ -29,7 +29,7 @@ class Run:
         end: Offset behind its last record.
         sequences: Which sequences it holds.
         count: How many records.
-        bytes: Their size as the server accounts it (payload + 40 each, section 5.1).
+        bytes: Their size as the server accounts it (payload + 40 each, filestore.md section 5.1).
         first_timestamp: Of its first record, in nanoseconds.
         last_timestamp: Of its last record.
         payload: Bytes of the messages' data, as they are stored.

@@ -1,6 +1,6 @@
 """What one slice holds, told from its index alone where the index can be trusted.
 
-Facts: filestore specification, sections 5.3 and 7.6. As the server does at its start, the index is believed if all its
+Facts: filestore.md sections 5.3 and 7.6. As the server does at its start, the index is believed if all its
 records are whole and the last one agrees with the data file; else the data file is scanned. Unlike the server, a scan
 here goes on behind damage and changes no file.
 """
@@ -55,7 +55,7 @@ class SliceSummary:
     Attributes:
         files: Its files.
         count: Messages.
-        bytes: Their size in the server's accounting (payload of the record + 40 each, section 5.1).
+        bytes: Their size in the server's accounting (payload of the record + 40 each, filestore.md section 5.1).
         first_seq: Sequence of the first message in the file, 0 if there is none.
         last_seq: Sequence of the last message in the file.
         first_timestamp: Of the first message, in nanoseconds.

@@ -95,7 +95,7 @@ class Verdict:
         return all(f.severity == Severity.INFO for f in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the result as the json contract has it (design section 5)."""
+        """Returns the result as docs/reference/json.md has it."""
         return {
             "schema": 1,
             "clean": self.clean,

@@ -167,7 +167,7 @@ def guesses(found: WireField) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class MessageHead:
-    """The beginning of a stored message (msgs.N.dat, filestore specification section 3.5).
+    """The beginning of a stored message (msgs.N.dat, filestore.md section 3.5).
 
     Attributes:
         subject: Its subject.

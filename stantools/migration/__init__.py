@@ -1,1 +1,1 @@
-"""From a store into a running system: JetStream streams and consumers, exactly, and replay (design section 3)."""
+"""From a store into a running system: JetStream streams and consumers, exactly, and replay."""

@@ -1,4 +1,4 @@
-"""Streams as backups in a directory, made without any server (migration spec, section 4).
+"""Streams as backups in a directory, made without any server (jetstream-migration.md section 4).
 
     OUT/<stream>/backup.json      {"config": …, "state": …}: the request for a restore
     OUT/<stream>/stream.tar.s2    the archive

@@ -52,7 +52,7 @@ class PreparedStream:
         return result
 
     def entries(self) -> list[ConsumerEntry]:
-        """Returns the consumers as an archive holds them (migration facts, section 11).
+        """Returns the consumers as an archive holds them (jetstream-migration.md section 11).
 
         Consumer sequences are those of the stream. What is pending counts as sent longer ago than the ack wait, so
         that it is delivered again at once, as NATS Streaming does when a durable comes back.

@@ -134,7 +134,7 @@ def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> 
 def looks_encrypted(piece: Piece) -> bool:
     """Tells whether there is a payload among these messages that was surely written by an encrypting server.
 
-    It begins with the code of a cipher, 4 random bytes and a count of messages (filestore specification, section 9.2).
+    It begins with the code of a cipher, 4 random bytes and a count of messages (filestore.md section 9.2).
     """
     buffer, columns = piece
     sealed = _sealed(np.frombuffer(buffer, np.uint8), columns) & (columns.data_size > OVERHEAD)

@@ -1,4 +1,4 @@
-"""Streams into the store directory of a stopped nats-server (migration spec, section 5.5).
+"""Streams into the store directory of a stopped nats-server (jetstream-migration.md section 5.5).
 
 The files are those that a server itself would have written, so it opens them at its next start and goes on from there:
 sequences, gaps, timestamps and consumers are exact. It is refused wherever that is not known to be so: the server runs,

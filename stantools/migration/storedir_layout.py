@@ -1,4 +1,4 @@
-"""The store directory of a nats-server: which accounts and streams lie in it (migration spec, section 5.5).
+"""The store directory of a nats-server: which accounts and streams lie in it (jetstream-migration.md section 5.5).
 
     <store_dir>/jetstream/<account>/streams/<stream>/meta.inf      configuration, json (encrypted where meta.key is)
                                                      meta.sum      its hash

@@ -1,12 +1,12 @@
 """Appending records so that a process that is killed leaves no torn one.
 
-A server that finds half a record at the end of a log does not start (filestore specification, section 7.4). Whoever is
+A server that finds half a record at the end of a log does not start (filestore.md section 7.4). Whoever is
 killed (SIGKILL, out of memory) in the middle of a write may leave one: the system looks for signals before each page of
 a file, and while it waits for a slow disk between two of them, and ends the write there. Within a page it does not.
 
-Eight zero bytes where a record should begin are padding to every server: it cuts the file there and starts (section
-7.2). So what does not fit into a page is written from behind: first all but the first record's header, which leaves
-zeros where the header will be, then the header, which is what makes the records count.
+Eight zero bytes where a record should begin are padding to every server: it cuts the file there and starts
+(filestore.md section 7.2). So what does not fit into a page is written from behind: first all but the first record's
+header, which leaves zeros where the header will be, then the header, which is what makes the records count.
 """
 
 from __future__ import annotations

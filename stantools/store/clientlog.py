@@ -1,6 +1,6 @@
 """The clients of a store, folded from clients.dat.
 
-Facts: filestore specification, sections 3.3, 4.4 and 8. An add record adds or replaces a client, a delete record
+Facts: filestore.md sections 3.3, 4.4 and 8. An add record adds or replaces a client, a delete record
 removes it; a delete of an unknown client means nothing.
 """
 

@@ -1,4 +1,4 @@
-"""When a log is worth a compaction (file store specification, sections 8 and 11)."""
+"""When a log is worth a compaction (filestore.md sections 8 and 11)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stantools.errors import UsageError
 
 @dataclass(frozen=True)
 class CompactionRules:
-    """When a log is compacted (sections 8 and 11).
+    """When a log is compacted (filestore.md sections 8 and 11).
 
     Attributes:
         enabled: At all.

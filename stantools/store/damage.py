@@ -1,6 +1,6 @@
 """Damaging a sample store on purpose, in the ways that crashes, disks and people do.
 
-The names and kinds follow what real servers were confronted with (filestore specification, sections 6.2, 7 and 12).
+The names and kinds follow what real servers were confronted with (filestore.md sections 6.2, 7 and 12).
 Only for stores that nobody needs: everything here destroys.
 """
 

@@ -1,6 +1,6 @@
 """What is in a datastore directory: which file is what, without opening any of them.
 
-Facts: filestore specification, sections 1 and 7.5. Nothing here follows the rule "whatever the server ignores is
+Facts: filestore.md sections 1 and 7.5. Nothing here follows the rule "whatever the server ignores is
 not there": files and directories that the server would ignore or misunderstand are kept in lists of their own, so
 that inspection can report them.
 """
@@ -105,11 +105,11 @@ class Datastore:
         server: `server.dat`, or None.
         clients: `clients.dat`, or None.
         channel_names: Every real directory in the root, sorted as the server sorts (by bytes).
-        leftovers: Temporary files that a compaction left behind (section 1.1).
+        leftovers: Temporary files that a compaction left behind (filestore.md section 1.1).
         symlinks: Symbolic links to directories, which the server ignores.
         foreign: Other plain files in the root.
         raft_logs: Raft logs of a clustered node found below the root.
-        witness: The witness file of the truncate option is there (section 7.8).
+        witness: The witness file of the truncate option is there (filestore.md section 7.8).
         ft_lock: The lock file of fault-tolerant mode, or None.
         manifest: The account of the salvage that made this store, if one did.
     """

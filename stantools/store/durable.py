@@ -1,7 +1,7 @@
 """Writing to disk so that it stays: whole writes, fsync of files, directories and trees, atomic replacement.
 
 The order is always: write, fsync what was written, rename, fsync the directory that holds the name. The
-server leaves out most of this (weaknesses W15 and W17 of the filestore specification).
+server leaves out most of this (filestore.md weaknesses W15 and W17).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def sync_tree(root: Path) -> None:
 
 
 def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[int, Path]:
-    """Creates a new file `<prefix><digits>`, as the server names its temporary files (section 1.1).
+    """Creates a new file `<prefix><digits>`, as the server names its temporary files (filestore.md section 1.1).
 
     Returns:
         An open, writable descriptor, and the path.
@@ -143,7 +143,7 @@ def create_temporary(directory: Path, prefix: str, mode: int = 0o600) -> tuple[i
 def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
     """Creates a file that has its first bytes from the moment it has its name, whenever the process is killed.
 
-    A file without its version header keeps a server from starting (weakness W15 of the filestore specification).
+    A file without its version header keeps a server from starting (filestore.md weakness W15).
 
     Returns:
         Whether the file was made. Not if there is one already, or if anything fails: the caller then creates it as

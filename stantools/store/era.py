@@ -1,6 +1,6 @@
 """Which release of the server wrote a store, as far as its files tell.
 
-Facts: filestore specification, section 0 (eras) and 3.7. The version number inside the files never changed, so only
+Facts: filestore.md section 0 (eras) and 3.7. The version number inside the files never changed, so only
 what is there and what is missing gives it away. Release 0.1 had another record layout: such a store cannot be read.
 """
 

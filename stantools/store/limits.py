@@ -1,6 +1,6 @@
 """How much a channel and a slice may hold: limits, and their inheritance through patterns.
 
-Facts: filestore specification, sections 5.1, 5.2 and 10. Always 0 means "no limit"; times are nanoseconds.
+Facts: filestore.md sections 5.1, 5.2 and 10. Always 0 means "no limit"; times are nanoseconds.
 
 A channel's limits are those of the narrowest pattern that matches its name. At each token a literal is
 narrower than `*`, which is narrower than `>`, and the left-most difference decides: for the channel `foo.bar`
@@ -137,7 +137,7 @@ class StoreLimits:
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """When a slice is full and the next one is opened (section 5.1); 0 is "no limit".
+    """When a slice is full and the next one is opened (filestore.md section 5.1); 0 is "no limit".
 
     Attributes:
         max_msgs: Messages ever stored in the slice.
@@ -170,7 +170,10 @@ ONE_SLICE = SliceLimits(0, 0, 0)
 
 
 def is_channel_name(name: str, *, wildcards: bool = False) -> bool:
-    """Tells whether a name is a valid channel name (section 1.2), or with `wildcards` a pattern of limits."""
+    """Tells whether a name is a valid channel name, or with `wildcards` a pattern of limits.
+
+    Facts: filestore.md section 1.2.
+    """
     if not name or "/" in name:
         return False
     tokens = name.split(".")

@@ -1,6 +1,6 @@
 """Is a running server using this store? And keeping one out while we change it.
 
-Facts: filestore specification, sections 1.4 and weakness W19. Only a server in fault-tolerant mode takes a
+Facts: filestore.md sections 1.4 and weakness W19. Only a server in fault-tolerant mode takes a
 lock, so a free lock proves nothing. Three things are looked at, none of which changes or creates a file:
 
 1. the lock on `.rootdir.lck`, asked for without being taken;

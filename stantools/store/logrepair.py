@@ -1,6 +1,6 @@
 """What a record of clients.dat or subs.dat is, told from its payload instead of its header.
 
-The CRC of a record covers its payload only (filestore specification, section 2.2), so a damaged size or type byte
+The CRC of a record covers its payload only (filestore.md section 2.2), so a damaged size or type byte
 leaves a payload that still proves itself:
 
 * `proven_size` finds the size under which the stored CRC matches. Payloads are protobuf fields one after the other,

@@ -1,6 +1,6 @@
 """Reading clients.dat and subs.dat record by record: as the server does, or whatever state the file is in.
 
-Facts: filestore specification, sections 7.2 and 7.4. `ServerScan` stops where the server stops and says what it would
+Facts: filestore.md sections 7.2 and 7.4. `ServerScan` stops where the server stops and says what it would
 say and cut. `scan_log` goes on after any damage, so that records and damaged ranges together cover the whole file.
 """
 
@@ -53,7 +53,7 @@ class LogEnd:
 
     @property
     def reported(self) -> bool:
-        """The server describes the bad record in its log (section 7.8)."""
+        """The server describes the bad record in its log (filestore.md section 7.8)."""
         return self.torn or self.stop is Stop.BAD_CRC
 
     def size_after(self, *, truncate: bool) -> int:

@@ -1,6 +1,6 @@
 """Writing clients.dat and subs.dat as the server writes them, and compacting them.
 
-Facts: filestore specification, sections 2.2, 4.2, 6.1 and 8. The logs keep no state of clients and subscriptions, only
+Facts: filestore.md sections 2.2, 4.2, 6.1 and 8. The logs keep no state of clients and subscriptions, only
 the counters that decide when a compaction is worth it; what is alive comes from the caller.
 
 A compaction writes the live state to a temporary file in the store's root, syncs it, renames it over the log and syncs
@@ -437,7 +437,10 @@ class SubsLog(_Log):
 
 
 def encode_live(state: pb.SubState, pending: Collection[int], crc: Crc) -> bytes:
-    """Encodes a subscription as a compaction writes it: New, then Msg for each pending sequence (section 8)."""
+    """Encodes a subscription as a compaction writes it: New, then Msg for each pending sequence.
+
+    Facts: filestore.md section 8.
+    """
     return encode_subscription(state, crc) + encode_flow(SubRecord.MSG, state.id, sorted(pending), crc)
 
 

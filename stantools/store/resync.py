@@ -1,7 +1,7 @@
 """Finding the way back after damage in a message slice.
 
 A scan that stops at a bad record asks `Resync.after` what the damage is and where to go on. Three kinds of evidence
-are used, the strongest first (filestore specification, sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
+are used, the strongest first (filestore.md sections 2.2, 7.2 and weaknesses W4, W12, W14, W18):
 
 1. a stored CRC that matches under another length proves the payload: only the length field is damaged. Such a payload
    is whole, so the lengths that come into question are those at which one of its fields ends;
@@ -43,10 +43,10 @@ _SEARCH_BLOCK = 1 << 18
 _ALLOWANCE = 8
 #: Bytes from the record header that are looked at to guess the sequence of a damaged record.
 _HEAD = 40
-#: Tag of the last field that the server writes into a message (section 3.5).
+#: Tag of the last field that the server writes into a message (filestore.md section 3.5).
 _TIMESTAMP_TAG = 0x28
 _SUBJECT_TAG = 0x12
-#: Wire types of protobuf (section 3.1), and the bytes of those that always have the same number.
+#: Wire types of protobuf (filestore.md section 3.1), and the bytes of those that always have the same number.
 _LENGTH_DELIMITED = 2
 _FIXED_SIZES = {1: 8, 5: 4}
 

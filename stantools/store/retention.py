@@ -1,6 +1,6 @@
 """Removing the oldest messages of a channel that is being written, as the server does.
 
-Facts: filestore specification, sections 5.4 and 5.5. Removal is logical: a position in the oldest slice moves on, and
+Facts: filestore.md sections 5.4 and 5.5. Removal is logical: a position in the oldest slice moves on, and
 files go only when all their messages are removed. The newest message stays under limits of count and bytes, and the
 last slice's files stay in any case, so that the last sequence is still known after a restart.
 """

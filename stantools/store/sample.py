@@ -279,7 +279,7 @@ def _write_subscriptions(root: Path, options: SampleOptions, number: int, channe
 
 
 class _History:
-    """Subscriptions come, get messages and go (section 4.2)."""
+    """Subscriptions come, get messages and go (filestore.md section 4.2)."""
 
     def __init__(self, log: SubsLog, rng: random.Random, sequences: npt.NDArray[np.uint64]) -> None:
         self._log = log

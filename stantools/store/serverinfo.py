@@ -1,6 +1,6 @@
 """server.dat: the server's identity, one record in a file of its own.
 
-Facts: filestore specification, sections 3.2 and 7.3. The server is strict here: a byte too many or too few and it
+Facts: filestore.md sections 3.2 and 7.3. The server is strict here: a byte too many or too few and it
 does not start, and its truncate option does not help.
 """
 

@@ -1,6 +1,6 @@
 """The two open files of one message slice, for writing.
 
-Facts: filestore specification, sections 1.1, 2.1, 2.3 and 7.6. Both files are opened in append mode, so whatever is
+Facts: filestore.md sections 1.1, 2.1, 2.3 and 7.6. Both files are opened in append mode, so whatever is
 written goes to the end. Nothing is buffered here.
 
 A server goes by the index. What a kill in the middle of a write leaves behind the last message that the index names
@@ -210,7 +210,7 @@ def index_size(count: int) -> int:
 
 
 def remove_slice(directory: Path, number: int, *, archive: bool = False) -> tuple[Path, Path] | None:
-    """Removes a slice as the server does, the data file first (sections 5.4 and 5.5).
+    """Removes a slice as the server does, the data file first (filestore.md sections 5.4 and 5.5).
 
     Args:
         directory: The channel's directory.

@@ -1,6 +1,6 @@
 """What a writer must know of a slice, and finding it out from the files.
 
-Facts: filestore specification, sections 2.3, 5.1 and 7.6. A slice is only gone on with if its data file ends exactly
+Facts: filestore.md sections 2.3, 5.1 and 7.6. A slice is only gone on with if its data file ends exactly
 with the last record of its index: appending behind anything else would bury what is there (weaknesses W6, W11, W14).
 """
 

@@ -1,6 +1,6 @@
 """Writing message slices as the server writes them: `msgs.N.dat` with its index `msgs.N.idx`.
 
-Facts: filestore specification, sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages
+Facts: filestore.md sections 2, 5 and 6.1. One writer serves one channel. It takes whole batches: messages
 to encode (`SliceWriter.append`, the broker's way) or records to copy as they are (`SliceWriter.append_records`, for
 salvage and compaction), opens a new slice where the server would, and keeps this order on disk:
 
@@ -78,8 +78,8 @@ class SliceWriter:
         last_number: Number of the highest slice there is; the first new one gets the next.
         last_sequence: Last sequence of the channel, 0 if it never had a message.
         current: The slice to go on with (see `open_last`); None opens a new one with the first message.
-        fill_gaps: Write the server's empty filler messages for missing sequences (section 5.3). How large a gap may
-            be is for the caller to judge: it costs some 30 bytes of data and 32 of index a message.
+        fill_gaps: Write the server's empty fillers for missing sequences (filestore.md section 5.3). How large a gap
+            may be is for the caller to judge: it costs some 30 bytes of data and 32 of index a message.
         sync: Make every flush and every finished slice durable. Whoever syncs the whole tree later (`new_directory`
             does) turns it off.
         buffer_size: Bytes that are gathered before they are written.
@@ -418,7 +418,10 @@ class SliceWriter:
         yield len(sequence)
 
     def _make_room(self, timestamp: int) -> SliceState:
-        """Returns the slice for the next message: a new one if there is none or a limit is reached (section 5.1)."""
+        """Returns the slice for the next message: a new one if there is none or a limit is reached.
+
+        Facts: filestore.md section 5.1.
+        """
         have = self.current
         limits = self.limits
         if have is not None and have.count:
@@ -460,7 +463,7 @@ class SliceWriter:
         return max(room, 1)
 
     def _fill(self, sequence: int, timestamp: int) -> None:
-        """Fills the gap before a sequence, in the current slice whatever its limits (section 5.3)."""
+        """Fills the gap before a sequence, in the current slice whatever its limits (filestore.md section 5.3)."""
         have = self.current or self._open_next()
         for first in range(self.last_sequence + 1, sequence, _FILLERS):
             missing = np.arange(first, min(first + _FILLERS, sequence), dtype=np.uint64)

@@ -66,7 +66,7 @@ class StoreWriter:
         return path
 
     def write_subs(self, channel: bytes, subscriptions: Iterable[Live]) -> None:
-        """Writes a channel's subs.dat as a compaction leaves it (section 8).
+        """Writes a channel's subs.dat as a compaction leaves it (filestore.md section 8).
 
         Args:
             channel: The channel's name.

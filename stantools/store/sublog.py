@@ -1,6 +1,6 @@
 """The subscriptions of a channel, folded from its subs.dat.
 
-Facts: filestore specification, sections 4.1 to 4.3 and 8. Per record:
+Facts: filestore.md sections 4.1 to 4.3 and 8. Per record:
 
     record   id known                                          id unknown
     New      state replaced, pending emptied                   created
@@ -86,7 +86,7 @@ class SubStatus(enum.StrEnum):
 
 
 def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
-    """Tells what the server makes of a recovered subscription (section 4.3).
+    """Tells what the server makes of a recovered subscription (filestore.md section 4.3).
 
     Args:
         state: The subscription.
@@ -139,7 +139,7 @@ def salvage_subs(buffer: Buffer, crc: Crc, *, check_crc: bool = True, repair: bo
 
 
 class _Fold:
-    """The state machine of section 4.1."""
+    """The state machine of filestore.md section 4.1."""
 
     def __init__(self) -> None:
         self.result = SubsState()

@@ -13,7 +13,7 @@ class RefusedByServerError(StreamingError):
     """The server answered with an error.
 
     Attributes:
-        text: The server's own words (protocol section 26).
+        text: The server's own words (streaming-protocol.md section 26).
     """
 
     def __init__(self, what: str, text: str) -> None:

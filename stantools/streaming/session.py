@@ -4,7 +4,7 @@
                             |                              |
                             +--(refused)--> CLOSED         +--(unknown to the server, or pings unanswered)--> LOST
 
-Facts: streaming protocol specification, sections 2, 4, 6 to 9 and 11. In OPEN, any number of messages may be on their
+Facts: streaming-protocol.md sections 2, 4, 6 to 9 and 11. In OPEN, any number of messages may be on their
 way; each ack names the guid of one, in any order. The server sends heartbeats, which must be answered, and we send
 pings (protocol 1) to find out that we are no longer registered. A session outlives the connection that it uses: after
 a reconnect it goes on, unless a ping is answered with an error. Subscriptions are up to `subscribing`; the session

@@ -1,4 +1,7 @@
-"""Subscriptions as bytes: requests, their answers, messages and acks (protocol sections 12 to 15 and 20)."""
+"""Subscriptions as bytes: requests, their answers, messages and acks.
+
+Facts: streaming-protocol.md sections 12 to 15 and 20.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Start:
 
     @classmethod
     def sequence(cls, number: int) -> Self:
-        """From a sequence. One that is not there yet counts as `new_only` (protocol section 13)."""
+        """From a sequence. One that is not there yet counts as `new_only` (streaming-protocol.md section 13)."""
         return cls(store_pb2.SEQUENCE_START, start_sequence=number)
 
     @classmethod

@@ -108,7 +108,7 @@ class Subscription:
         except BaseException as problem:
             await self.stop()
             if not isinstance(problem, RefusedByServerError) and self._session.leave_subject:
-                # The server may have subscribed us: it finds it by the inbox too (protocol section 12, note 8).
+                # We may be subscribed: the server finds it by the inbox (streaming-protocol.md section 12, note 8).
                 with suppress(StreamingError):
                     await self._link.send(self._session.leave_subject, self._leaving(inbox))
             raise

@@ -101,7 +101,7 @@ class TestAppendixA:
 
 
 class TestScanMessages:
-    """The outcomes of section 7.2, and the flags."""
+    """The outcomes of filestore.md section 7.2, and the flags."""
 
     GOOD = record(b"\x08\x01\x12\x03foo")
 

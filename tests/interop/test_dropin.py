@@ -148,7 +148,7 @@ def test_the_other_cluster_id(golden_copy: Callable[[str], Path], tmp_path: Path
 
 
 def test_a_client_of_before_goes_on(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
-    """A client that the store knows may publish without connecting again (protocol section 23.2)."""
+    """A client that the store knows may publish without connecting again (streaming-protocol.md section 23.2)."""
     expected = load_expected("durables")
     known = expected["clients"][0]["ID"]
     broker = Broker(tmp_path / "broker", "-st", "FILE", "-dir", golden_copy("durables"))

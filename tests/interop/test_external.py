@@ -222,7 +222,7 @@ def test_reload_is_not_for_an_external_server(tmp_path: Path) -> None:
 
 
 def test_partitions(tmp_path: Path) -> None:
-    """Two brokers share a cluster id and the channels (protocol section 25)."""
+    """Two brokers share a cluster id and the channels (streaming-protocol.md section 25)."""
 
     def config(name: str, *channels: str) -> Path:
         listed = " ".join(f'"{channel}" {{}},' for channel in channels)
@@ -276,7 +276,10 @@ def test_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_partitions_that_meet_later(tmp_path: Path) -> None:
-    """Two NATS servers are joined while brokers with the same channels are on them (protocol section 25.4)."""
+    """Two NATS servers are joined while brokers with the same channels are on them.
+
+    Facts: streaming-protocol.md section 25.4.
+    """
     config = tmp_path / "stan.conf"
     config.write_text('streaming { partitioning: true, store_limits { channels { "foo" {} } } }\n')
     ports = [servers.free_port() for _ in range(2)]

@@ -1,4 +1,7 @@
-"""Every option of the command line that has an effect, on the running process (operations sections 3, 4 and 13)."""
+"""Every option of the command line that has an effect, on the running process.
+
+Facts: server-operations.md sections 3, 4 and 13.
+"""
 
 from __future__ import annotations
 

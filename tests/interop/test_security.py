@@ -1,4 +1,7 @@
-"""Users, permissions, tokens and TLS of the embedded server with streaming clients (operations sections 9 and 15)."""
+"""Users, permissions, tokens and TLS of the embedded server with streaming clients.
+
+Facts: server-operations.md sections 9 and 15.
+"""
 
 from __future__ import annotations
 
@@ -355,7 +358,7 @@ def test_tls_from_the_command_line(tmp_path: Path, parties: dict[str, Party]) ->
         broker.start()
 
 
-# The examples of operations section 9, started.
+# The examples of server-operations.md section 9, started.
 
 
 def test_example_with_limits(tmp_path: Path) -> None:

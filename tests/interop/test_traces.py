@@ -1,4 +1,6 @@
-"""What was observed on the real server (protocol section 27, by number), against the running broker, byte by byte.
+"""What was observed on the real server, against the running broker, byte by byte.
+
+Facts: streaming-protocol.md section 27, by number.
 
 Times have their exact lower bounds; upper ones only where a wrong answer would be seconds away, or the best of
 several attempts counts.
@@ -20,7 +22,7 @@ from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.talker import PATIENCE, Client, Message, NobodyAnsweredError, RefusedError, Talker
 
-#: A server may redeliver what is due within this time, too (protocol section 16).
+#: A server may redeliver what is due within this time, too (streaming-protocol.md section 16).
 EARLY = 0.020
 
 CONFIG = """

@@ -1,4 +1,4 @@
-"""A monitoring server with figures of our choice, in the form of the original's (operations section 14)."""
+"""A monitoring server with figures of our choice, in the form of the original's (server-operations.md section 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file store: the original's files, byte for byte (file store specification).
+"""The file store: the original's files, byte for byte (filestore.md).
 
 recovery         what is there, after the same repairs as the original makes at start
 store            clients, channels, the identity of the server

@@ -1,4 +1,4 @@
-"""The script that is given slices that limits removed (file store section 5.5)."""
+"""The script that is given slices that limits removed (filestore.md section 5.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One broker for a directory: two that write the same files would destroy them (file store section 12, W19).
+"""One broker for a directory: two that write the same files would destroy them (filestore.md section 12, W19).
 
 The lock is on the directory itself, so that no file is made that the original would not make. The original takes no
 lock, and does not see this one.

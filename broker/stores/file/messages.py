@@ -411,7 +411,7 @@ class FileMessages:
                 return self.first
         states = self._states()
         if states[-1].last_timestamp == timestamp:
-            # The last message is found before others that have the same time (protocol section 13, note 1).
+            # The last message comes before others of the same time (streaming-protocol.md section 13, note 1).
             return self.last
         for each in states:
             if each.last_timestamp >= timestamp:

@@ -12,7 +12,7 @@ NAME: Final = "plain"
 
 
 def encode_flow(kind: int, number: int, sequences: Sequence[int], crc: Crc) -> bytes:
-    """Encodes that messages were sent to a subscription, or acknowledged by it (file store sections 2.2 and 3.4).
+    """Encodes that messages were sent to a subscription, or acknowledged by it (filestore.md sections 2.2 and 3.4).
 
     Args:
         kind: `SubRecord.MSG` or `SubRecord.ACK`.

@@ -1,4 +1,4 @@
-"""Messages from the slices of a channel, by sequence (file store sections 5.3 and 7.7).
+"""Messages from the slices of a channel, by sequence (filestore.md sections 5.3 and 7.7).
 
 Files are read, not mapped: a mapped file that somebody cuts, or that a disk cannot give, would end the process. What
 is read goes on as it is: the bytes of the file are the bytes that are delivered.

@@ -1,4 +1,4 @@
-"""Opening a store that is there, with the repairs that the original makes at its start (file store section 7).
+"""Opening a store that is there, with the repairs that the original makes at its start (filestore.md section 7).
 
 What the original would do is known to `stantools.inspection.forecast`, to the byte and to the line of its log. Here it
 is done: the planned changes are made, the lines are logged, and what was found becomes stores that can be gone on with.

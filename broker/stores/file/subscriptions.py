@@ -1,4 +1,4 @@
-"""The subscriptions of a channel in a file store: its subs.dat (file store sections 4, 6.1 and 8).
+"""The subscriptions of a channel in a file store: its subs.dat (filestore.md sections 4, 6.1 and 8).
 
 Records are gathered and written at a flush, or when there are many. What is alive is also kept here, because a
 compaction writes it anew. That also helps when records could not be written: the next flush writes all anew.
@@ -121,7 +121,7 @@ class FileSubscriptions:
         self._gather()
         if not self._stale:
             try:
-                # An id that is not known any more is told again (section 4.2), and counts for nothing.
+                # An id that is not known any more is told again (filestore.md section 4.2), and counts for nothing.
                 log.delete(subscription, len(kept.pending) if kept else -1)
             except StoreUnwritableError as error:
                 raise self._failed(error) from error

@@ -1,4 +1,4 @@
-"""Decoding one message at a time: where the fields of a PubMsg are, what an Ack says (protocol section 2).
+"""Decoding one message at a time: where the fields of a PubMsg are, what an Ack says (streaming-protocol.md section 2).
 
 What decoders may disagree about (known fields of a wrong wire type, groups, field numbers above 2047) is left to the
 caller.

@@ -16,7 +16,7 @@ _REDELIVERED = b"\x30\x01\x38"
 
 
 def redelivered(payload: bytes, count: int) -> bytes:
-    """Returns a stored message as it is delivered again (protocol section 2, MsgProto).
+    """Returns a stored message as it is delivered again (streaming-protocol.md section 2, MsgProto).
 
     Args:
         payload: The encoded message, with neither flag nor count.

@@ -42,7 +42,7 @@ def read_publishes(
     table: Table,
     prefix: int = -1,
 ) -> Publishes:
-    """Decodes publishes (protocol sections 2 and 7.2) up to the first that is not plainly good.
+    """Decodes publishes (streaming-protocol.md sections 2 and 7.2) up to the first that is not plainly good.
 
     A publisher is known by its connection id if it gives one, else by its client id.
 
@@ -140,7 +140,7 @@ def read_publishes(
 def encode_records(
     buffer: Buffer, table: Table, rows: Rows, name: bytes, first_sequence: int, timestamp: int, crc: Crc | None
 ) -> Records:
-    """Encodes publishes as messages of a channel, as they are delivered and stored (file store sections 2 and 3.1).
+    """Encodes publishes as messages of a channel, as they are delivered and stored (filestore.md sections 2 and 3.1).
 
     The records lie one after the other from the start of the buffer, each behind its header of eight bytes.
 
@@ -207,7 +207,7 @@ def encode_records(
 
 
 def read_acks(buffer: Buffer, frames: Frames, begin: int, end: int, channel: bytes) -> tuple[list[int], int]:
-    """Decodes acknowledgements of messages (protocol section 15) up to the first that is not plainly good.
+    """Decodes acknowledgements of messages (streaming-protocol.md section 15) up to the first that is not plainly good.
 
     Args:
         buffer: What the frames point into.

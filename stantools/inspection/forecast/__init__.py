@@ -4,7 +4,7 @@
     forecast_both(store, ServerOptions())                 without and with the truncate option, reading once
     forecast_versions(store, ServerOptions())             the same, and for other versions that would do otherwise
 
-A forecast goes through the server's own steps (filestore specification, section 7) on the files as they are. What the
+A forecast goes through the server's own steps (filestore.md section 7) on the files as they are. What the
 server would change is noted as planned changes (`changes`), which `recovery.truncate` can carry out.
 
     recover       a whole start: witness file, server.dat, clients.dat, channels

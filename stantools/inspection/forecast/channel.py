@@ -1,6 +1,6 @@
 """What the server recovers of the channels: message slices, limits and subscriptions, channel by channel.
 
-Facts: filestore specification, sections 7.1, 7.4 and 7.5. Slices and logs are read in several threads; what they lead
+Facts: filestore.md sections 7.1, 7.4 and 7.5. Slices and logs are read in several threads; what they lead
 to is put together in the server's order, and the first error ends the recovery as it does there.
 """
 

@@ -1,4 +1,4 @@
-"""Scanning a data file from its first record, as the server does to rebuild an index (filestore specification, 7.6)."""
+"""Scanning a data file from its first record, as the server does to rebuild an index (filestore.md section 7.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscriber gets that reads a channel from its first message (filestore specification, sections 5.3 and 7.7).
+"""What a subscriber gets that reads a channel from its first message (filestore.md sections 5.3 and 7.7).
 
 Missing sequences are skipped. At a sequence that gives an error, delivery stops for good. Where a sequence gives
 another message than its own, that other message is delivered, and delivery goes on with the next sequence.

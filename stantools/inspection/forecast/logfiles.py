@@ -1,4 +1,4 @@
-"""What the server recovers of clients.dat and subs.dat (filestore specification, sections 4 and 7.4)."""
+"""What the server recovers of clients.dat and subs.dat (filestore.md sections 4 and 7.4)."""
 
 from __future__ import annotations
 

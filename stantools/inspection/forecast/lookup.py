@@ -1,4 +1,4 @@
-"""Which messages of a recovered channel can be read, and what the others give (filestore specification, 5.3 and 7.7).
+"""Which messages of a recovered channel can be read, and what the others give (filestore.md sections 5.3 and 7.7).
 
 Everything good is taken from columns; only damaged or wrongly indexed records are looked at one by one.
 """
@@ -445,8 +445,8 @@ def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint
     """Finds, in an index without order, the record that the server finds for each sequence.
 
     It begins at the position that the sequence would have if none were missing, and goes back to the first record
-    that has it, if need be to the beginning (section 5.3; a real server found a record right in front of the place
-    where it looked first, with a lower sequence in between).
+    that has it, if need be to the beginning (filestore.md section 5.3; a real server found a record right in front of
+    the place where it looked first, with a lower sequence in between).
 
     Returns:
         The sequences that are asked for, ascending, and the position of each; -1 for one that is not found.

@@ -1,6 +1,6 @@
 """What a forecast is asked for and what it says: the server's options, and the outcome of a start.
 
-Facts: filestore specification, sections 7, 10 and 11. The json form of an outcome is the contract of design section 5.
+Facts: filestore.md sections 7, 10 and 11. docs/reference/json.md has the json form.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class Forecast:
         return dict(sorted(sizes.items()))
 
     def as_json(self) -> dict[str, Any]:
-        """Returns one of the two outcomes of the json contract (design section 5)."""
+        """Returns one of the two outcomes of docs/reference/json.md."""
         info = self.server_info
         return {
             "starts": self.starts,

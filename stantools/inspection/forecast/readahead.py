@@ -6,7 +6,7 @@ and as many following ones as fit into the buffer at once: from the offset of th
 the one before, all with the sizes of the index. Record headers are looked at for the CRC only. The first message that
 is not good ends the buffer, without an error; the error shows when that message itself is asked for and begins a
 buffer. So a wrong size in a header, or a wrong offset in the index, is not noticed by a reader that starts in front
-of it (filestore specification, sections 5.3 and 7.7; the golden stores show the details).
+of it (filestore.md sections 5.3 and 7.7; the golden stores show the details).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading one message record as the server does, with the server's error texts (specification 7.2 and 7.6)."""
+"""Reading one message record as the server does, with the server's error texts (filestore.md sections 7.2 and 7.6)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def decode_message(payload: Buffer) -> tuple[pb.MsgProto | None, str]:
 
 
 def check_last_message(buffer: Buffer, sequence: int, offset: int, size: int, crc: Crc, *, since_0_25: bool) -> str:
-    """Checks the last message of a slice against its index record (section 7.6).
+    """Checks the last message of a slice against its index record (filestore.md section 7.6).
 
     Args:
         buffer: The data file.

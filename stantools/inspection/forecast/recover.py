@@ -1,4 +1,4 @@
-"""A whole start of the server, in its order (filestore specification, sections 7.1, 7.3 and 7.8)."""
+"""A whole start of the server, in its order (filestore.md sections 7.1, 7.3 and 7.8)."""
 
 from __future__ import annotations
 

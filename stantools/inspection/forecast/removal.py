@@ -1,4 +1,4 @@
-"""Messages that limits remove at start (filestore specification, sections 5.4 and 7.6).
+"""Messages that limits remove at start (filestore.md sections 5.4 and 7.6).
 
 All messages on disk are counted again at every start. Then, from the oldest on, messages are removed while there are
 more of them or more bytes than allowed, but never the newest; then those that are too old. A slice that lost all its

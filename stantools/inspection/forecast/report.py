@@ -1,4 +1,4 @@
-r"""The texts that the server logs about a bad record, and its way of quoting (filestore specification, section 7.8).
+r"""The texts that the server logs about a bad record, and its way of quoting (filestore.md section 7.8).
 
 Unexpected EOF for file "/store/foo/msgs.1.dat"          Corrupted record in file "...": corrupted data, ...
 It is recommended that you make a copy ...               (only where it could be cut and is not)

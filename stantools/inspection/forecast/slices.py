@@ -1,4 +1,4 @@
-"""What the server makes of one message slice at start: the decision table of filestore specification, section 7.6.
+"""What the server makes of one message slice at start: the decision table of filestore.md section 7.6.
 
     index                  then
     clean end, records     check the last message; good: use the index, else log, rebuild
@@ -245,7 +245,7 @@ class _Step:
         Args:
             index: The index there is, if any.
             header_only: The index is there and holds nothing. The server then takes the index for the file that it
-                scans when something is wrong, and fails (a defect, section 7.6).
+                scans when something is wrong, and fails (a defect, filestore.md section 7.6).
         """
         found, recovery = self.found, self.recovery
         result = recovery.scans.get(found.data)

@@ -1,4 +1,4 @@
-"""What the server does with recovered subscriptions as soon as it runs (filestore specification, sections 4.1 to 4.3).
+"""What the server does with recovered subscriptions as soon as it runs (filestore.md sections 4.1 to 4.3).
 
     ghost      warned of, and a Delete is appended to subs.dat
     active     its pending messages are sent again, then new ones as long as fewer than its maximum are pending

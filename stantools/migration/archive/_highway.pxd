@@ -1,4 +1,4 @@
-"""HighwayHash-64 in C (migration spec, section 6): portable, and with AVX2 where the processor has it.
+"""HighwayHash-64 in C (jetstream-migration.md section 6): portable, and with AVX2 where the processor has it.
 
 The input is a list of parts that count as one text, because the hash of a record leaves its length fields out. The key
 is 32 bytes. A part is read once, and nothing outside of it.

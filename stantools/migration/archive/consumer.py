@@ -1,4 +1,4 @@
-"""The state of a consumer as the file `o.dat` holds it (migration spec, section 9).
+"""The state of a consumer as the file `o.dat` holds it (jetstream-migration.md section 9).
 
     22, 2
     u ack_floor.consumer   u ack_floor.stream   u delivered.consumer   u delivered.stream

@@ -1,4 +1,4 @@
-"""The frames around an archive (migration spec, section 7): the snappy framing format, stored or compressed.
+"""The frames around an archive (jetstream-migration.md section 7): the snappy framing format, stored or compressed.
 
     chunk: type, 3 bytes size of what follows, then for data the masked CRC-32C of what it is uncompressed, and the data
     types: ff stream identifier, 00 compressed, 01 stored; 80 to fe are skipped

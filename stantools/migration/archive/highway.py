@@ -1,4 +1,4 @@
-"""HighwayHash-64 (migration spec, section 6), which guards every record and file of a stream archive.
+"""HighwayHash-64 (jetstream-migration.md section 6), which guards every record and file of a stream archive.
 
 The keys are SHA-256 sums of names, so a stream cannot be renamed once its archive is built. Here is the numpy version
 for many texts side by side, the reference of the compiled one, and what is needed to use either.

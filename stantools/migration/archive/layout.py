@@ -1,4 +1,4 @@
-"""The layout of message blocks in a stream archive (migration spec, section 5.2) and what is read out of them.
+"""The layout of message blocks in a stream archive (jetstream-migration.md section 5.2) and what is read out of them.
 
 A block is records one after the other, little endian:
 
@@ -31,17 +31,17 @@ MAX_RECORD_SIZE: Final = 32 << 20
 HAS_HEADERS: Final = 1 << 31
 #: Bit 63 of the sequence: nothing is stored under it.
 SKIPPED: Final = 1 << 63
-#: Bit 62 of the sequence: it was deleted later than it was stored. Never written (section 5.3).
+#: Bit 62 of the sequence: it was deleted later than it was stored. Never written (jetstream-migration.md section 5.3).
 TOMBSTONE: Final = 1 << 62
 #: The greatest sequence that is not mistaken for a flag.
 MAX_SEQUENCE: Final = TOMBSTONE - 1
 MAX_SUBJECT_SIZE: Final = 0xFFFF
 
 #: A gap up to this is filled with skip records; a wider one starts a new block, since a server keeps a table over the
-#: whole span of a block (section 5.3).
+#: whole span of a block (jetstream-migration.md section 5.3).
 MAX_SKIPS: Final = 65536
 
-#: Uncompressed bytes in a chunk of a frame, and what comes before them (section 7).
+#: Uncompressed bytes in a chunk of a frame, and what comes before them (jetstream-migration.md section 7).
 CHUNK_SIZE: Final = 65536
 CHUNK_HEAD_SIZE: Final = 8
 

@@ -1,4 +1,6 @@
-"""The configuration of a stream or consumer as an archive holds it: `meta.inf` and its hash, `meta.sum` (section 5.1).
+"""The configuration of a stream or consumer as an archive holds it: `meta.inf` and its hash, `meta.sum`.
+
+Facts: jetstream-migration.md section 5.1.
 
 Only fields that every server version knows are written: from 2.11 on a server takes a stream offline at its next start
 if the file has a field that it does not know. Others, such as `metadata`, belong into the request of the restore.

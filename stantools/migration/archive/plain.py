@@ -61,12 +61,12 @@ def hash64(data: ReadableBuffer, key: bytes) -> int:
 
 
 def crc32c(data: ReadableBuffer) -> int:
-    """CRC-32C as the frames use it (section 7), not masked."""
+    """CRC-32C as the frames use it (jetstream-migration.md section 7), not masked."""
     return _crc32c(data)
 
 
 def frame(data: ReadableBuffer, out: NDArray[np.uint8], position: int) -> int:
-    """Writes data as stored chunks of the snappy framing format (section 7).
+    """Writes data as stored chunks of the snappy framing format (jetstream-migration.md section 7).
 
     Args:
         data: Anything.

@@ -43,7 +43,10 @@ def header_sizes(columns: MessageColumns, channel_size: int, origin: bool) -> ND
 def record_sizes(
     columns: MessageColumns, channel_size: int, subject_size: int, origin: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the size of the record of each message (section 5.2) and that of its header block."""
+    """Returns the size of the record of each message and that of its header block.
+
+    Facts: jetstream-migration.md section 5.2.
+    """
     blocks = header_sizes(columns, channel_size, origin)
     sizes = columns.data_size.astype(np.int64) + blocks + (EMPTY_RECORD_SIZE + subject_size)
     return np.where(blocks > 0, sizes + HEADER_LENGTH_SIZE, sizes), blocks

@@ -1,4 +1,7 @@
-"""The tar in a stream archive (migration spec, section 5): small enough a part of tar to be read without trust."""
+"""The tar in a stream archive: small enough a part of tar to be read without trust.
+
+Facts: jetstream-migration.md section 5.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building a stream archive (migration spec, section 5), piece by piece, with about two blocks of memory.
+"""Building a stream archive (jetstream-migration.md section 5), piece by piece, with about two blocks of memory.
 
     meta.inf, meta.sum         the stream's configuration
     msgs/1.blk, msgs/2.blk, …  its messages, skip records for sequences that are missing

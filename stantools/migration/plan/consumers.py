@@ -5,8 +5,8 @@
     durable queue group: its members and its shadow  one durable consumer that all workers share
     not durable, queue group that is not durable     nothing: it lives and dies with its client's connection
 
-Facts: migration facts, sections 9 and 11; filestore specification, sections 3.4, 4.2 and 4.3; streaming protocol,
-durable queue groups.
+Facts: jetstream-migration.md sections 9 and 11; filestore.md sections 3.4, 4.2 and 4.3; streaming-protocol.md
+sections 17 to 19.
 """
 
 from __future__ import annotations

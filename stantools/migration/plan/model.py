@@ -143,7 +143,7 @@ class Position:
 
     @classmethod
     def of(cls, delivered: int, pending: Iterable[int]) -> Position:
-        """Makes a position from what was delivered and what is pending of it (migration facts, section 11)."""
+        """Makes a position from what was delivered and what is pending of it (jetstream-migration.md section 11)."""
         waiting = tuple(sorted(set(pending)))
         return cls(delivered, waiting[0] - 1 if waiting else delivered, waiting)
 

@@ -2,8 +2,8 @@
 
 A stream's name follows from the channel's name alone, so that it is the same whichever other channels go along: a
 channel of letters, digits, `-` and `.` only becomes the same with `_` for `.`; no `_` can have been there, so no two
-channels meet. Any other channel gets `_` for what is not allowed and `-` with eight digits of its hash (migration
-facts, section 11). What still meets, for example because only the case differs, gets its hash too.
+channels meet. Any other channel gets `_` for what is not allowed and `-` with eight digits of its hash
+(jetstream-migration.md section 11). What still meets, for example because only the case differs, gets its hash too.
 
 A channel's name can be any subject and usually stays one. JetStream refuses some names of streams, and names become
 directories on the server: see `name_problem`.

@@ -1,4 +1,6 @@
-"""Whether the consumers of a stream stand where the durables of the store stood (migration facts, sections 9 and 11).
+"""Whether the consumers of a stream stand where the durables of the store stood.
+
+Facts: jetstream-migration.md sections 9 and 11.
 
 JetStream does not tell which messages are pending, only how many, and up to where nothing is. Together with where it
 has delivered to, these fix the position in all cases but one: other pending messages, of the same number, behind the

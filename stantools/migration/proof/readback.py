@@ -1,4 +1,4 @@
-"""Reading a stream from end to end, as fast as the server gives it (API document, sections 6, 7 and 9).
+"""Reading a stream from end to end, as fast as the server gives it (jetstream-api.md sections 6, 7 and 9).
 
 An ephemeral pull consumer without acknowledgements; at least one batch is always asked for in advance. When the
 connection breaks, the server's leader changes or a delivery is missing, a new consumer goes on behind the last message
@@ -228,8 +228,8 @@ class Readback:
     async def _is_over(self) -> bool:
         """Asks the server whether there is anything left.
 
-        Servers up to 2.9 count sequences that are missing between two blocks as pending (migration facts, 5.3), so only
-        how far it has delivered tells.
+        Servers up to 2.9 count sequences that are missing between two blocks as pending (jetstream-migration.md
+        section 5.3), so only how far it has delivered tells.
         """
         info = await self._js.consumer_info(self._stream, self._consumer)
         if info is None:

@@ -18,7 +18,8 @@ from stantools.migration.proof.readback import Readback
 from stantools.migration.target.jetstream import JetStream
 from stantools.progress import Progress
 
-#: From this version on servers count every missing sequence, however the gap was made (migration facts, 5.3).
+#: From this version on servers count every missing sequence, however the gap was made
+#: (jetstream-migration.md section 5.3).
 _COUNTS_GAPS = (2, 11, 0)
 
 

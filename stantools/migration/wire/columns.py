@@ -22,7 +22,7 @@ class FrameStop(enum.IntEnum):
 
 
 class FrameColumns:
-    """Delivered messages, one row each (API document, sections 2 and 9).
+    """Delivered messages, one row each (jetstream-api.md sections 2 and 9).
 
     The numbers that an acknowledgement subject carries are 0 where the reply subject is none.
 

@@ -120,7 +120,8 @@ def acknowledgement(reply: bytes) -> tuple[int, int, int, int]:
     """Returns stream sequence, consumer sequence, timestamp and pending of an acknowledgement subject, else zeros.
 
     Both forms are known: `$JS.ACK.<stream>.<consumer>.<deliveries>.<sequence>.<consumer sequence>.<ns>.<pending>` and
-    the one with domain and account hash in front of the stream, with or without a last token (section 9).
+    the one with domain and account hash in front of the stream, with or without a last token
+    (jetstream-api.md section 9).
     """
     tokens = reply.split(b".")
     if tokens[:2] != [b"$JS", b"ACK"] or len(tokens) not in (9, 11, 12):

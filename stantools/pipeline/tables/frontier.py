@@ -1,6 +1,6 @@
 """One slice that a server may be writing: how far it is safe to read, and whether it is still the one that was read.
 
-A server writes data before index (filestore specification, section 6.1), so the last record of the index tells how far
+A server writes data before index (filestore.md section 6.1), so the last record of the index tells how far
 messages are complete and stay. What lies behind it is a write in progress, or was left by a killed server, which may
 cut it off when it starts again, append behind it, or begin a new slice: it is waited for. Whole messages behind the
 index are taken when nobody has written for a while; what is torn is taken when a later slice has begun. Where the index
@@ -43,7 +43,7 @@ _TRIES = 4
 #: A slice that was not written for so long is not in the middle of being written. Whole messages that the index does
 #: not name are then messages: a server that starts either finds them or leaves them where they are.
 SETTLED_SECONDS = 60.0
-#: Tag of the last field that the server writes into a message, and bytes of the field (section 3.5).
+#: Tag of the last field that the server writes into a message, and bytes of the field (filestore.md section 3.5).
 _TIMESTAMP = b"\x28"
 _TIMESTAMP_SIZE = 11
 _SEQUENCE = b"\x08"

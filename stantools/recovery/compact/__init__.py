@@ -3,9 +3,9 @@
 plan (`plan_compaction`: reads everything, changes nothing) → apply (`apply_compaction`: writes a new directory, or one
 that takes the old one's place) → verify (part of applying: nothing appears that was not read back).
 
-    clients.dat, subs.dat   only what is alive: section 8 of the filestore specification
+    clients.dat, subs.dat   only what is alive: filestore.md section 8
     messages                without what limits have removed, in slices as the limits of slices want them, with new
-                            indexes: sections 5.1 and 5.4
+                            indexes: filestore.md sections 5.1 and 5.4
 
 What the server makes of the store stays the same, except that limits that are raised later bring nothing back.
 """

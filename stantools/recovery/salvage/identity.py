@@ -1,6 +1,6 @@
 """The identity of a store: server.dat, or what can be rebuilt of it.
 
-Facts: filestore specification, section 3.2. Seven of the record's fields end in the cluster id, so a damaged record
+Facts: filestore.md section 3.2. Seven of the record's fields end in the cluster id, so a damaged record
 nearly always still tells it.
 """
 

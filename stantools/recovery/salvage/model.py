@@ -24,7 +24,7 @@ class SalvageOptions:
     Attributes:
         cluster_id: Cluster id for a lost server.dat; the one in the store counts if it can be read.
         generation: `split`, `newest`, or the number of the generation to keep, from 1 for the oldest.
-        fill_gaps: Put an empty message in the place of every missing one, as the server fills gaps (section 5.3).
+        fill_gaps: Put an empty message in the place of every missing one, as servers do (filestore.md section 5.3).
         archived: Also take messages from `.bak` slices.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Slices that are scanned, and channels that are written, at the same time.

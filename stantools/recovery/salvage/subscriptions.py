@@ -1,6 +1,6 @@
 """Clients and subscriptions for the new store, without losing the position of any durable.
 
-Facts: filestore specification, section 4.3 and weakness W16. What the server would delete or could never use is turned
+Facts: filestore.md sections 4.3 and weakness W16. What the server would delete or could never use is turned
 into what it keeps: a member of a durable queue group whose client is gone hands its position and its pending messages
 to the group.
 """

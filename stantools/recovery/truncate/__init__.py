@@ -1,6 +1,6 @@
 """The server's own repair of files that end inside a record, to the byte, with a plan and a backup before it.
 
-Facts: filestore specification, section 7.8. What a start with `-file_truncate_bad_eof` would do is forecast, and the
+Facts: filestore.md section 7.8. What a start with `-file_truncate_bad_eof` would do is forecast, and the
 planned changes of the forecast are carried out.
 
     plan      what would be changed, what would be lost, why it should not be done

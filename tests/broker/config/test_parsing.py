@@ -1,4 +1,4 @@
-"""Command lines and files as a whole: precedence, answers, failures (operations sections 2, 5, 9, 10)."""
+"""Command lines and files as a whole: precedence, answers, failures (server-operations.md sections 2, 5, 9, 10)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write(text: str, name: str = "a.conf") -> str:
     return name
 
 
-# Examples of section 9
+# Examples of server-operations.md section 9
 
 
 def test_stand_alone_with_limits() -> None:
@@ -286,7 +286,7 @@ def test_every_file_option() -> None:
     )  # fmt: skip
 
 
-# Section 10
+# server-operations.md section 10
 
 
 @pytest.mark.parametrize(

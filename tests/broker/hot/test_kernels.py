@@ -16,7 +16,7 @@ from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
 from stantools.format.proto.store_pb2 import MsgProto
 from tests.broker.hot.frames import lay_out, names_for
 
-#: The sample of protocol section 2.
+#: The sample of streaming-protocol.md section 2.
 SAMPLE = bytes.fromhex("0a026d65 120167 1a03666f6f 2a0568656c6c6f 32076d652d636f6e6e")
 TIME = 1795219649260503021
 

@@ -1,4 +1,4 @@
-"""Connections, heartbeats and pings: protocol sections 5 to 9, and traces 1, 2, 5, 6 of section 27."""
+"""Connections, heartbeats and pings: streaming-protocol.md sections 5 to 9, and traces 1, 2, 5, 6 of section 27."""
 
 from __future__ import annotations
 

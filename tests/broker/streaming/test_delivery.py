@@ -1,4 +1,4 @@
-"""Subscriptions, delivery, acknowledgements and redelivery: protocol sections 12 to 17 and 20."""
+"""Subscriptions, delivery, acknowledgements and redelivery: streaming-protocol.md sections 12 to 17 and 20."""
 
 from __future__ import annotations
 

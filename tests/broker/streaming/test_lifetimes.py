@@ -1,4 +1,4 @@
-"""Channels that nobody uses, messages that are too old: protocol sections 10 and 21, traces 12 and 13."""
+"""Channels that nobody uses, messages that are too old: streaming-protocol.md sections 10 and 21, traces 12 and 13."""
 
 from __future__ import annotations
 

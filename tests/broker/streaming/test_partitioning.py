@@ -1,4 +1,4 @@
-"""Several servers that share the channels: protocol section 25."""
+"""Several servers that share the channels: streaming-protocol.md section 25."""
 
 from __future__ import annotations
 

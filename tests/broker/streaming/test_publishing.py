@@ -1,4 +1,4 @@
-"""Publishes: protocol section 11, names of section 10, and traces 3 and 4 of section 27."""
+"""Publishes: streaming-protocol.md section 11, names of section 10, and traces 3 and 4 of section 27."""
 
 from __future__ import annotations
 

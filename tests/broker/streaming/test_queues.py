@@ -1,4 +1,4 @@
-"""Queue groups and durable queue groups: protocol sections 18 and 19, and trace 9 of section 27."""
+"""Queue groups and durable queue groups: streaming-protocol.md sections 18 and 19, and trace 9 of section 27."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored at each step, and what a server makes of it when it starts: protocol sections 4, 22 and 23."""
+"""What is stored at each step, and what a start makes of it: streaming-protocol.md sections 4, 22 and 23."""
 
 from __future__ import annotations
 

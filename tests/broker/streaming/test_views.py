@@ -1,4 +1,4 @@
-"""What monitoring shows: shapes and order as in the original's samples (operations section 14)."""
+"""What monitoring shows: shapes and order as in the original's samples (server-operations.md section 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of consumers (migration spec, sections 9 and 16)."""
+"""The state of consumers (jetstream-migration.md sections 9 and 16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames around an archive (migration spec, sections 7 and 16)."""
+"""Frames around an archive (jetstream-migration.md sections 7 and 16)."""
 
 from __future__ import annotations
 

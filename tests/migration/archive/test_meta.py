@@ -1,4 +1,4 @@
-"""Configurations in an archive (migration spec, sections 5.1, 9 and 16)."""
+"""Configurations in an archive (jetstream-migration.md sections 5.1, 9 and 16)."""
 
 from __future__ import annotations
 

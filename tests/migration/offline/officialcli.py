@@ -1,4 +1,7 @@
-"""What `nats stream restore DIRECTORY` of the official command line sends, and no more (migration spec, section 4)."""
+"""What `nats stream restore DIRECTORY` of the official command line sends, and no more.
+
+Facts: jetstream-migration.md section 4.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A streaming server for the tests, on a real NATS server: what a publisher sees of one, and a little more.
 
-Written from the streaming protocol specification, sections 4, 6 to 9, 11 and 14: connect with the probe of a client
+Written from the streaming-protocol.md sections 4, 6 to 9, 11 and 14: connect with the probe of a client
 that is registered already, heartbeats, pings, publishing with acks, close, and subscriptions from the first message
 on without redelivery, so that real client libraries can be held against it too.
 """
