@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from broker.log import STREAMING
+from broker.log import STREAMING, out_of_files
 from broker.streaming.server import StreamingServer
 
 _SECOND = 1e9
@@ -124,6 +124,8 @@ class Upkeep:
 def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Logs what went wrong in a callback; the server goes on."""
     problem = context.get("exception")
+    if isinstance(problem, OSError) and out_of_files(problem):
+        return
     debug = STREAMING.isEnabledFor(logging.DEBUG)
     STREAMING.error(
         "Internal error: %s: %r",

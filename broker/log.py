@@ -1,8 +1,11 @@
-"""Names of the loggers and the level below debug; how lines look is up to `broker.config.logs`."""
+"""Names of the loggers, the level below debug, what is said seldom; how lines look is up to `broker.config.logs`."""
 
 from __future__ import annotations
 
+import errno
 import logging
+import resource
+import time
 from typing import Final
 
 TRACE: Final = 5
@@ -10,3 +13,24 @@ TRACE: Final = 5
 #: Everything of the NATS server; everything of the streaming server, whose lines begin with `STREAM: `.
 NATS: Final = logging.getLogger("broker.nats")
 STREAMING: Final = logging.getLogger("broker.streaming")
+
+_MINUTE: Final = 60.0
+_said = float("-inf")
+
+
+def out_of_files(problem: BaseException | None) -> bool:
+    """Says, at most once a minute, that there are no more file descriptors, if that is the problem.
+
+    Returns:
+        Whether it is.
+    """
+    global _said
+    if not isinstance(problem, OSError) or problem.errno not in (errno.EMFILE, errno.ENFILE):
+        return False
+    now = time.monotonic()
+    if now - _said >= _MINUTE:
+        _said = now
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        whose = f"the limit of this process (ulimit -n) is {limit}" if problem.errno == errno.EMFILE else "system-wide"
+        NATS.error("Out of file descriptors, new connections are turned away: %s", whose)
+    return True

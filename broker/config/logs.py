@@ -23,13 +23,12 @@ from broker.log import NATS, STREAMING, TRACE
 _LABELS: Final = ((logging.CRITICAL, "FTL"), (logging.ERROR, "ERR"), (logging.WARNING, "WRN"), (logging.INFO, "INF"))
 _COLOURS: Final = {"INF": "32", "DBG": "36", "WRN": "0;93", "ERR": "31", "FTL": "31", "TRC": "33"}
 PREFIX: Final = "STREAM: "
-#: What stands for characters that end lines or steer terminals.
-_ESCAPED: Final = {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))} | {
-    0x0A: "\\n",
-    0x0D: "\\r",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
+#: What stands for characters that end lines, steer terminals, or turn the direction of what follows them.
+_ESCAPED: Final = (
+    {n: f"\\x{n:02x}" for n in (*range(9), *range(11, 32), *range(127, 160))}
+    | {n: f"\\u{n:04x}" for n in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))}
+    | {0x0A: "\\n", 0x0D: "\\r"}
+)
 #: Characters of a line; clients may send names of a megabyte.
 LONGEST: Final = 16384
 

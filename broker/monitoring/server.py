@@ -16,8 +16,9 @@ import importlib.util
 import logging
 import os
 import ssl
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -47,8 +48,22 @@ _TURN: Final = 0.001
 #: Seconds that a client may keep a connection open without asking anything, and that `stop` waits for one.
 _KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 1
+#: Characters of what is wrong with a request that are logged.
+_REASON: Final = 200
 
 Page = Callable[[Query], Reply | Answer]
+
+
+class _OneLine(logging.LoggerAdapter[logging.Logger]):
+    """Logs what aiohttp has to say, bad requests mostly, in one line each, without a traceback."""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
+        """Returns the text with the reason in it."""
+        problem = kwargs.pop("exc_info", None)
+        problem = sys.exc_info()[1] if problem is True else problem
+        reason = " ".join(str(problem).split()) or repr(problem)
+        text = f"Monitoring: {msg}" if problem is None else f"Monitoring: {msg}: {reason[:_REASON].replace('%', '%%')}"
+        return text, kwargs
 
 
 class MonitoringError(StantoolsError):
@@ -161,7 +176,7 @@ class MonitoringServer:
                 self._answer,
                 access_log=None,
                 keepalive_timeout=_KEEP_ALIVE,
-                logger=log.NATS,
+                logger=_OneLine(log.NATS, {}),
                 lingering_time=1.0,
                 auto_decompress=False,
             )

@@ -168,9 +168,10 @@ class Connection(Client, asyncio.BufferedProtocol):
         """Cleans up after a connection that ended."""
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
         self._release_stalled()
-        # Monitoring keeps closed connections for a while: they are to be small.
+        # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
         self._out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
         self._replies.clear()
+        del self._transport, self.commands
 
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
         """Ends the connection.

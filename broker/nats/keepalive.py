@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker.log import NATS, TRACE
+from broker.log import NATS, TRACE, out_of_files
 from broker.nats.reasons import Reason
 from broker.wire import answers
 
@@ -54,6 +55,11 @@ class Keepalive:
                 self._ping(connection, now)
             if not connection.closed:
                 connection.check_progress(now, deadline)
+        try:
+            # uvloop turns clients away without a word when there is no descriptor for them.
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as problem:
+            out_of_files(problem)
         self.start()
 
     def _ping(self, connection: Connection, now: int) -> None:

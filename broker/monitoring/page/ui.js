@@ -12,6 +12,10 @@ let before = null; // the round before, for rates
 let busy = false;
 let held = false; // a button of the mouse, or a finger, is down: what is under it has to stay for the click
 
+// Characters that turn the direction of what follows them: a name could pass for another one.
+const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const escaped = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
+
 const by = (id) => document.getElementById(id);
 const count = (number) => number.toLocaleString("en");
 const rate = (number) => (number >= 100 ? count(Math.round(number)) : number.toFixed(1));
@@ -27,7 +31,7 @@ function size(bytes) {
 
 function element(tag, text, kind) {
   const made = document.createElement(tag);
-  made.textContent = text; // never as HTML: names are anybody's
+  made.textContent = String(text).replace(DIRECTIONS, escaped); // never as HTML: names are anybody's
   if (kind) made.className = kind;
   return made;
 }

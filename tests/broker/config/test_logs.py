@@ -115,7 +115,12 @@ def test_nothing_steers_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with configured(LoggingOptions(file=str(path), timestamps=False)):
         STREAMING.info("zoë\t%s", "\x1b[2J \x00\x7f\x85\x9b \u2028 €")
-    assert lines(path) == [f"[{os.getpid()}] [INF] STREAM: zoë\t\\x1b[2J \\x00\\x7f\\x85\\x9b \\u2028 €"]
+        turning = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+        NATS.info("%s", "".join(f"a{chr(code)}b" for code in turning))
+    assert lines(path) == [
+        f"[{os.getpid()}] [INF] STREAM: zoë\t\\x1b[2J \\x00\\x7f\\x85\\x9b \\u2028 €",
+        f"[{os.getpid()}] [INF] " + "".join(f"a\\u{code:04x}b" for code in turning),
+    ]
 
 
 def test_reopening(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,8 @@ def test_names_are_shown_and_not_run(browser: Any) -> None:
         browser.get(f"http://127.0.0.1:{monitored.port}/streaming/ui")
         until(lambda: cells(browser, evil) != [])
         assert text(browser, "#cluster") == evil
+        # Nor does a name turn the direction of what is written.
+        assert browser.execute_script("return element('b', 'gnp\\u202eexe').textContent") == "gnp\\u202eexe"
         browser.execute_script("document.querySelector('#channels tr.channel').click()")
         assert browser.execute_script("return document.querySelectorAll('main img, main script').length") == 0
         assert browser.title != "run"

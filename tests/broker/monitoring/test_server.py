@@ -309,3 +309,30 @@ def test_a_long_document_lets_others_go_first() -> None:
             assert turns > 20
 
     asyncio.run(asking())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        b"GET /varz HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"GET /%s" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_malformed_request_is_one_line_of_the_log(request_: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def asking() -> bytes:
+        async with monitoring() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(request_)
+            answer = await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+            return answer
+
+    with caplog.at_level(logging.WARNING):
+        assert b" 400 " in asyncio.run(asking()).partition(b"\r\n")[0]
+    [record] = caplog.records
+    assert record.exc_info is None
+    said = record.getMessage()
+    assert said.startswith("Monitoring: Error handling request from 127.0.0.1: 400")
+    assert "\n" not in said and len(said) < 400

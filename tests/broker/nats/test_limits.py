@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
+from broker.nats.commands import Commands
 from broker.nats.connection import Connection
 from broker.nats.reasons import Reason
 from broker.nats.views import resident_memory
-from tests.broker.nats.serving import Raw, eventually, serving
+from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
+from tests.brokers import Broker
 
 QUIET = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'
 
@@ -177,6 +181,37 @@ def test_many_connections_with_subscriptions() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_closed_connections_are_let_go_at_once(loop: str) -> None:
+    """The garbage collector is not needed for it."""
+
+    def there() -> int:
+        return sum(type(each) in (Connection, Commands) for each in gc.get_objects())
+
+    async def scenario() -> None:
+        async with serving() as server:
+            before = there()
+            for _ in range(20):
+                async with await Raw.connect(server.port, QUIET + b"SUB a.* 1\r\nPUB b 1\r\nx\r\n") as client:
+                    await client.until_pong()
+            await eventually(lambda: len(server.closed) == 20)
+            assert there() - before == 20
+            server.closed.clear()
+            await eventually(lambda: there() == before)
+
+    gc.collect()
+    gc.disable()
+    try:
+        if loop == "uvloop":
+            uvloop = pytest.importorskip("uvloop")
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(scenario())
+        else:
+            asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
 def test_closed_connections_are_small() -> None:
     async def scenario() -> None:
         async with serving() as server:
@@ -190,3 +225,43 @@ def test_closed_connections_are_small() -> None:
             assert closed.pending == 0
 
     asyncio.run(scenario())
+
+
+def test_no_more_file_descriptors(tmp_path: Path) -> None:
+    """Those who cannot be taken are turned away, the log says so once, and nobody spins."""
+
+    class Narrow(Broker):
+        def command(self) -> list[str]:
+            return ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", *super().command()]
+
+    def processor(broker: Broker) -> float:
+        assert broker.process is not None
+        fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    def wait_for(text: str, broker: Broker) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while text not in broker.said():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    with Narrow(tmp_path) as broker:
+        clients = [socket.create_connection(("127.0.0.1", broker.port), PATIENCE) for _ in range(100)]
+        wait_for("Out of file descriptors", broker)
+        before = processor(broker), time.monotonic()
+        clients += [socket.create_connection(("127.0.0.1", broker.port), PATIENCE) for _ in range(20)]
+        # Long enough for a line a second to show.
+        time.sleep(2.5)
+        assert processor(broker) - before[0] < 0.5 * (time.monotonic() - before[1])
+        for client in clients:
+            client.close()
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as client:
+                if client.recv(4).startswith(b"INFO"):
+                    break
+            assert time.monotonic() < deadline
+        assert broker.said().count("Out of file descriptors") == 1
+        assert "ulimit -n) is 64" in broker.said()
+        assert "Traceback" not in broker.said()
+        assert broker.stop() == 0
