@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 _CHECK_TIMEOUT: Final = 1_000_000_000
 #: Newly found servers are asked after this.
 _CHECK_DELAY: Final = 500_000_000
-#: What a list takes of a message besides its entries.
-_OVERHEAD: Final = 256
+#: What a list takes of a message besides its entries and the other fields, at most.
+_OVERHEAD: Final = 9
+#: Bytes that an entry may have: its length has two.
+_LONGEST: Final = 0xFFFF
 #: How long something waits for its client, how many names are remembered of which none came, and what may wait.
 _WAIT: Final = 1_000_000_000
 _REMEMBERED: Final = 256
@@ -35,10 +37,16 @@ _MAX_WAITING_SIZE: Final = 64 << 20
 
 
 def encode_list(entries: Iterable[bytes], max_size: int) -> list[bytes]:
-    """Returns lists of channels as servers send them: length (two bytes, little-endian) and name, in pieces."""
+    """Returns lists of channels as servers send them: length (two bytes, little-endian) and name, in pieces.
+
+    Raises:
+        ValueError: One entry alone is more than a piece may have; the text is the original's.
+    """
     pieces: list[bytes] = []
     piece = bytearray()
     for entry in entries:
+        if 2 + len(entry) > max_size or len(entry) > _LONGEST:
+            raise ValueError("message payload too small to send channels list")
         if piece and len(piece) + 2 + len(entry) > max_size:
             pieces.append(bytes(piece))
             piece.clear()
@@ -47,16 +55,25 @@ def encode_list(entries: Iterable[bytes], max_size: int) -> list[bytes]:
     return pieces
 
 
-def decode_list(data: bytes) -> Iterator[bytes]:
-    """Yields the channels of a list; whatever a damaged end says is left out."""
+def decode_list(data: bytes) -> list[bytes]:
+    """Returns the channels of a list.
+
+    Raises:
+        ValueError: It is damaged; the text is the original's.
+    """
+    entries: list[bytes] = []
     position = 0
-    while position + 2 <= len(data):
+    while position < len(data):
+        if position + 2 > len(data):
+            raise ValueError(f"unable to decode size, pos={position} len={len(data)}")
         size = int.from_bytes(data[position : position + 2], "little")
         position += 2
         if size > len(data) - position:
-            return
-        yield data[position : position + size]
+            rest = text(data[position:])
+            raise ValueError(f"unable to decode channel, pos={position} len={size} max={len(data)} (string={rest})")
+        entries.append(data[position : position + size])
         position += size
+    return entries
 
 
 class Partitions:
@@ -115,9 +132,27 @@ class Partitions:
         )
 
     def _ask(self) -> None:
-        for piece in encode_list(self.entries, self._bus.max_payload - _OVERHEAD):
-            self._bus.publish(Role.PARTITIONS, self._subject, self._message(piece), self._inbox)
-        self._wait()
+        room = self._bus.max_payload - len(self._message(b"")) - _OVERHEAD
+        try:
+            pieces = encode_list(self.entries, room)
+        except ValueError as problem:
+            self._fail(f"unable to send channels list: {problem}")
+            return
+        sent = [
+            self._bus.publish(Role.PARTITIONS, self._subject, self._message(piece), self._inbox) for piece in pieces
+        ]
+        if all(sent):
+            self._wait()
+        else:
+            # The connection is lost: that nobody answers would mean nothing.
+            self._timers.cancel(self._silence)
+            self._silence = self._timers.after(_CHECK_DELAY, self._ask)
+
+    def _fail(self, reason: str) -> None:
+        if self._failed is not None:
+            failed, self._passed, self._failed = self._failed, None, None
+            self._timers.cancel(self._silence)
+            failed(reason)
 
     def _wait(self) -> None:
         self._timers.cancel(self._silence)
@@ -130,30 +165,32 @@ class Partitions:
             passed()
 
     def _asked(self, request: Request) -> None:
-        message = self._foreign(request)
-        if message is not None:
-            self._bus.publish(Role.PARTITIONS, request.reply, self._message(self.conflict(decode_list(message.data))))
+        if not request.payload or not request.reply:
+            return
+        try:
+            message = decode(protocol.CtrlMsg, request.payload)
+            if message.msg_type != protocol.CtrlMsg.PARTITIONING or message.server_id == self._server_id:
+                return
+            conflict = self.conflict(decode_list(message.data))
+        except (gogo.DecodeError, ValueError) as error:
+            # Like the original without an answer, which could only say that there is no conflict.
+            log.STREAMING.error("Error processing partitioning request: %s", error)
+            return
+        self._bus.publish(Role.PARTITIONS, request.reply, self._message(conflict))
 
     def _answered(self, request: Request) -> None:
-        message = self._foreign(request)
-        if message is None or self._failed is None:
+        if self._failed is None:
             return
-        if not message.data:
-            self._wait()
-            return
-        failed, self._passed, self._failed = self._failed, None, None
-        self._timers.cancel(self._silence)
-        failed(f"channel {quoted(message.data)} causes conflict with channels on server {quoted(message.server_id)}")
-
-    def _foreign(self, request: Request) -> protocol.CtrlMsg | None:
         try:
             message = decode(protocol.CtrlMsg, request.payload)
         except gogo.DecodeError as error:
-            log.STREAMING.error("Error decoding message from %s: %s", text(request.subject), error)
-            return None
-        if message.msg_type != protocol.CtrlMsg.PARTITIONING or message.server_id == self._server_id:
-            return None
-        return message
+            self._fail(f"unable to decode partitioning response: {error}")
+            return
+        if message.data:
+            server = quoted(message.server_id)
+            self._fail(f"channel {quoted(message.data)} causes conflict with channels on server {server}")
+        else:
+            self._wait()
 
     def _message(self, data: bytes) -> bytes:
         message = protocol.CtrlMsg(msg_type=protocol.CtrlMsg.PARTITIONING, server_id=self._server_id, data=data)

@@ -159,3 +159,23 @@ def test_a_client_of_before_goes_on(golden_copy: Callable[[str], Path], tmp_path
         while subject != client.acks:
             subject, _, payload = client.message()
         assert payload == b"\x0a\x04guid"
+
+
+def test_a_slice_that_a_killed_server_had_begun(tmp_path: Path) -> None:
+    """The original leaves such a file when it is killed between two calls, and does not start with it."""
+    broker = Broker(tmp_path, "-st", "FILE", "-dir", tmp_path / "store", "--file_slice_max_msgs", 2)
+    with broker:
+        client = RawClient(broker.port, "me")
+        for number in range(4):
+            client.stored(b"foo", b"%d" % number)
+        client.close()
+        broker.kill()
+    (tmp_path / "store" / "foo" / "msgs.3.dat").touch()
+    start = len(broker.said())
+    with broker:
+        assert f'"{tmp_path}/store/foo/msgs.3.dat" is empty and has no index' in broker.said(start)
+        client = RawClient(broker.port, "again")
+        for number in range(4, 7):
+            client.stored(b"foo", b"%d" % number)
+        client.close()
+        assert [data for _, data in stored(broker.port, "reader", b"foo")] == [b"%d" % number for number in range(7)]

@@ -311,3 +311,21 @@ def _connect_request(client_id: bytes, inbox: bytes) -> bytes:
 def test_urls_that_are_no_urls(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"\[FTL\] STREAM: Failed to start: malformed url: foo"):
         Broker(tmp_path, "-ns", "foo").start()
+
+
+def test_a_channel_that_cannot_be_told_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(
+        f"""
+        max_payload: 256
+        streaming {{ partitioning: true, store_limits {{ channels {{ short {{}}, "{"x" * 220}" {{}} }} }} }}
+        """
+    )
+    broker = Broker(tmp_path, "-c", path)
+    said = "Failed to start: unable to send channels list: message payload too small to send channels list"
+    with pytest.raises(RuntimeError, match=said):
+        broker.start()
+    path.write_text(path.read_text().replace("x" * 220, "x" * 200))
+    with Broker(tmp_path, "-c", path) as broker, Talker(broker.port) as nats:
+        client = Client(nats, "me")
+        client.store(b"short", b"1")

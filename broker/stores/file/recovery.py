@@ -105,7 +105,7 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
             access=CurrentUser(),
             workers=options.parallel_recovery,
         )
-        recovery = Recovery(root, server, crc, CurrentUser(), options.truncate_bad_eof, {})
+        recovery = Recovery(root, server, crc, CurrentUser(), options.truncate_bad_eof, {}, drop_begun=True)
         start = recover(recovery, store)
         for line in start.forecast.log:
             _log(line)

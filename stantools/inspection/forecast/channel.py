@@ -18,7 +18,7 @@ from stantools.format.quoting import quote
 from stantools.inspection.forecast.changes import Change
 from stantools.inspection.forecast.logfiles import recover_subs
 from stantools.inspection.forecast.removal import apply_limits
-from stantools.inspection.forecast.slices import Recovery, Slice, SliceOutcome, recover_slice
+from stantools.inspection.forecast.slices import Recovery, Slice, SliceOutcome, drop_slice, recover_slice
 from stantools.inspection.forecast.tasks import Task, in_order
 from stantools.inspection.slicesummary import Totals
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
@@ -84,9 +84,13 @@ def _tasks(recovery: Recovery, store: Datastore, name: str) -> Iterator[Task[_Ap
         yield Task(0, lambda: partial(_fail, name, "", denied))
         return
     files = store.channel(name)
+    last = max((each.number for each in files.slices), default=0)
     for entry in _lexical(files):
         if isinstance(entry, Path):
             yield Task(0, partial(_misnamed, name, entry.name))
+        elif recovery.drop_begun and entry.number == last and not entry.data_size and entry.index is None:
+            outcome = drop_slice(recovery, name, entry)
+            yield Task(0, partial(partial, _add_slice, name, raw_name, outcome))
         else:
             size = entry.data_size if entry.index is None else entry.index_size
             yield Task(size, partial(_slice_task, recovery, name, raw_name, entry))

@@ -111,6 +111,8 @@ class Recovery:
         access: What the server's user may do.
         truncate: With the truncate option.
         scans: Data files that were scanned for an earlier forecast of the same store.
+        drop_begun: As no server does, but the reference broker: a last slice that was begun, and has neither an index
+            nor a byte in it, is removed. A server that is killed at that moment leaves one, and does not start again.
     """
 
     root: Path
@@ -119,6 +121,7 @@ class Recovery:
     access: Access
     truncate: bool
     scans: dict[Path, DataScan]
+    drop_begun: bool = False
 
     @property
     def store_name(self) -> str:
@@ -170,6 +173,15 @@ def recover_slice(recovery: Recovery, channel: str, raw_channel: bytes, files: S
             else:
                 step.read_index(index)
     return outcome
+
+
+def drop_slice(recovery: Recovery, channel: str, files: SliceFiles) -> SliceOutcome:
+    """Plans to remove a slice that holds nothing."""
+    assert files.data is not None
+    file = f"{channel}/{files.data.name}"
+    name = quote(recovery.full_name(file))
+    said = f"File {name} is empty and has no index: a slice that was begun and not used. Removed, nothing is lost"
+    return SliceOutcome(log=[report.warning(said)], changes=[Change(file, 0, None, Delete())], opened=file)
 
 
 @dataclass

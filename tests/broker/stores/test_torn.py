@@ -18,6 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from broker.stores.file import FileStore
+from broker.stores.interface import StorageError
 from broker.stores.options import FileOptions, StoreLimits
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
@@ -215,3 +216,61 @@ def test_killed_at_every_moment(
     with moments(directory, look, bytes_too) as seen:
         work(directory, promised, rounds)
     assert seen.seen > 20 * rounds and seen.torn > 2 * rounds
+
+
+def filled(root: Path, count: int) -> None:
+    """Makes a store whose channel has that many slices of three messages each."""
+    store = FileStore(FileOptions(root, sync=False, slices=SliceLimits(3, 0)), StoreLimits(0, UNLIMITED))
+    assert store.recover() is None
+    store.init(new_server_info("test-cluster"))
+    messages = store.create_channel(NAME).messages
+    for first in range(1, 3 * count, 3):
+        messages.append(block(NAME, first, [payload(first + each) for each in range(3)]))
+        messages.flush()
+    store.close()
+
+
+@pytest.mark.parametrize("there", [0, 1, 2])
+def test_a_slice_that_a_killed_server_had_begun(tmp_path: Path, caplog: pytest.LogCaptureFixture, there: int) -> None:
+    filled(tmp_path, there)
+    begun = tmp_path / NAME.decode() / f"msgs.{there + 1}.dat"
+    begun.touch()
+    # The original does not start, and forecast says so.
+    rules = ServerOptions(limits=AllLimits(0, UNLIMITED))
+    found = forecast(open_datastore(tmp_path), rules)
+    assert not found.starts
+    assert "unable to verify file version: EOF" in (found.error or "")
+    store = FileStore(FileOptions(tmp_path, sync=False), StoreLimits(0, UNLIMITED))
+    recovered = store.recover()
+    assert recovered is not None
+    messages = recovered.channels[NAME][0].messages
+    assert [each.sequence for each in everything(messages)] == list(range(1, 3 * there + 1))
+    (said,) = [each for each in caplog.records if "msgs." in each.getMessage()]
+    assert said.levelname == "WARNING"
+    assert f'"{begun}" is empty and has no index' in said.getMessage()
+    messages.append(block(NAME, 3 * there + 1, [payload(3 * there + 1)]))
+    messages.flush()
+    store.close()
+    again = FileStore(FileOptions(tmp_path, sync=False), StoreLimits(0, UNLIMITED))
+    recovered = again.recover()
+    assert recovered is not None
+    assert recovered.channels[NAME][0].messages.last == 3 * there + 1
+    again.close()
+    assert forecast(open_datastore(tmp_path), rules).starts
+
+
+@pytest.mark.parametrize("damage", ["not the last", "a byte", "an index"])
+def test_other_slices_without_bytes_are_not_forgiven(tmp_path: Path, damage: str) -> None:
+    filled(tmp_path, 3)
+    channel = tmp_path / NAME.decode()
+    begun = channel / ("msgs.2.dat" if damage == "not the last" else "msgs.4.dat")
+    begun.write_bytes(b"\1" if damage == "a byte" else b"")
+    if damage == "not the last":
+        (channel / "msgs.2.idx").unlink()
+    if damage == "an index":
+        shutil.copy(channel / "msgs.3.idx", channel / "msgs.4.idx")
+    store = FileStore(FileOptions(tmp_path, sync=False), StoreLimits(0, UNLIMITED))
+    with pytest.raises(StorageError, match="unable to verify file version"):
+        store.recover()
+    store.close()
+    assert begun.exists()

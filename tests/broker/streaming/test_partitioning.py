@@ -135,14 +135,80 @@ def test_servers_that_are_found_later() -> None:
 def test_lists() -> None:
     entries = [b"foo", b"bar.*", b"x" * 300]
     (piece,) = encode_list(entries, 1000)
-    assert list(decode_list(piece)) == entries
+    assert decode_list(piece) == entries
     pieces = encode_list(entries, 310)
     assert len(pieces) == 2
     assert [entry for piece in pieces for entry in decode_list(piece)] == entries
     for size in range(len(piece)):
-        assert list(decode_list(piece[:size])) == [
-            entry for entry in entries if entry in list(decode_list(piece[:size]))
-        ]
+        if size in (0, 5, 12):
+            assert decode_list(piece[:size]) == entries[: (0, 5, 12).index(size)]
+        else:
+            with pytest.raises(ValueError, match="unable to decode"):
+                decode_list(piece[:size])
+    with pytest.raises(ValueError, match=r"unable to decode size, pos=5 len=6"):
+        decode_list(piece[:6])
+    with pytest.raises(ValueError, match=r"unable to decode channel, pos=2 len=3 max=4 \(string=fo\)"):
+        decode_list(piece[:4])
+
+
+@pytest.mark.parametrize(("max_payload", "fits"), [(336, False), (337, True)])
+def test_a_list_that_does_not_fit(max_payload: int, fits: bool) -> None:
+    """Two bytes and the name, 26 bytes of a message with an id of 22, and nine to be on the safe side."""
+    time = Time()
+    bus = Bus(time)
+    bus.max_payload = max_payload
+    world = server(time, bus, b"foo", b"x" * 300)
+    assert len(world.server.server_id) == 22
+    world.advance(1.1)
+    assert world.started == fits
+    assert world.failure == (
+        None if fits else "unable to send channels list: message payload too small to send channels list"
+    )
+
+
+def test_a_list_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    """There is no answer, which would say that there is no conflict."""
+    time = Time()
+    bus = Bus(time)
+    first = server(time, bus, b"foo")
+    first.advance(1.1)
+    for data, said in (
+        (b"\3\0foo\1", "unable to decode size, pos=5 len=6"),
+        (b"\3\0bar\4\0x", "unable to decode channel, pos=7 len=4 max=8 (string=x)"),
+    ):
+        caplog.clear()
+        message = protocol.CtrlMsg(msg_type=protocol.CtrlMsg.PARTITIONING, server_id=b"other", data=data)
+        assert first.ask(b"_STAN.part.test-cluster", message.SerializeToString()) == []
+        assert [each.getMessage() for each in caplog.records] == [f"Error processing partitioning request: {said}"]
+    caplog.clear()
+    assert first.ask(b"_STAN.part.test-cluster", b"\xff") == []
+    assert caplog.records[0].getMessage().startswith("Error processing partitioning request: ")
+
+
+def test_an_answer_that_cannot_be_read() -> None:
+    time = Time()
+    bus = Bus(time)
+    world = server(time, bus, b"foo")
+    (asked,) = [sent for sent in bus.sent if sent.subject == b"_STAN.part.test-cluster"]
+    bus.feed([(asked.reply, b"\xff", b"")])
+    world.advance(1.1)
+    assert not world.started
+    assert world.failure is not None
+    assert world.failure.startswith("unable to decode partitioning response: ")
+
+
+def test_a_list_that_cannot_be_sent_now() -> None:
+    """While the connection is lost, silence says nothing."""
+    time = Time()
+    bus = Bus(time)
+    bus.connected = False
+    world = server(time, bus, b"foo")
+    world.advance(5)
+    assert not world.started
+    assert world.failure is None
+    bus.connected = True
+    world.advance(1.6)
+    assert world.started
 
 
 def test_what_waits_has_a_bound() -> None:
