@@ -250,7 +250,15 @@ _SLICES = (
         "a msgs.*.dat file whose number cannot be read",
         "somebody renamed or copied a slice inside the channel directory",
         "it refuses to start",
-        "move the file elsewhere, or rename it to a free number if its messages belong to the channel",
+        "where its messages are nowhere else (`slice-stray`), salvage keeps them; otherwise move the file elsewhere",
+    ),
+    Entry(
+        "slice-stray",
+        _W,
+        "a file with messages of its own that the server does not take for a slice",
+        "somebody renamed or copied a slice",
+        "it ignores the file, or refuses to start because of its name; the messages are not there for it",
+        _SALVAGE + ", also of such a file",
     ),
     Entry(
         "slice-missing",

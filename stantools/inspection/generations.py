@@ -156,7 +156,7 @@ def _without_duplicates(
     for piece in earlier:
         overlap = piece.sequences & fresh
         if overlap:
-            same = _same_records(run, piece.run, overlap, crc)
+            same = same_records(run, piece.run, overlap, crc)
             if same:
                 history.duplicates.append(Piece(run, same))
                 fresh -= same
@@ -184,7 +184,7 @@ def _place(piece: Piece, timelines: list[Generation]) -> Generation | None:
     return newest
 
 
-def _same_records(one: Run, other: Run, sequences: Ranges, crc: Crc) -> Ranges:
+def same_records(one: Run, other: Run, sequences: Ranges, crc: Crc) -> Ranges:
     """Returns which of the sequences are the same record in both runs."""
     a, b = _fingerprints(one, sequences, crc), _fingerprints(other, sequences, crc)
     if len(a) != len(b):

@@ -203,8 +203,10 @@ LINES = (
         r"message log has an invalid name: (?P<name>\S+)",
         "{name} looks like a message slice, but there is no number in its name.",
         "somebody renamed or copied a slice inside the channel directory",
-        "move the file out of the channel directory",
+        "stantools verify STORE says whether it holds messages that are nowhere else: then salvage; else move the file "
+        "out of the channel directory",
         "slice-name",
+        "slice-stray",
     ),
     _line(
         r"Unexpected EOF for file (?P<file>\".*?\")",

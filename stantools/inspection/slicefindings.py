@@ -40,12 +40,10 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
     if survey.error:
         yield finding("file-unreadable", survey.error, file=channel, channel=channel)
     for path in survey.files.misnamed:
-        yield finding(
-            "slice-name",
-            "the part between `msgs.` and `.dat` is not a number",
-            file=_relative(root, path),
-            channel=channel,
-        )
+        text = "the part between `msgs.` and `.dat` is not a number of 64 bits"
+        yield finding("slice-name", text, file=_relative(root, path), channel=channel)
+    for stray in survey.strays:
+        yield from _stray(root, survey, stray)
     for one in survey.slices:
         yield from _one_slice(root, channel, one)
     yield from _missing_slices(survey)
@@ -57,6 +55,21 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
             file=_relative(root, lone.files.index),
             channel=channel,
         )
+
+
+def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Finding]:
+    """Gives the messages of a file that is a slice under another name, unless the slices have all of them."""
+    assert stray.files.data is not None
+    file, channel = _relative(root, stray.files.data), survey.files.name
+    runs = [run for run in stray.runs if run.subject == survey.files.raw_name]
+    alone = Ranges.union(run.sequences for run in runs) - survey.in_slices
+    if alone or len(runs) < len(stray.runs):
+        what = f"sequences {describe(alone)} of it are in no slice" if alone else "messages of other channels"
+        count = sum(run.count for run in stray.runs)
+        text = f"it holds {_count(count)} under a name that the server does not read: {what}"
+        yield finding("slice-stray", text, file=file, channel=channel, seq=alone.first or None)
+    for neighbours in stray.damages:
+        yield _damage(file, channel, neighbours)
 
 
 class MissingSlices(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import envelope, index
+from stantools.format import envelope, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.layout import (
@@ -28,6 +28,9 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
 from stantools.store.scan import BATCH_ROWS, scan_slice
+
+#: Bytes in which the first good message of a file must lie that may be a slice, if it does not begin with one.
+_PROOF = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,29 @@ class SliceSurvey:
 
 @dataclass
 class ChannelSurvey:
-    """What one channel directory holds."""
+    """What one channel directory holds.
+
+    Attributes:
+        files: Its files.
+        slices: Its slices, by number.
+        lone_indexes: Indexes without data file.
+        error: Why it could not be listed, if so.
+        strays: Files that prove to be slices although the server does not take them for any. `runs` leaves them out.
+    """
 
     files: ChannelFiles
     slices: list[SliceSurvey]
     lone_indexes: list[SliceSurvey] = field(default_factory=list)
     error: str | None = None
+    strays: list[SliceSurvey] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, files: ChannelFiles, surveys: list[SliceSurvey], error: str | None = None) -> ChannelSurvey:
+        """Sorts the surveys of `ChannelFiles.all_slices`; of files that may be slices it keeps those that are."""
+        count = len(files.slices)
+        rest = surveys[count:]
+        lone = [each for each in rest if each.files.data is None]
+        return cls(files, surveys[:count], lone, error, [each for each in rest if each.files.data and each.runs])
 
     def runs(self) -> Iterator[Run]:
         """Gives all runs, by slice number and then by offset."""
@@ -85,7 +105,18 @@ class ChannelSurvey:
     @cached_property
     def intact(self) -> Ranges:
         """The sequences of the channel that are there and right."""
+        return self.in_slices | self.in_strays
+
+    @cached_property
+    def in_slices(self) -> Ranges:
+        """Those of them that lie where the server looks."""
         return Ranges.union(run.sequences for run in self.own_runs())
+
+    @cached_property
+    def in_strays(self) -> Ranges:
+        """Those of them that lie in files under other names."""
+        runs = (run for stray in self.strays for run in stray.runs)
+        return Ranges.union(run.sequences for run in runs if run.subject == self.files.raw_name)
 
     @cached_property
     def repairable(self) -> Ranges:
@@ -158,12 +189,23 @@ def survey_slice(files: SliceFiles, channel: bytes, reading: Reading) -> SliceSu
         return survey
     try:
         with mapped(files.data, sequential=True) as data:
+            if files.stray and not _proves(data, channel, reading.crc):
+                return survey
             survey.size = len(data)
             survey.header_error = envelope.check_file_version(data)
             _survey_with_index(survey, data, channel, reading)
     except StoreUnreadableError as error:
         survey.error = error.message
     return survey
+
+
+def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
+    """Tells whether a file is a slice: it begins as one, and soon comes a good message."""
+    if len(data) <= FILE_HEADER_SIZE or envelope.check_file_version(data):
+        return False
+    if kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), crc, True, channel, MessageColumns(1))[0]:
+        return True
+    return any(isinstance(part, MessageColumns) for part in scan_slice(data[:_PROOF], channel, crc))
 
 
 def _survey_lone_index(survey: SliceSurvey, reading: Reading) -> None:

@@ -52,7 +52,7 @@ def survey_channels(
                 files, error = _list(store, name)
                 if archived:
                     files.slices = [*files.archived, *files.slices]
-                futures = [_start(pool, work, s, files.raw_name) for s in (*files.slices, *files.lone_indexes)]
+                futures = [_start(pool, work, s, files.raw_name) for s in files.all_slices]
                 waiting.append((files, error, futures))
                 ahead += len(futures) + 1
             if not waiting:
@@ -60,8 +60,7 @@ def survey_channels(
             files, error, futures = waiting.popleft()
             ahead -= len(futures) + 1
             surveys = [future() for future in futures]
-            count = len(files.slices)
-            yield ChannelSurvey(files, surveys[:count], surveys[count:], error)
+            yield ChannelSurvey.of(files, surveys, error)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class ChannelVerdict:
         intact: Sequences whose whole record is there and right, whatever the index says.
         damaged: Sequences whose record is there in part.
         missing: Sequences of which nothing is there.
-        messages: Good records, duplicates included.
+        messages: Good records, duplicates and those in files under other names included.
         bytes: Their size as the server accounts it.
         repairable: Of the damaged ones those whose message is proven, so that a salvage keeps it.
     """
@@ -216,13 +216,13 @@ def verify_channel(
     subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc, check_crc=check_crc))
     history = arrange(survey.own_runs(), crc)
     findings = list(channel_findings(root, survey, history, subs, known_clients))
-    scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes))
+    scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes, *survey.strays))
     return ChannelReport(findings, channel_verdict(survey), subs_size + scanned)
 
 
 def channel_verdict(survey: ChannelSurvey) -> ChannelVerdict:
     """Says which sequences of a channel are there."""
-    runs = list(survey.runs())
+    runs = [*survey.runs(), *(run for stray in survey.strays for run in stray.runs)]
     return ChannelVerdict(
         survey.files.name,
         survey.intact,

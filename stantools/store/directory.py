@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +45,7 @@ class SliceFiles:
         archived: These are `.bak` files, which the server never reads.
         data_size: Bytes, 0 if missing.
         index_size: Bytes, 0 if missing.
+        stray: The server does not take this file for a slice; it may be one under another name. Its number is 0.
     """
 
     number: int
@@ -53,6 +54,7 @@ class SliceFiles:
     archived: bool
     data_size: int
     index_size: int
+    stray: bool = False
 
     @property
     def name(self) -> str:
@@ -89,6 +91,11 @@ class ChannelFiles:
     foreign: list[Path] = field(default_factory=list)
     raft_logs: list[Path] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
+
+    @property
+    def all_slices(self) -> list[SliceFiles]:
+        """Everything that a survey looks at: slices, then lone indexes, then files that may be slices as well."""
+        return [*self.slices, *self.lone_indexes, *possible_slices([*self.misnamed, *self.foreign])]
 
     @property
     def raw_name(self) -> bytes:
@@ -310,6 +317,16 @@ def list_channel(path: Path) -> ChannelFiles:
         else:
             channel.lone_indexes.append(SliceFiles(number, None, index_path, archived, 0, index_size))
     return channel
+
+
+def possible_slices(files: Iterable[Path]) -> Iterator[SliceFiles]:
+    """Gives files that may be slices under a name of which no server makes one."""
+    for path in files:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            continue
+        yield SliceFiles(0, path, None, False, size, 0, stray=True)
 
 
 def raft_logs_in(directory: Path) -> list[Path]:

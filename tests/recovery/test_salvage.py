@@ -383,6 +383,64 @@ def test_symlinked_and_archived(golden_copy: Callable[[str], Path], tmp_path: Pa
     assert {c.name: c.intact.as_json() for c in verdict.channels} == {"alpha": [[1, 40]], "arch": [[1, 31]]}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alpha/msgs.99999999999999999999.dat",
+        "alpha/msgs.abc.dat",
+        "alpha/msgs.dat",
+        "alpha/msgs.2.dat.orig",
+        "alpha/what is this",
+        "found.bin",
+    ],
+)
+@pytest.mark.parametrize("index", [True, False])
+def test_slices_under_other_names(golden_copy: Callable[[str], Path], tmp_path: Path, name: str, index: bool) -> None:
+    root = golden_copy("damage_base")
+    old = messages(root, Crc(IEEE))
+    (root / "alpha" / "msgs.2.dat").rename(root / name)
+    if not index:
+        (root / "alpha" / "msgs.2.idx").unlink()
+    if name.startswith("alpha/"):
+        verdict = verify(open_datastore(root), Crc(IEEE))
+        (stray,) = [each for each in verdict.findings if each.code == "slice-stray"]
+        assert (stray.file, stray.seq) == (name, 16)
+        assert "sequences 16-30 of it are in no slice" in stray.detail
+        assert verdict.channels[0].intact.pairs() == [(1, 40)]
+        assert not verdict.channels[0].missing and not verdict.clean
+    plan = salvage(root, tmp_path / "new")
+    assert (plan.lost, plan.lossy) == (0, False)
+    assert any(change.startswith(f"{name}: sequences 16-30 of channel 'alpha'") for change in plan.changes)
+    assert messages(tmp_path / "new", Crc(IEEE)) == old
+    check(tmp_path / "new")
+
+
+def test_copies_of_slices_and_what_only_contains_some(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy("damage_base")
+    old = messages(root, Crc(IEEE))
+    shutil.copy(root / "alpha" / "msgs.2.dat", root / "alpha" / "msgs.2.dat.orig")
+    (root / "alpha" / "archive.tar").write_bytes(bytes(512) + (root / "alpha" / "msgs.1.dat").read_bytes())
+    (root / "alpha" / "msgs.1.dat.bak").write_bytes(b"")
+    found = {each.code for each in verify(open_datastore(root), Crc(IEEE)).findings}
+    assert "foreign-file" in found and "slice-stray" not in found
+    plan = salvage(root, tmp_path / "new")
+    assert not plan.lossy
+    assert [each.sequences.pairs() for each in plan.dropped if each.file == "alpha/msgs.2.dat.orig"] == [[(16, 30)]]
+    assert messages(tmp_path / "new", Crc(IEEE)) == old
+
+
+def test_other_messages_under_another_name_are_a_loss(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = golden_copy("damage_base")
+    times, payloads = [1, 2, 3, 4], [b"a", b"b", b"c", b"d"]
+    data, _ = kernels.encode_messages(b"alpha", [39, 40, 41, 42], times, None, payloads, Crc(IEEE))
+    (root / "alpha" / "msgs.x.dat").write_bytes(b"\1\0\0\0" + bytes(data))
+    plan = salvage(root, tmp_path / "new")
+    (left,) = [each for each in plan.dropped if each.file == "alpha/msgs.x.dat"]
+    assert (left.loss, left.sequences.pairs()) == (True, [(39, 40)])
+    kept = messages(tmp_path / "new", Crc(IEEE))["alpha"]
+    assert kept[41][2] == b"c" and kept[42][2] == b"d" and kept[40][2] != b"b"
+
+
 def test_cluster_id(golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy("dmg_server_missing")
     with pytest.raises(RefusedError, match="cluster id"):

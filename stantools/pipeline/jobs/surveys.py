@@ -120,9 +120,7 @@ class _Parts:
     seconds: float = 0.0
 
     def survey(self) -> ChannelSurvey:
-        count = len(self.files.slices)
-        surveys = [survey for survey in self.surveys if survey]
-        return ChannelSurvey(self.files, surveys[:count], surveys[count:])
+        return ChannelSurvey.of(self.files, [survey for survey in self.surveys if survey])
 
 
 def survey_channels_on(
@@ -203,7 +201,7 @@ def _in_parts(place: int, ref: ChannelRef) -> tuple[_Parts, list[_SliceItem]] | 
     if ref.size <= CHANNEL_BYTES:
         return None
     files, error = ref.listed()
-    slices = [*files.slices, *files.lone_indexes]
+    slices = files.all_slices
     if error or len(slices) < 2:
         return None
     items = [
@@ -226,9 +224,8 @@ def _work(then: Callable[[ChannelRef, ChannelSurvey], Any], item: ChannelRef | O
     elif isinstance(item, ChannelRef):
         files, error = item.listed()
         reading = _reading(item.polynomial, item.check_crc)
-        surveys = [survey_slice(each, files.raw_name, reading) for each in (*files.slices, *files.lone_indexes)]
-        count = len(files.slices)
-        result = then(item, ChannelSurvey(files, surveys[:count], surveys[count:], error))
+        surveys = [survey_slice(each, files.raw_name, reading) for each in files.all_slices]
+        result = then(item, ChannelSurvey.of(files, surveys, error))
     else:
         result = item.run()
     return result, time.perf_counter() - begin

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.inspection.generations import Generation, History, arrange
+from stantools.inspection.generations import Generation, History, arrange, same_records
 from stantools.inspection.runs import Run
-from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
+from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
 from stantools.inspection.surveyor import survey_channels
-from stantools.notation import counted
+from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import (
@@ -30,7 +30,7 @@ from stantools.recovery.salvage.model import (
 )
 from stantools.recovery.salvage.subscriptions import plan_subscriptions
 from stantools.store.clientlog import ClientsState, salvage_clients
-from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, possible_slices
 from stantools.store.limits import is_channel_name
 from stantools.store.logscan import LogDamageKind
 from stantools.store.mapping import mapped
@@ -87,20 +87,24 @@ def plan_salvage(
     plan = SalvagePlan(store.path, crc, options, server, note)
     clients = _clients(store, crc, plan)
     plan.clients = list(clients.clients.values())
-    _leave_root_files(store, plan)
     sources: dict[bytes, _Source] = {}
     foreign: list[Run] = []
+    strays, inner = _root_strays(store, crc, plan), []
     if surveys is None:
         names = channels_to_survey(store, options.patterns)
         surveys = survey_channels(
             store, names, crc, workers=options.workers, archived=options.archived, progress=progress
         )
     for survey in surveys:
-        foreign += _collect(store, survey, sources, plan)
+        in_root = (run.sequences for _, stray in strays for run in stray.runs if run.subject == survey.files.raw_name)
+        foreign += _collect(store, survey, sources, plan, Ranges.union(in_root))
         _read_subs(survey, sources, crc, plan)
+        inner += [(survey.files.raw_name, stray) for stray in survey.strays]
     _rename_back(sources, foreign, plan)
     for run in foreign:
         sources.setdefault(run.subject, _Source()).runs.append(run)
+    for name, stray in [*inner, *strays]:
+        _add_stray(store, name, stray, sources, plan)
     taken = set(sources)
     for name, source in sorted(sources.items()):
         _plan_channel(plan, name, source, set(clients.clients), taken)
@@ -151,9 +155,46 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: ClientsState | SubsSt
             plan.dropped.append(Dropped(file, damage.offset, damage.length, damage.detail, loss=loss))
 
 
-def _leave_root_files(store: Datastore, plan: SalvagePlan) -> None:
+def _root_strays(store: Datastore, crc: Crc, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
+    """Returns the files in the root that prove to be slices; of the others it is noted that they stay behind."""
+    surveys = [survey_slice(each, b"", Reading(crc)) for each in possible_slices(store.foreign)]
+    found = [survey for survey in surveys if survey.runs]
+    taken = {survey.files.data for survey in found}
     for path in (*store.leftovers, *store.foreign, *store.raft_logs):
+        if path in taken:
+            continue
         plan.dropped.append(Dropped(path.name, -1, _size(path), "not part of the store", loss=False))
+    return [(b"", survey) for survey in found]
+
+
+def _add_stray(
+    store: Datastore, directory: bytes, stray: SliceSurvey, sources: dict[bytes, _Source], plan: SalvagePlan
+) -> None:
+    """Takes what is in a slice under another name and nowhere else."""
+    assert stray.files.data is not None
+    file = str(stray.files.data.relative_to(store.path))
+    for run in stray.runs:
+        name = run.subject if is_channel_name(os.fsdecode(run.subject)) or not directory else directory
+        source = sources.setdefault(name, _Source())
+        have = Ranges.union(each.sequences for each in source.runs)
+        alone, there = run.sequences - have, run.sequences & have
+        for each in source.runs:
+            if both := there & each.sequences:
+                there -= same_records(run, each, both, plan.crc)
+        if there:
+            reason = "other messages have these sequences in the channel's slices"
+            plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, there))
+        if same := run.sequences - alone - there:
+            reason = "the same messages are kept from another place"
+            plan.dropped.append(Dropped(file, run.start, run.end - run.start, reason, same, loss=False))
+        if alone:
+            source.runs.append(replace(run, sequences=alone))
+            plan.changes.append(
+                f"{file}: sequences {describe_ranges(alone)} of channel {os.fsdecode(name)!r} are in no slice, and were"
+                " taken from this file, which servers do not read"
+            )
+    if directory:
+        _leave_slice_damage(store, stray, sources[directory], plan)
 
 
 def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[str]:
@@ -167,12 +208,22 @@ def channels_to_survey(store: Datastore, patterns: Sequence[str] = ()) -> list[s
     return [*store.matching(patterns), *linked.matching(patterns)]
 
 
-def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan) -> list[Run]:
-    """Puts a directory's records to their channels; returns the runs of other channels."""
+def _collect(
+    store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Source], plan: SalvagePlan, elsewhere: Ranges
+) -> list[Run]:
+    """Puts a directory's records to their channels; returns the runs of other channels.
+
+    Args:
+        store: The store.
+        survey: What is in the directory.
+        sources: Where they are put.
+        plan: Is told what stays behind.
+        elsewhere: Messages of this channel that lie in the root.
+    """
     files = survey.files
     if survey.error:
         plan.dropped.append(Dropped(files.name, -1, 0, survey.error))
-    if not (survey.slices or files.subs):
+    if not (survey.slices or files.subs or survey.strays):
         if not survey.error:
             plan.dropped.append(Dropped(files.name, -1, 0, "the directory holds no channel", loss=False))
         return []
@@ -189,10 +240,13 @@ def _collect(store: Datastore, survey: ChannelSurvey, sources: dict[bytes, _Sour
             )
     for one in survey.slices:
         _leave_slice_damage(store, one, source, plan)
-    _leave_lost_sequences(survey, source, plan)
+    _leave_lost_sequences(survey, source, plan, elsewhere)
+    taken = {stray.files.data for stray in survey.strays}
     for path in (*files.misnamed, *files.foreign, *files.directories):
+        if path in taken:
+            continue
         loss = path in files.misnamed
-        reason = "its slice number cannot be read" if loss else "not part of the store"
+        reason = "its slice number cannot be read, and it holds no message" if loss else "not part of the store"
         plan.dropped.append(Dropped(str(path.relative_to(store.path)), -1, _size(path), reason, loss=loss))
     if not plan.options.archived:
         for one_slice in files.archived:
@@ -223,13 +277,13 @@ def _damaged(file: str, neighbours: Neighbours) -> Dropped:
     return Dropped(file, damage.offset, damage.length, f"{damage.kind}: {stop_text(damage.stop)}", loss=False)
 
 
-def _leave_lost_sequences(survey: ChannelSurvey, source: _Source, plan: SalvagePlan) -> None:
+def _leave_lost_sequences(survey: ChannelSurvey, source: _Source, plan: SalvagePlan, elsewhere: Ranges) -> None:
     """Notes the messages that are lost: damaged beyond proof, or named by an index whose data is gone."""
     lost = survey.damaged - survey.repairable
     slices = (*survey.slices, *survey.lone_indexes)
     source.named = [(s.files.number, s.index.dangling) for s in slices if s.index.dangling]
     named = Ranges.union(ranges for _, ranges in source.named)
-    lost |= named - survey.intact - survey.repairable
+    lost = (lost | (named - survey.intact - survey.repairable)) - elsewhere
     source.lost = lost
     if lost:
         plan.dropped.append(Dropped(survey.files.name, -1, 0, "the messages are damaged or gone", lost))
