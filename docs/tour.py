@@ -32,11 +32,13 @@ _LOADED, _RATE = "loaded", "9,000/s"
 def tour() -> str:
     """Returns the README with the output that its commands have now."""
     serving = can_serve()
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "shop")  # in the names of plans
+        place.mkdir()
 
         def fill(block: re.Match[str]) -> str:
             needed = block[1].startswith("migrate ")
-            return _run(block[1], Path(place)) if serving or not needed else block[0]
+            return _run(block[1], place) if serving or not needed else block[0]
 
         return _BLOCK.sub(fill, README.read_text(encoding="utf-8"))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stantools.cli import console
+from stantools.cli.options import in_group
 from stantools.errors import StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def connection_options(function: _F) -> _F:
         values["connecting"] = _connecting(values)
         return function(*args, **values)
 
-    for decorator in reversed(_DECORATORS):
-        wrapper = decorator(wrapper)
-    return cast(_F, wrapper)
+    return cast(_F, in_group("Connection", *_DECORATORS)(wrapper))
 
 
 def _connecting(values: dict[str, Any]) -> ConnectOptions:

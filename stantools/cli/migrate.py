@@ -21,6 +21,7 @@ from stantools.cli.migrationoptions import (
     store_option,
 )
 from stantools.cli.options import (
+    GroupedCommand,
     common_options,
     dry_run_option,
     key_options,
@@ -81,7 +82,7 @@ def command() -> None:
     """
 
 
-@command.command(_PLAIN, context_settings=CONTEXT, hidden=True)
+@command.command(_PLAIN, cls=GroupedCommand, context_settings=CONTEXT, hidden=True)
 @store_argument
 @place_options
 @connection_options
@@ -136,7 +137,7 @@ def run(
         return _carry_out(file, plan, source, target, applying, output, progress)
 
 
-@command.command("plan", context_settings=CONTEXT)
+@command.command("plan", cls=GroupedCommand, context_settings=CONTEXT)
 @store_argument
 @place_options
 @connection_options
@@ -164,7 +165,7 @@ def plan_stage(
     from stantools.migration.conduct import check_plan_file, default_plan_file
     from stantools.migration.plan.planfile import render_plan, write_plan
 
-    with opened(places, or_selected(connecting), start=False) as target:
+    with opened(places, or_selected(connecting), start=False, note=console.note) as target:
         source, plan = _make_plan(store, planning, target, progress)
         problems = _judge(plan, source, target, None, planning.keep_encrypted)
     if str(plan_file) == "-":
@@ -181,7 +182,7 @@ def plan_stage(
 _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
 
 
-@command.command("apply", context_settings=CONTEXT)
+@command.command("apply", cls=GroupedCommand, context_settings=CONTEXT)
 @_plan_argument
 @connection_options
 @store_option
@@ -232,7 +233,7 @@ def apply_stage(
         return _carry_out(plan_file, plan, source, target, applying, output, progress)
 
 
-@command.command("verify", context_settings=CONTEXT)
+@command.command("verify", cls=GroupedCommand, context_settings=CONTEXT)
 @_plan_argument
 @connection_options
 @store_option
@@ -274,7 +275,7 @@ def verify_stage(
         source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
-        with StreamsProgress(progress, "verify", plan.messages) as watch:
+        with StreamsProgress(progress, "verify", plan.messages, place=str(plan.target)) as watch:
             results = target.verify(prepare(plan, source), published(plan, plan_file), watch, parallel)
     return _report(plan, results, None, output)
 
@@ -415,7 +416,7 @@ def _carry_out(
         if journal.resumed:
             console.note(f"going on with what {journal.path} remembers")
         try:
-            with StreamsProgress(progress, "migrate", amount(plan, options)) as watch:
+            with StreamsProgress(progress, "migrate", amount(plan, options), place=str(plan.target)) as watch:
                 results = carry_out(plan, source, target, journal, options, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
@@ -430,6 +431,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     from stantools.cli.migrationview import results_json, show_results
     from stantools.cli.output import print_json
     from stantools.migration.conduct import exit_code
+    from stantools.migration.results import Outcome
     from stantools.notation import counted
 
     if output == "json":
@@ -439,7 +441,9 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     failed = [result for result in results if result.error]
     different = [result for result in results if result.findings]
     if file is not None and (failed or different):
-        console.note(f"when the cause is removed, go on with: stantools migrate apply {file}")
+        left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
+        what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
+        console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {file}")
     code = exit_code(plan, results, changed=file is not None)
     if output == "table" and not failed and not different:
         compared = sum(result.proven for result in results)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from stantools.cli.options import GivenLimits, channel_option, limit_options, reading_options, workers_option
+from stantools.cli.options import GivenLimits, channel_option, in_group, limit_options, reading_options, workers_option
 from stantools.errors import UsageError
 from stantools.migration.places import Places
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _together(name: str, make: Callable[..., Any], *decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Adds options and passes them on as one value; `make` is a dataclass whose fields they are."""
+def _together(title: str, name: str, make: Callable[..., Any], *decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Adds a group of options and passes them on as one value; `make` is a dataclass whose fields they are."""
 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
@@ -34,10 +34,7 @@ def _together(name: str, make: Callable[..., Any], *decorators: Callable[[Any], 
             taken = {field: values.pop(field) for field in fields if field in values}
             return function(*args, **values, **{name: make(**taken)})
 
-        decorated: Any = wrapper
-        for decorator in reversed(decorators):
-            decorated = decorator(decorated)
-        return cast(_F, decorated)
+        return cast(_F, in_group(title, *decorators)(wrapper))
 
     return decorate
 
@@ -60,6 +57,7 @@ force_option = click.option(
 
 
 place_options = _together(
+    "Where to, if not to a running server",
     "places",
     Places,
     click.option("--to", type=click.Choice(["jetstream"]), default="jetstream", show_default=True, help="What to."),
@@ -212,7 +210,7 @@ _planning = [
         help="If sequences began again: older generations as streams of their own, only the newest, or the Nth.",
     ),
     click.option("--archived", is_flag=True, help="Take messages from .bak slices as well."),
-    limit_options,
+    in_group("Limits of the streams", limit_options),
 ]
 
 
@@ -226,10 +224,13 @@ def planning_options_with(reading: Callable[[Any], Any], *more: Callable[[Any], 
     keep = click.option(
         "--keep-encrypted", is_flag=True, help="Migrate encrypted payloads as they are stored, without a key."
     )
-    return _together("planning", Planning, *_planning, reading, keep, *more)
+    return _together("What, and into what", "planning", Planning, *_planning, reading, keep, *more)
 
 
-planning_options = planning_options_with(reading_options(unchecked=False), workers_option)
+planning_options = planning_options_with(
+    in_group("Reading the store", reading_options(unchecked=False)),
+    in_group("Reading the store", workers_option),
+)
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,10 @@ class Applying:
     def __post_init__(self) -> None:
         if self.replace and self.append_missing:
             raise UsageError("--replace and --append-missing exclude each other", "give one of them")
+        if self.compress:
+            from stantools.migration.archive.framing import SNAPPY, Framer
+
+            Framer(SNAPPY)
 
     def options(self, way: Any) -> ApplyOptions:
         """Returns the options of `apply_streams`."""
@@ -266,6 +271,7 @@ class Applying:
 
 
 applying_options = _together(
+    "How it is carried out",
     "applying",
     Applying,
     click.option("--replace", is_flag=True, help="Delete streams that are there and different, and load them anew."),

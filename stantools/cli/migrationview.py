@@ -79,11 +79,14 @@ def show_notes(notes: Sequence[Note]) -> None:
 
 def show_results(results: Sequence[StreamResult]) -> None:
     """Prints what became of each stream, and the proof."""
+    from stantools.migration.results import Outcome
+
     rows = []
     for each in results:
         rate = f"{each.messages / each.seconds:,.0f}/s" if each.seconds and each.messages else None
         compared = f"{each.proven} compared" if each.proven or each.prove_seconds else None
-        verdict = "failed" if each.error else f"{len(each.findings)} differences" if each.findings else compared
+        failed = each.outcome is Outcome.FAILED
+        verdict = "failed" if failed else f"{len(each.findings)} differences" if each.findings else compared
         rows.append((_short(each.stream), each.outcome.value, each.messages, format_size(each.bytes), rate, verdict))
     if rows:
         headers = ("stream", "what was done", "messages", "size", "loaded", "proof")

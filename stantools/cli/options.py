@@ -7,6 +7,7 @@ A decorator adds its options to a verb and hands them over as one value, so that
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,40 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: The variable from which the server itself takes its key.
 SERVER_KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
+
+
+def in_group(title: str, *decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Adds options that a `GroupedCommand` shows under a title; those that are in a group already stay there."""
+
+    def decorate(function: _F) -> _F:
+        others = list(getattr(function, "__click_params__", ()))
+        decorated: Any = function
+        for decorator in reversed(decorators):
+            decorated = decorator(decorated)
+        for parameter in decorated.__click_params__:
+            if isinstance(parameter, click.Option) and not any(parameter is each for each in others):
+                _GROUPS.setdefault(parameter, title)
+        return cast(_F, decorated)
+
+    return decorate
+
+
+#: Option -> the title that it is shown under.
+_GROUPS: weakref.WeakKeyDictionary[click.Parameter, str] = weakref.WeakKeyDictionary()
+
+
+class GroupedCommand(click.Command):
+    """A command that shows its options in groups, as `in_group` made them; what is in none comes first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options, group by group."""
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
+                groups.setdefault(_GROUPS.get(parameter, "Options"), []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def _each(*decorators: Callable[[_F], _F]) -> Callable[[_F], _F]:

@@ -1,6 +1,7 @@
 """Progress of many streams at once on stderr: messages, rate, time left, and what each stream is doing.
 
 Modes are those of `stantools.cli.progress`: one line redrawn on a terminal, one json object a second, or nothing.
+When nothing happens for two seconds, it says for how long, and what is being waited for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _JSON_EVERY = 1.0
 #: Streams that are named on the line.
 _NAMED = 3
 _SMOOTHING = 0.3
+#: Seconds without any progress after which that is said.
+_LATE = 2.0
 
 
 @dataclass
@@ -38,9 +41,10 @@ class StreamsProgress:
         mode: auto, bar, json or none.
         task: What is going on, for example `migrate`.
         total: Messages to go through in all stages together.
+        place: Who is waited for when nothing happens, for example a server's URL.
     """
 
-    def __init__(self, mode: str, task: str, total: int) -> None:
+    def __init__(self, mode: str, task: str, total: int, *, place: str = "") -> None:
         if mode == "auto":
             mode = "bar" if sys.stderr.isatty() else "none"
         self._mode = mode
@@ -49,18 +53,33 @@ class StreamsProgress:
         self._done = 0
         self._tasks: dict[str, _Task] = {}
         self._lock = threading.Lock()
-        self._started = self._looked = time.monotonic()
+        self._place = place
+        self._over = threading.Event()
+        self._started = self._looked = self._moved = time.monotonic()
         self._seen = 0
         self._rate = 0.0
         self._next = self._started + _QUIET
         self._width = 0
 
     def __enter__(self) -> StreamsProgress:
+        if self._mode != "none":
+            threading.Thread(target=self._look_again, name="progress", daemon=True).start()
         return self
+
+    def _look_again(self) -> None:
+        """Shows that time passes although nothing happens."""
+        while not self._over.wait(_JSON_EVERY):
+            with self._lock:
+                if self._mode != "none" and self._waiting() >= _LATE:
+                    self._show()
+
+    def _waiting(self) -> float:
+        return time.monotonic() - self._moved
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
         with self._lock:
             if self._mode == "json":
                 self._write_json(final=kind is None)
@@ -70,12 +89,14 @@ class StreamsProgress:
     def begin(self, stream: str, stage: str, messages: int) -> None:
         """A stage of a stream begins."""
         with self._lock:
-            self._tasks[stream] = _Task(stage, messages, started=time.monotonic())
+            self._moved = time.monotonic()
+            self._tasks[stream] = _Task(stage, messages, started=self._moved)
             self._show()
 
     def advance(self, stream: str, messages: int) -> None:
         """So many more of its messages are done."""
         with self._lock:
+            self._moved = time.monotonic()
             self._done += messages
             if task := self._tasks.get(stream):
                 task.done += messages
@@ -84,6 +105,7 @@ class StreamsProgress:
     def end(self, stream: str) -> None:
         """The stage is over."""
         with self._lock:
+            self._moved = time.monotonic()
             self._tasks.pop(stream, None)
 
     def note(self, text: str) -> None:
@@ -132,6 +154,7 @@ class StreamsProgress:
                 }
                 for name, task in self._tasks.items()
             ],
+            "waiting_seconds": round(self._waiting(), 1) if not final and self._waiting() >= _LATE else None,
             "done": final,
         }
         sys.stderr.write(json.dumps(state) + "\n")
@@ -140,11 +163,15 @@ class StreamsProgress:
     def _draw(self, now: float) -> None:
         share = min(self._done / self._total, 1.0) if self._total else 1.0
         filled = int(share * 20)
-        text = f"{self._task}  [{'#' * filled}{'.' * (20 - filled)}] {share:4.0%}  {_short(self._rate)} msgs/s"
+        text = f"{self._task}  [{'#' * filled}{'.' * (20 - filled)}] {share:4.0%}  "
         left = self._left()
-        if left is not None:
-            minutes, seconds = divmod(round(left), 60)
-            text += f"  {minutes}:{seconds:02d} left"
+        if (waiting := self._waiting()) >= _LATE:
+            text += f"waiting for {escape(self._place) or 'an answer'}, {waiting:.0f} s"
+        else:
+            text += f"{_short(self._rate)} msgs/s"
+            if left is not None:
+                minutes, seconds = divmod(round(left), 60)
+                text += f"  {minutes}:{seconds:02d} left"
         parts = [_task_text(name, task, now) for name, task in list(self._tasks.items())[:_NAMED]]
         if len(self._tasks) > _NAMED:
             parts.append(f"and {len(self._tasks) - _NAMED} more")

@@ -9,7 +9,8 @@ For each stream, with what the journal remembers (see `journal`):
     loaded                 every message and consumer is compared; then the plan's limits are set    PROVEN
 
 A stream is loaded without its limits of age, number and size: they would remove messages before these can be
-compared. Streams are worked on a few at a time; one that fails does not stop the others.
+compared. Streams are worked on a few at a time; one that fails does not stop the others, unless the server is full or
+gone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from stantools.migration.proof.stream import Proof, prove_stream
 from stantools.migration.proving import config_differences, prove, still_as_planned
 from stantools.migration.publish.stream import publish_stream
 from stantools.migration.results import Outcome, StreamResult
-from stantools.migration.target.errors import ApiError, ConnectionLostError
+from stantools.migration.target.errors import ApiError, ConnectionLostError, is_full
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.restore import RestoreError, restore
 from stantools.migration.target.state import state_differences
@@ -97,19 +98,25 @@ async def apply_streams(
         watch: Told what is going on.
     """
     shown = watch or Unwatched()
-    gone: ConnectionLostError | None = None
+    gone = False
+    full: list[str] = []
 
     async def one(stream: PreparedStream) -> StreamResult:
         nonlocal gone
         job = _Job(js, stream, journal, options, shown)
+        if full or (gone and not js.connection.client.is_connected):
+            # The next one would fare no better; and a server that is gone was waited for already.
+            job.result.outcome = Outcome.NOT_BEGUN
+            return job.result
         try:
-            if gone and not js.connection.client.is_connected:
-                # It was waited for already; with hundreds of streams that would take hours.
-                raise gone
             await job.run()
         except StantoolsError as problem:
             job.result.outcome, job.result.error = Outcome.FAILED, problem
-            gone = problem if isinstance(problem, ConnectionLostError) else gone
+            gone = gone or isinstance(problem, ConnectionLostError)
+            if is_full(problem):
+                # Others that are under way find that, too; the first one says so.
+                job.result.error = None if full else problem
+                full.append(stream.name)
             await job.see_what_is_there()
         return job.result
 

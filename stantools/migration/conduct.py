@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stantools.errors import ExitCode, RefusedError
+from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.format.crc import Crc
 from stantools.migration.apply import ApplyOptions
 from stantools.migration.destination import Destination
@@ -74,8 +74,19 @@ def read_source(
 
 
 def default_plan_file(store: Path) -> Path:
-    """Returns where a plan is written if nothing else is said: beside where the user is, called like the store."""
-    return Path(f"{store.absolute().name}.migration.yaml")
+    """Returns where a plan is written if nothing else is said: beside where the user is, called like the store.
+
+    Most stores are called alike, so the folder that one lies in is a part of the name. A plan that is there under the
+    name that earlier versions gave it, without the folder, is taken if it is of this store.
+    """
+    place = store.absolute()
+    earlier = Path(f"{place.name}.migration.yaml")
+    try:
+        if earlier.exists() and Path(read_plan(earlier).source.path).absolute() == place:
+            return earlier
+    except StantoolsError:
+        pass  # whatever it is, it is not in the way
+    return Path("-".join(filter(None, (place.parent.name, place.name))) + ".migration.yaml")
 
 
 def check_plan_file(file: Path, plan: Plan) -> None:

@@ -5,7 +5,9 @@ All three are asked the same: what stands in the way, make it so, is it so.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stantools.errors import StantoolsError, UsageError
@@ -17,12 +19,16 @@ from stantools.migration.proving import prove
 from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.migration.target.options import DEFAULT_SERVER, ConnectOptions
 from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
 from stantools.migration.tasks import in_parallel, run
 from stantools.migration.watch import Stage, Watch
+from stantools.recovery.place import check_room
 
 _T = TypeVar("_T")
+
+#: Seconds after which it is said what is being waited for.
+_LATE = 2.0
 
 
 class Destination(Protocol):
@@ -60,15 +66,26 @@ class Destination(Protocol):
         """
 
 
+def room_problems(place: Path, streams: Sequence[PreparedStream]) -> list[Note]:
+    """Returns what stands in the way of streams on a file system here: that it has no room for them."""
+    try:
+        check_room(place, sum(estimated_bytes(stream.plan) for stream in streams))
+    except StantoolsError as problem:
+        return [Note(Level.PROBLEM, str(place), problem.message, problem.remedy)]
+    return []
+
+
 class PlannedDestination:
     """A server that is not there yet: it can be planned for, no more.
 
     Args:
         name: What a plan calls it.
+        store: Where it would keep its streams.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, store: Path) -> None:
         self._name = name
+        self._store = store
 
     def reference(self) -> TargetRef:
         """Returns its name."""
@@ -77,8 +94,8 @@ class PlannedDestination:
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
-        """Knows of none: there is nobody to ask."""
-        return []
+        """Looks for room; there is nobody to ask about anything else."""
+        return room_problems(self._store, streams)
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
@@ -101,12 +118,21 @@ class ServerDestination:
         name: What a plan calls it, if not by its URLs.
         check: Called every moment while the server is talked to. What it raises ends the work as an interruption does:
             what is under way cleans up first.
+        note: Told what is being waited for, when that takes long.
     """
 
-    def __init__(self, options: ConnectOptions, *, name: str = "", check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: ConnectOptions,
+        *,
+        name: str = "",
+        check: Callable[[], None] | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
         self._options = options
         self._name = name
         self._check = check
+        self._note = note
 
     def reference(self) -> TargetRef:
         """Returns its URLs and version."""
@@ -131,18 +157,26 @@ class ServerDestination:
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
     ) -> list[StreamResult]:
         """Restores or publishes every stream, and proves it."""
-        return self._run(lambda js: apply_streams(js, streams, journal, options, watch))
+        return self._run(lambda js: apply_streams(js, streams, journal, options, watch), watched=True)
 
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
     ) -> list[StreamResult]:
         """Reads every stream back."""
-        return self._run(lambda js: prove_streams(js, streams, published, watch, parallel))
+        return self._run(lambda js: prove_streams(js, streams, published, watch, parallel), watched=True)
 
-    def _run(self, work: Callable[[JetStream], Awaitable[_T]]) -> _T:
+    def _run(self, work: Callable[[JetStream], Awaitable[_T]], *, watched: bool = False) -> _T:
         async def main() -> _T:
-            async with connect(self._options) as connection:
-                return await work(JetStream(connection))
+            servers = ", ".join(self._options.servers or (DEFAULT_SERVER,))
+            text = f"waiting for an answer of {servers}; at most {self._options.timeout:g} s for each"
+            late = asyncio.get_running_loop().call_later(_LATE, self._note or str, text)
+            try:
+                async with connect(self._options) as connection:
+                    if watched:
+                        late.cancel()
+                    return await work(JetStream(connection))
+            finally:
+                late.cancel()
 
         return run(main(), self._check)
 
@@ -160,6 +194,7 @@ async def check_server(
             StreamDemand(
                 stream.plan.config,
                 estimated_bytes(stream.plan),
+                estimated_bytes(stream.plan, least=True),
                 stream.largest_message,
                 [consumer.config for consumer in stream.plan.consumers],
                 may_exist=keeps,

@@ -12,16 +12,16 @@ from pathlib import Path
 from stantools.errors import StantoolsError
 from stantools.migration.apply import ApplyOptions, Existing
 from stantools.migration.archive.writer import ArchiveState
+from stantools.migration.destination import room_problems
 from stantools.migration.journal import Steps, StreamState
 from stantools.migration.offline import backup_directory, prove_backup, write_backup
 from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef
-from stantools.migration.prepared import PreparedStream, estimated_bytes
+from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof
 from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.storedir import StoreDirectory
 from stantools.migration.watch import Stage, Watch
-from stantools.recovery.place import check_room
 
 
 class BackupDestination:
@@ -52,11 +52,7 @@ class BackupDestination:
         if not os.access(existing, os.W_OK | os.X_OK):
             text = f"{existing} cannot be written"
             notes.append(Note(Level.PROBLEM, str(self._out), text, "choose another directory, or change its mode"))
-        try:
-            check_room(self._out, sum(estimated_bytes(stream.plan) for stream in streams))
-        except StantoolsError as problem:
-            notes.append(Note(Level.PROBLEM, str(self._out), problem.message, problem.remedy))
-        return notes
+        return notes + room_problems(self._out, streams)
 
     def apply(
         self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch

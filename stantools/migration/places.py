@@ -62,14 +62,14 @@ def opened(
     elif places.jetstream_store:
         yield StoreDestination(places.jetstream_store, places.account, force=places.force)
     elif connecting.embedded and not start:
-        yield PlannedDestination("embedded")
+        yield PlannedDestination("embedded", places.embedded_store)
     elif connecting.embedded:
         with EmbeddedServer(places.embedded_store) as server:
             if note:
                 note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
-            yield ServerDestination(replace(connecting, servers=(server.url,)), name="embedded", check=check)
+            yield ServerDestination(replace(connecting, servers=(server.url,)), name="embedded", check=check, note=note)
     else:
-        yield ServerDestination(connecting, check=check)
+        yield ServerDestination(connecting, check=check, note=note)
 
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:

@@ -78,10 +78,16 @@ class PreparedStream:
         return archive.pieces(counted(self.source.read(), watch, self.name), self.entries, self.source.last)
 
 
-def estimated_bytes(plan: StreamPlan) -> int:
-    """Returns about how many bytes a stream takes: payloads, subjects, headers, and the frame of every record."""
+def estimated_bytes(plan: StreamPlan, *, least: bool = False) -> int:
+    """Returns about how many bytes a stream takes: payloads, subjects, headers, and the frame of every record.
+
+    Args:
+        plan: The stream.
+        least: Returns how many it takes at least, whatever its headers are.
+    """
     subjects = sum(part.messages * len(part.subject) for part in plan.parts)
-    frame = EMPTY_RECORD_SIZE + HEADER_LENGTH_SIZE + (_HEADER_BYTES if plan.origin_headers else _REPLY_BYTES)
+    headers = HEADER_LENGTH_SIZE + (_HEADER_BYTES if plan.origin_headers else _REPLY_BYTES)
+    frame = EMPTY_RECORD_SIZE + (0 if least else headers)
     return plan.bytes + subjects + plan.messages * frame
 
 

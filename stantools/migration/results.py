@@ -21,6 +21,7 @@ class Outcome(enum.StrEnum):
     COMPLETE = "complete before"
     COMPARED = "compared"
     FAILED = "failed"
+    NOT_BEGUN = "not begun"  #: the server is full, or gone
 
 
 @dataclass
@@ -52,4 +53,4 @@ class StreamResult:
     @property
     def good(self) -> bool:
         """It is what it should be."""
-        return self.error is None and not self.findings
+        return self.error is None and not self.findings and self.outcome not in (Outcome.FAILED, Outcome.NOT_BEGUN)

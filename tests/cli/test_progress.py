@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from stantools.cli import progress
+from stantools.cli import progress, streamprogress
 from stantools.cli.progress import Progress
+from stantools.cli.streamprogress import StreamsProgress
 
 
 class Terminal(io.StringIO):
@@ -97,3 +98,31 @@ def test_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         for thread in threads:
             thread.join()
     assert json.loads(stream.getvalue().splitlines()[-1])["bytes"] == 40_000
+
+
+@pytest.mark.parametrize("mode", ["bar", "json"])
+def test_what_is_waited_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing moves any more, and nobody calls: it is told all the same, and as soon as it goes on no longer."""
+    terminal, written = Terminal(), threading.Event()
+    says = {"bar": "waiting for nats://somewhere:4222, ", "json": '"waiting_seconds": 2.'}[mode]
+
+    def write(text: str) -> int:
+        if says in text:
+            written.set()
+        return len(text)
+
+    monkeypatch.setattr(terminal, "write", write)
+    monkeypatch.setattr(streamprogress.sys, "stderr", terminal)
+    with StreamsProgress(mode, "migrate", 1000, place="nats://somewhere:4222") as shown:
+        shown.begin("orders", "load", 1000)
+        shown.advance("orders", 500)
+        assert not written.is_set()
+        assert written.wait(60)
+        shown.advance("orders", 100)
+        assert shown._waiting() < 2
+
+
+def test_streams_in_silence_have_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    with StreamsProgress("none", "migrate", 1000):
+        assert threading.active_count() == before

@@ -35,7 +35,7 @@ def migrate(place: Path, *words: object) -> None:
 
 def test_the_plan_is_a_real_one(place: Path) -> None:
     migrate(place, "plan", "store", "--out", "backups")
-    plan = iter((place / "store.migration.yaml").read_text("utf-8").splitlines())
+    plan = iter((place / f"{place.name}-store.migration.yaml").read_text("utf-8").splitlines())
     shown = next(block for block in blocks("yaml") if block.startswith("- stream: "))
     for line in shown.splitlines():
         assert line in plan, line  # in this order

@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from click import Option
 from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
+from stantools.migration.conduct import default_plan_file
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.planfile import read_plan
 from stantools.store.directory import open_datastore
@@ -38,7 +40,8 @@ COMMAND = [sys.executable, "-m", "stantools"]
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small store with gaps, durables and pending messages in three channels."""
-    root = tmp_path_factory.mktemp("sample") / "store"
+    root = tmp_path_factory.mktemp("sample") / "shop" / "store"
+    root.parent.mkdir()
     write_sample(root, SampleOptions(channels=3, messages=300, size=60, seed=5, gaps=True))
     return root
 
@@ -46,7 +49,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def big_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Large enough that work on it can be interrupted."""
-    root = tmp_path_factory.mktemp("big") / "store"
+    root = tmp_path_factory.mktemp("big") / "shop" / "store"
+    root.parent.mkdir()
     write_sample(root, SampleOptions(channels=3, messages=10_000, size=100, seed=6, gaps=True))
     return root
 
@@ -131,11 +135,11 @@ def test_all_in_one(store: Path, start_server: Callable[..., Any], tmp_path: Pat
     assert "3 streams are as the plan says" in done.stdout
     check_all(store, server.url)
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
-    assert {path.name for path in place.iterdir()} == {"store.migration.yaml", "store.migration.yaml.journal"}
+    assert {path.name for path in place.iterdir()} == {"shop-store.migration.yaml", "shop-store.migration.yaml.journal"}
     again = run(place, "migrate", store, "--server", server.url, "--yes")
     assert again.stdout.count("complete before") == 3
-    run_process(place, "migrate", "verify", "store.migration.yaml")
-    (place / "store.migration.yaml.journal").unlink()
+    run_process(place, "migrate", "verify", "shop-store.migration.yaml")
+    (place / "shop-store.migration.yaml.journal").unlink()
     recognised = run(place, "migrate", store, "--server", server.url, "--yes")
     assert recognised.stdout.count("complete before") == 3
     assert recognised.stdout.count("compared") >= 3
@@ -187,7 +191,7 @@ def test_nobody_to_ask(store: Path, start_server: Callable[..., Any], tmp_path: 
 
 def kill_again_and_again(place: Path, words: list[object], chance: random.Random) -> int:
     """Starts the command three times and kills it a little after its work has begun; how often it was still at it."""
-    journal, killed = place / "store.migration.yaml.journal", 0
+    journal, killed = place / "shop-store.migration.yaml.journal", 0
     for latest in (0.05, 0.2, 0.5):
         before = journal.stat().st_size if journal.exists() else 0
         process = subprocess.Popen(
@@ -228,7 +232,7 @@ def test_killed_while_writing_files(target: str, big_store: Path, tmp_path: Path
     words = ["migrate", big_store, target, "there", "--yes", "--parallel", 1]
     assert kill_again_and_again(place, words, random.Random(target))
     run(place, *words)
-    run(place, "migrate", "verify", "store.migration.yaml")
+    run(place, "migrate", "verify", "shop-store.migration.yaml")
     assert not [path for path in place.rglob("*") if "partial" in path.name]
 
 
@@ -366,7 +370,7 @@ def test_many_channels_into_one_stream(store: Path, start_server: Callable[..., 
             timestamp, digest, _ = have[int(m.headers["Nats-Streaming-Sequence"])]
             assert (m.timestamp, hashlib.sha256(m.data).hexdigest()) == (timestamp, digest)
             assert int(m.headers["Nats-Streaming-Timestamp"]) == timestamp
-    run(place, "migrate", "verify", "store.migration.yaml")
+    run(place, "migrate", "verify", "shop-store.migration.yaml")
     infos = asyncio.run(consumers_of(server.url, "ALL"))
     assert len(infos) >= 2
 
@@ -395,7 +399,7 @@ def test_what_was_proven_and_changed_since(
     for journal in (True, False):
         asyncio.run(delete(server.url, "orders", **({"message": 7} if what == "message" else {"consumer": "billing"})))
         if not journal:
-            (place / "store.migration.yaml.journal").unlink()
+            (place / "shop-store.migration.yaml.journal").unlink()
         changed = run(place, *words, expect=ExitCode.FINDINGS if journal or what == "consumer" else ExitCode.REFUSED)
         assert "as the plan says" not in changed.stdout
         replaced = run(place, *words, "--replace")
@@ -468,9 +472,9 @@ def test_an_encrypted_store(
     wrong = run(tmp_path / "b", *words, "--encryption-key-file", tmp_path / "wrong", expect=ExitCode.UNREACHABLE)
     assert "key" in wrong.stderr
     run(tmp_path / "c", *words, "--encryption-key-file", key)
-    no_key = run(tmp_path / "c", "migrate", "verify", f"{root.name}.migration.yaml", expect=ExitCode.USAGE)
+    no_key = run(tmp_path / "c", "migrate", "verify", default_plan_file(root), expect=ExitCode.USAGE)
     assert "key" in no_key.stderr
-    run(tmp_path / "c", "migrate", "verify", f"{root.name}.migration.yaml", "--encryption-key-file", key)
+    run(tmp_path / "c", "migrate", "verify", default_plan_file(root), "--encryption-key-file", key)
 
 
 @pytest.mark.parametrize(
@@ -505,3 +509,41 @@ def test_help_shows_stages(tmp_path: Path) -> None:
     for word in ("plan", "apply", "verify", "--server", "--out", "--via", "STORE"):
         assert word in shown
     assert "stages" not in run(tmp_path, "migrate", "apply", "--help").stdout
+
+
+def test_plans_are_named_after_the_folder_too_and_old_names_are_found(store: Path, tmp_path: Path) -> None:
+    words = ["migrate", "plan", store, "--out", tmp_path / "backups"]
+    assert "the plan is in shop-store.migration.yaml" in run(tmp_path / "new", *words).stderr
+    # What an earlier version has written is gone on with; that of another store is not.
+    run(tmp_path / "old", *words, "--plan", "store.migration.yaml")
+    assert "the plan is in store.migration.yaml" in run(tmp_path / "old", *words).stderr
+    shutil.copytree(store, tmp_path / "other" / "store")
+    words[2] = tmp_path / "other" / "store"
+    assert "the plan is in other-store.migration.yaml" in run(tmp_path / "old", *words).stderr
+
+
+def test_compression_without_its_package_is_refused_at_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    done = run(tmp_path / "w", "migrate", store, "--out", tmp_path / "b", "--compress", "--yes", expect=ExitCode.USAGE)
+    assert "stantools[snappy]" in done.stderr and not done.stdout
+    assert not list((tmp_path / "w").iterdir())
+
+
+def test_options_are_shown_in_groups(tmp_path: Path) -> None:
+    said = run(tmp_path, "migrate", "--help").stdout
+    titles = [line for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == [
+        "Options:",
+        "Where to, if not to a running server:",
+        "Connection:",
+        "What, and into what:",
+        "Limits of the streams:",
+        "Reading the store:",
+        "How it is carried out:",
+        "Stage by stage:",
+    ]
+    options = re.findall(r"^  (?:-., )?(--[a-z-]+)", said[said.index("Options:") :], re.MULTILINE)
+    declared = [each for each in cli.get_command(None, "migrate").commands["run"].params if isinstance(each, Option)]
+    assert sorted(options) == sorted([*(each.opts[-1] for each in declared), "--help"])

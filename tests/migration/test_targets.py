@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -173,8 +174,67 @@ def test_the_servers_disk_is_full(
     place = tmp_path / "work"
     words = ["migrate", big_store, "--server", server.url, "--yes", "--parallel", 1, "--restore-timeout", 30]
     failed = run(place, *words, expect=ExitCode.UNREACHABLE)
-    assert "stream" in failed.stderr
-    assert "go on with" in failed.stderr
+    assert failed.stderr.count("error: ") == 1
+    assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
+    assert failed.stdout.count("not begun") >= 1
+
+
+@pytest.mark.parametrize("version", [servers.OLDEST, servers.NEWEST])
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_server_that_others_have_filled(
+    version: str, parallel: int, big_store: Path, start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """No client can know of it before: the first refusal ends the run, and the same command goes on."""
+    users = {"accounts": {each: {"jetstream": True, "users": [{"user": each, "password": "p"}]} for each in "ab"}}
+    config = {**users, "jetstream": jetstream(tmp_path / "js", max_file=16 << 20)}
+    server, work = start_server(version, config=config), tmp_path / "work"
+    others = {name: server.url.replace("nats://", f"nats://{name}:p@") for name in "ab"}
+
+    async def fill() -> None:
+        client = await nats.connect(others["a"])
+        js = client.jetstream()
+        await js.add_stream(name="OTHERS", subjects=["others"])
+        for _ in range(28):
+            await js.publish("others", bytes(500_000))
+        await client.close()
+
+    asyncio.run(fill())
+    words = ["migrate", big_store, "--server", others["b"], "--yes", "--via", "publish", "--parallel", parallel]
+    failed = run(work, *words, expect=ExitCode.UNREACHABLE)
+    errors = [line for line in failed.stderr.splitlines() if "error: " in line]
+    assert len(errors) == 1 and "(error 503/10023)" in errors[0]
+    assert "not begun; when the cause is removed, go on with: stantools migrate apply" in failed.stderr
+
+    async def make_room() -> None:
+        client = await nats.connect(others["a"])
+        await client.jetstream().delete_stream("OTHERS")
+        await client.close()
+
+    asyncio.run(make_room())
+    run(work, *words)
+    for channel in channels_of(big_store):
+        assert streamed(others["b"], stream_of(channel)).keys() == stored(big_store, channel).keys()
+
+
+def test_a_server_without_room(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    server, work = start_server(config={"jetstream": jetstream(tmp_path / "js", max_file=50_000)}), tmp_path / "work"
+    refused = run(work, "migrate", store, "--server", server.url, "--yes", expect=ExitCode.REFUSED)
+    assert f"the server at {server.url} has room for about" in refused.stderr
+    assert "raise max_file in the server's configuration" in refused.stderr
+    assert asyncio.run(count_streams(server.url)) == 0 and not list(work.iterdir())
+
+
+def test_a_disk_without_room_for_a_server_of_our_own(store: Path, full_disk: Path, tmp_path: Path) -> None:
+    (full_disk / "most").write_bytes(bytes((2 << 20) - 50_000))
+    words = ["migrate", store, "--server", "embedded", "--embedded-store", full_disk / "js", "--dry-run"]
+    assert "bytes are free" in run(tmp_path / "w", *words, expect=ExitCode.REFUSED).stdout
+
+
+def test_what_is_waited_for_is_told(store: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+        said = run(tmp_path / "w", "migrate", store, "--server", url, "--timeout", 3, expect=ExitCode.UNREACHABLE)
+    assert f"waiting for an answer of {url}; at most 3 s for each" in said.stderr
 
 
 def test_the_server_restarts_midway(big_store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
@@ -198,7 +258,7 @@ def test_the_server_restarts_midway(big_store: Path, start_server: Callable[...,
 
 def when_begun(place: Path, act: Callable[[], None]) -> threading.Thread:
     """Does something as soon as the first stream is being made."""
-    journal = place / "store.migration.yaml.journal"
+    journal = place / "shop-store.migration.yaml.journal"
 
     def wait() -> None:
         deadline = time.monotonic() + 60

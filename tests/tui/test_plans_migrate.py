@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stantools.errors import ExitCode, StantoolsError
+from stantools.migration.conduct import default_plan_file
 from stantools.migration.target.options import ConnectOptions
 from stantools.store import locks
 from stantools.store.options import ReadOptions
@@ -36,19 +37,21 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    write_sample(tmp_path / "store", SampleOptions(channels=3, messages=300, size=60, seed=5, gaps=True))
-    return Path("store")
+    (tmp_path / "shop").mkdir()
+    write_sample(tmp_path / "shop" / "store", SampleOptions(channels=3, messages=300, size=60, seed=5, gaps=True))
+    return Path("shop/store")
 
 
 @pytest.fixture
 def big_store(tmp_path: Path) -> Path:
-    write_sample(tmp_path / "store", SampleOptions(channels=3, messages=20_000, size=100, seed=6, gaps=True))
-    return Path("store")
+    (tmp_path / "shop").mkdir()
+    write_sample(tmp_path / "shop" / "store", SampleOptions(channels=3, messages=20_000, size=100, seed=6, gaps=True))
+    return Path("shop/store")
 
 
 def proven(server: str | None = None) -> None:
     """The command line finds every message and consumer where the wizard put it."""
-    words = ["migrate", "verify", "store.migration.yaml", *(["--server", server] if server else [])]
+    words = ["migrate", "verify", "shop-store.migration.yaml", *(["--server", server] if server else [])]
     told = wizards.command_line(*words)
     assert told.exit_code == 0, (told.stdout, told.stderr)
 
@@ -65,12 +68,12 @@ def test_moved_and_proven(target: str, store: Path, start_server: Callable[..., 
     wizards.fill(wizard, **{target: place})
     preview = wizards.look(wizard)
     assert not preview.obstacles
-    assert not Path("store.migration.yaml").exists()
+    assert not Path("shop-store.migration.yaml").exists()
     assert len(preview.rows) == 3
     outcome = wizards.run(wizard)
     assert outcome.code == ExitCode.CLEAN
     assert "compared one by one" in str(outcome.verdict)
-    assert list(outcome.next_command[-2:]) == ["verify", "store.migration.yaml"]
+    assert list(outcome.next_command[-2:]) == ["verify", "shop-store.migration.yaml"]
     proven(server.url if server else None)
     assert wizards.snapshot(store) == before
     # Again: everything is recognised, nothing is done twice.
@@ -171,7 +174,7 @@ def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server
     assert not wizards.look(wizard).obstacles
     assert wizards.run(wizard).code == ExitCode.LOSS
     # Another plan is in the way of the file.
-    other = wizards.fill(MigrateWizard(wizards.source(store)), out="there", plan=f"{damaged.name}.migration.yaml")
+    other = wizards.fill(MigrateWizard(wizards.source(store)), out="there", plan=str(default_plan_file(damaged)))
     assert any("is another plan" in each.message for each in wizards.look(other).obstacles)
     # A stream that is there and is not the same.
     server = start_server()
@@ -232,8 +235,11 @@ def test_on_the_screen(
     browse: Callable[..., None],
     start_server: Callable[..., Any],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    golden_copy("durables").rename(tmp_path / "store")
+    (tmp_path / "shop").mkdir()
+    monkeypatch.chdir(tmp_path / "shop")
+    golden_copy("durables").rename("store")
     server = start_server()
     port = f"127.0.0.1:{server.port}"
 

@@ -16,6 +16,8 @@ _LIMITS_OF = {
     False: ("storage", "max_storage", "storage_max_stream_bytes", "reserved_storage"),
     True: ("memory", "max_memory", "memory_max_stream_bytes", "reserved_memory"),
 }
+#: Whether in memory -> what there has to be room in, as infos of accounts call it.
+ROOM = {in_memory: names[0] for in_memory, names in _LIMITS_OF.items()}
 
 
 def account_problems(
@@ -80,16 +82,45 @@ def _storage_problems(
     allowed = _limit(limits, name)
     if allowed is None:
         return []
-    used = max(int(tier.get(kind, 0)), int(tier.get(reserved, 0)))
-    wanted = sum(
-        (max(each.bytes, _max_bytes(each)) - _bytes_there(there.get(each.name)))
-        * (each.replicas if every_replica else 1)
-        for each in demands
-    )
+    used = max(int(tier.get(kind, 0)), reserved_bytes(tier, reserved) or 0)
+    wanted = wanted_bytes(demands, there, every_replica=every_replica)
     if used + wanted <= allowed:
         return []
     detail = f"{where} may use {allowed} bytes of {kind} and uses {used}; {wanted} more are needed"
     return [Problem(kind, Severity.ERROR, "", detail, f"raise {name} of the account, or remove something")]
+
+
+def reserved_bytes(tier: Mapping[str, Any], name: str) -> int | None:
+    """Returns what streams have reserved, None where the server is too old to tell.
+
+    Servers 2.10 count a stream without max_bytes as -1, and may tell that as 2**64 - 1.
+    """
+    value = tier.get(name)
+    if value is None:
+        return None
+    return max(0, int(value) - (1 << 64 if int(value) >= 1 << 63 else 0))
+
+
+def wanted_bytes(
+    demands: Iterable[StreamDemand],
+    there: Mapping[str, Mapping[str, Any]],
+    *,
+    every_replica: bool = False,
+    least: bool = False,
+) -> int:
+    """Returns how many bytes streams need, beyond those that are there already and will be replaced or gone on with.
+
+    Args:
+        demands: The streams.
+        there: Infos of those that are there.
+        every_replica: Count every replica.
+        least: Count what is certain; else what is estimated.
+    """
+    return sum(
+        (max(each.least_bytes if least else each.bytes, _max_bytes(each)) - _bytes_there(there.get(each.name)))
+        * (each.replicas if every_replica else 1)
+        for each in demands
+    )
 
 
 def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand) -> Iterable[Problem]:

@@ -50,6 +50,7 @@ _REMEDIES = {
     10027: "raise max_streams of the account, or remove streams that are not needed",
     10028: "raise the memory limit of the account or the server",
     10039: "enable JetStream for the account that the user belongs to",
+    10049: "see the server's log: its disk may be full",
     10047: "free storage on the server, or raise the limit of the account or the server",
     10052: "change the stream's configuration",
     10058: "choose another name for the stream, or remove the one that is there",
@@ -81,3 +82,16 @@ class ApiError(TargetError):
         self.code = code
         self.err_code = err_code
         self.description = description
+
+
+#: There is no room for anything more: not enough resources, memory, storage; a store could not be made.
+_FULL = frozenset({10023, 10028, 10047, 10049})
+
+
+def is_full(problem: BaseException | None) -> bool:
+    """Tells whether a server refused something for a reason that holds for every other stream: it has no room."""
+    while problem is not None:
+        if isinstance(problem, ApiError) and (problem.err_code in _FULL or "no space left" in problem.description):
+            return True
+        problem = problem.__cause__
+    return False

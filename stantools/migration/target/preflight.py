@@ -1,7 +1,8 @@
 """What stands in the way of streams on a server, found out before anything is created there.
 
 Everything is asked for with requests that change nothing. Whether the user may send a request that would change
-something is found out with one that is no valid JSON: a server that permits it answers that it is malformed.
+something is found out with one that is no valid JSON: a server that permits it answers that it is malformed. Whether
+there is room is found out with one that asks for what the server cannot do.
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stantools.migration.target.accounts import account_problems
-from stantools.migration.target.errors import ApiError, NobodyListensError, PermissionDeniedError, TargetError
+from stantools.migration.target.accounts import ROOM, account_problems, reserved_bytes, wanted_bytes
+from stantools.migration.target.errors import (
+    ApiError,
+    NobodyListensError,
+    PermissionDeniedError,
+    TargetError,
+    is_full,
+)
 from stantools.migration.target.jetstream import DISABLED, JetStream
+from stantools.migration.target.options import DEFAULT_API_PREFIX
 from stantools.migration.target.problems import Problem, Severity, StreamDemand
 from stantools.migration.target.subjects import overlap, refused
 from stantools.migration.target.versions import NEWEST_TRIED, OLDEST_TRIED, unknown_options
@@ -61,6 +69,7 @@ async def preflight(
     taken = await _streams_there(js, demands, problems)
     if account:
         problems += account_problems(account, demands, taken)
+    problems += await _server_room(js, demands, account, taken)
     for demand in demands:
         problems += _stream_problems(js.connection, demand, access)
     problems += _overlaps_among(demands)
@@ -124,6 +133,53 @@ async def _streams_there(
             remedy = "--replace deletes it first, --append-missing adds what it lacks at its end; or take another name"
             problems.append(Problem("stream-exists", Severity.ERROR, demand.name, detail, remedy))
     return {name: info or {} for name, info in infos.items()}
+
+
+async def _server_room(
+    js: JetStream, demands: Sequence[StreamDemand], account: Mapping[str, Any], there: Mapping[str, Mapping[str, Any]]
+) -> list[Problem]:
+    """Finds out whether a single server may store all that is wanted (`max_file` and `max_mem` of its configuration).
+
+    It tells no client, but compares max_bytes of a stream with what it may store beside what others have reserved,
+    and only then refuses five replicas, which need a cluster (2.9.10 to 2.15.1). So nothing comes of the question.
+    What other accounts use without having reserved it, and how full the disk is, stays unknown. Limits of the account
+    are compared by themselves; there every replica counts, so they would make the answer another one.
+    """
+    connection = js.connection
+    if connection.cluster or not connection.info.get("jetstream") or js.prefix != DEFAULT_API_PREFIX or not demands:
+        return []
+    problems = []
+    for in_memory, kind in ROOM.items():
+        some = [each for each in demands if each.in_memory is in_memory]
+        wanted, least = wanted_bytes(some, there), wanted_bytes(some, there, least=True)
+        reserved = reserved_bytes(account, f"reserved_{kind}")
+        # Not counted as reserved by the server, but in its way all the same.
+        used = 0 if reserved is None else max(0, int(account.get(kind, 0)) - reserved)
+        limited = account.get("tiers") or int((account.get("limits") or {}).get(f"max_{kind}", -1)) >= 0
+        if limited or wanted <= 0 or await _fits(js, demands[0].name, in_memory, used + wanted):
+            continue
+        room, too_much = 0, used + wanted
+        while too_much - room > max(wanted // 256, 1):
+            middle = (room + too_much) // 2
+            fits = await _fits(js, demands[0].name, in_memory, middle)
+            room, too_much = (middle, too_much) if fits else (room, middle)
+        left = max(0, room - used)
+        detail = f"the server at {connection.url} has room for about {left} bytes of {kind}; about {wanted} are needed"
+        remedy = f"raise {'max_mem' if in_memory else 'max_file'} in the server's configuration, or remove something"
+        problems.append(Problem(kind, Severity.ERROR if left < least else Severity.WARNING, "", detail, remedy))
+    return problems
+
+
+async def _fits(js: JetStream, name: str, in_memory: bool, size: int) -> bool:
+    """Asks for a stream that cannot be made; False if it is the room that is missing."""
+    config = {"name": name, "subjects": [name], "retention": "limits", "storage": "memory" if in_memory else "file"}
+    try:
+        await js.api(f"STREAM.CREATE.{name}", {**config, "num_replicas": 5, "max_bytes": size})
+    except ApiError as problem:
+        return not is_full(problem)
+    except TargetError:
+        return True  # who may not ask meets it during the work
+    raise TargetError(f"{js.connection.url}: made stream {name} with 5 replicas on a single server", "delete it")
 
 
 def _stream_problems(connection: Connection, demand: StreamDemand, access: Access) -> list[Problem]:

@@ -43,6 +43,7 @@ class StreamDemand:
     Attributes:
         config: Its configuration as the API takes it; `name` is always there.
         bytes: What its messages will take, as the server counts it.
+        least_bytes: What they will take in any case.
         largest_message: Bytes of the largest message with its headers; 0 if not known.
         consumers: Configurations of its consumers.
         may_exist: It may be there already: it will be replaced, or gone on with.
@@ -51,6 +52,7 @@ class StreamDemand:
 
     config: Mapping[str, Any]
     bytes: int = 0
+    least_bytes: int = 0
     largest_message: int = 0
     consumers: Sequence[Mapping[str, Any]] = ()
     may_exist: bool = False

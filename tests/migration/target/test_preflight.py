@@ -345,3 +345,54 @@ def test_api_errors_have_their_number(start_server: Callable[..., Any]) -> None:
             assert "prefix" in no.value.remedy
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("version", servers.VERSIONS)
+def test_room_of_the_server(version: str, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """What a server may store is asked for without making anything, and is what it refuses for itself."""
+    config = {"jetstream": {"store_dir": str(tmp_path / "js"), "max_file": 10 << 20, "max_mem": 1 << 20}}
+    server = start_server(version, config)
+    mebi = 1 << 20
+    assert look(server, demand(bytes=9 * mebi, least_bytes=9 * mebi)) == []
+    [problem] = look(server, demand("A", "a", bytes=6 * mebi, least_bytes=6 * mebi), demand("B", "b", bytes=5 * mebi))
+    assert (problem.code, problem.severity) == ("storage", Severity.WARNING)  # it may be less than that
+    two = demand("A", "a", bytes=6 * mebi, least_bytes=6 * mebi), demand("B", "b", bytes=6 * mebi, least_bytes=5 * mebi)
+    [problem] = look(server, *two)
+    assert (problem.code, problem.severity) == ("storage", Severity.ERROR)
+    room = int(problem.detail.split("about ")[1].split(" bytes")[0])
+    assert 10 * mebi - mebi // 8 <= room <= 10 * mebi
+    [problem] = look(server, demand(storage="memory", bytes=2 * mebi, least_bytes=2 * mebi), access=Access.PUBLISH)
+    assert (problem.code, problem.remedy.split(" in ")[0]) == ("memory", "raise max_mem")
+    # What is there is in the way: reserved, or, as far as the server tells, just stored.
+    seven = demand("SEVEN", "seven", bytes=7 * mebi, least_bytes=7 * mebi)
+    assert look(server, seven) == []
+    fill(server, "STORED", {}, 4 * mebi)
+    assert codes(look(server, seven)) == ([] if version == servers.OLDEST else ["storage"])
+    fill(server, "RESERVED", {"max_bytes": 4 * mebi}, 0)
+    assert codes(look(server, seven)) == ["storage"]
+
+
+def test_what_2_10_tells_as_reserved() -> None:
+    """One stream without max_bytes, and an account with a limit."""
+    there = {"storage": 1000, "reserved_storage": (1 << 64) - 1, "streams": 1, "limits": {"max_storage": 10_000}}
+    assert account_problems(there, [demand(bytes=5000)], {}) == []
+    assert codes(account_problems(there, [demand(bytes=9500)], {})) == ["storage"]
+
+
+def fill(server: Any, name: str, config: dict[str, Any], size: int) -> None:
+    """Makes a stream, the only ones that are there were made so, and publishes some bytes to it."""
+
+    async def run() -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as connection:
+            js = JetStream(connection)
+            before = await js.stream_names()
+            assert set(before) <= {"STORED"}
+            await js.create_stream({"name": name, "subjects": [name], **config})
+            for _ in range(size // 100_000):
+                await connection.client.publish(name, bytes(100_000))
+            await connection.flush()
+            state = (await js.stream_info(name) or {})["state"]
+            while state["messages"] < size // 100_000:
+                state = (await js.stream_info(name) or {})["state"]
+
+    asyncio.run(run())

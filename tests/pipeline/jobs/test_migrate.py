@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
+from stantools.migration.conduct import default_plan_file
 from stantools.migration.journal import StreamState, remembered_streams
 from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.reading import consumers_of, read_stream
@@ -108,7 +109,7 @@ def test_many_stores(
             # Reading leaves a consumer of its own.
             assert set(asyncio.run(consumers_of(cluster.url, name))) == set(asyncio.run(consumers_of(local.url, name)))
             assert contents(cluster.url, name) == contents(local.url, name)
-        steps = remembered_streams(Path(f"{root.name}.migration.yaml"))
+        steps = remembered_streams(default_plan_file(root))
         assert {entry["state"] for entry in steps.values()} == {StreamState.PROVEN}
         assert len(steps) == len(got["streams"])
     # Again, without journals, and compared only.
