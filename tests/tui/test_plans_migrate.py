@@ -182,7 +182,7 @@ def test_obstacles(golden_copy: Callable[[str], Path], store: Path, start_server
     wizards.look(first)
     wizards.run(first)
     write_sample(store.with_name("two"), SampleOptions(channels=3, messages=10, seed=9))
-    second = wizards.fill(MigrateWizard(wizards.source(Path("two"))), out="", server=server.url)
+    second = wizards.fill(MigrateWizard(wizards.source(store.with_name("two"))), out="", server=server.url)
     assert wizards.look(second).obstacles
     assert not wizards.look(wizards.fill(second, replace="yes")).obstacles
     assert wizards.run(second).code == ExitCode.CLEAN
