@@ -20,6 +20,7 @@ import natsserver
 from measure import REPOSITORY, timed
 
 _LOAD = Path(__file__).with_name("broker") / "load.py"
+_ATTACK = _LOAD.with_name("attack.py")
 _PATIENCE = 60.0
 _READY = b"Streaming Server is ready"
 #: Stores, by the name in the tables, and what the command line says for them.
@@ -177,9 +178,23 @@ def load(mode: str, port: int, pid: int, **options: object) -> dict[str, float]:
     Raises:
         RuntimeError: It ended with an error.
     """
-    command = [sys.executable, str(_LOAD), mode, "--port", str(port), "--pid", str(pid)]
+    command = [mode, "--port", str(port), "--pid", str(pid)]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
+    return _json(_LOAD, command)
+
+
+def attack(name: str, port: int) -> dict[str, float]:
+    """Runs an attack; see `broker/attack.py`.
+
+    Raises:
+        RuntimeError: It ended with an error.
+    """
+    return _json(_ATTACK, [name, "--port", str(port)])
+
+
+def _json(program: Path, words: Sequence[str]) -> dict[str, float]:
+    command = [sys.executable, str(program), *words]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True)
     if done.returncode:
         raise RuntimeError(f"{command[2:]}: {done.stderr.decode(errors='replace')[-2000:]}")

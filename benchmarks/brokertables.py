@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from brokerruns import STORES, Options, Runs, broker, load, nats, race
+from brokerruns import STORES, Options, Runs, attack, broker, load, nats, race
 from measure import REPOSITORY, Sample, python, table, timed, verdict
 
 from tests import servers
@@ -35,6 +35,30 @@ _DELIVERY_GOAL = {1: 300, 4: 500}
 _JETSTREAM_GOAL = 1.3
 _CORE_GOAL = 1 / 3
 _MEMORY_GOAL = 100
+#: Milliseconds that one client may keep another one waiting.
+_WAIT_GOAL = 50
+#: Attacks (`broker/attack.py`), and how they are called here.
+_ATTACKS = {
+    "wildcards": "60,000 known subjects, 50 SUB f.*.qN",
+    "subscriptions": "200,000 SUB, 100,000 UNSUB, close",
+    "subjects": "messages to 200,000 subjects",
+    "long_subjects": "20,000 subjects of 3.9 KB",
+    "fan_out": "20 messages to 50,000 subscriptions",
+    "deep": "20 searches through 131,071 patterns",
+    "requests": "20,000 streaming clients connect",
+    "bad_messages": "100,000 messages to be refused",
+}
+#: The same before what a client sends was handled in turns, on a machine of 2 cores that had other work, too.
+_BEFORE_TURNS = {
+    "wildcards": 16_040,
+    "subscriptions": 1_755,
+    "subjects": 3_315,
+    "long_subjects": 1_509,
+    "fan_out": 434,
+    "deep": 5_291,
+    "requests": 455,
+    "bad_messages": 15,
+}
 _START_GOAL = {"": 0.2, "-m": 0.25}
 
 Way = Callable[[], dict[str, float]]
@@ -285,6 +309,22 @@ def start(options: Options) -> str:
     return table(("start", "s", "CPU s", "× import", "target"), rows)
 
 
+def innocent(options: Options) -> str:
+    """The longest wait of an innocent client while another one does its worst."""
+    rows = []
+    for name, before in _BEFORE_TURNS.items():
+        waits = []
+        for _ in range(options.rounds):
+            with broker(options.place, STORES["MEMORY"]) as server:
+                waits.append(attack(name, server.port))
+        longest = statistics.median(wait["longest"] for wait in waits)
+        alone = statistics.median(wait["alone"] for wait in waits)
+        target = verdict(f"≤ {_WAIT_GOAL} ms", longest <= _WAIT_GOAL)
+        rows.append((_ATTACKS[name], before, f"{longest:.0f}", f"{alone:.0f}", target))
+    headers = ("longest wait of an innocent client, ms", "before turns", "now", "nobody attacks", "target")
+    return table(headers, rows)
+
+
 def process(options: Options) -> str:
     """Start and memory."""
     starts: dict[str, list[float]] = {name: [] for name in ("stan-broker -v", *STORES)}
@@ -341,6 +381,7 @@ SECTIONS: dict[str, Callable[[Options], str]] = {
     "broker-core": core,
     "broker-jetstream": jetstream,
     "broker-start": start,
+    "broker-innocent": innocent,
     "broker-process": process,
 }
 PLAIN = "broker-plain"

@@ -2,8 +2,8 @@
 
     python benchmarks/broker/attack.py wildcards --port 4222
 
-The innocent sends PING and waits for PONG, all the time, from before the attack until the attacker has got the answer
-to its last PING and has closed its connection. The result is one line of JSON, times in milliseconds.
+The innocent sends PING and waits for PONG, all the time, from before the attack until a while after the attacker has
+got the answer to its last PING and has closed its connection. The result is one line of JSON, times in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -25,8 +26,8 @@ from stantools.format.proto.store_pb2 import ConnectRequest
 _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"protocol":1}\r\n'
 _PATIENCE = 120.0
 _PAUSE = 0.001
-#: So long the innocent goes on alone, before and after.
-_CALM = 0.3
+#: Seconds that the innocent goes on alone, before and after.
+_CALM = 1.0
 
 
 class Client:
@@ -143,33 +144,37 @@ ATTACKS: dict[str, Callable[[Client], None]] = {
 
 
 def longest_wait(port: int, attack: str) -> dict[str, float]:
-    """Lets one client attack, and says how long another one waited."""
-    fork = multiprocessing.get_context("fork")
+    """Lets one client attack, and says how long another one waited: during the attack, and alone before it."""
     innocent = Client(port)
-    attacker = fork.Process(target=_attack, args=(port, attack))
-    waits = []
-    end = time.perf_counter() + _CALM
-    started = False
-    while time.perf_counter() < end:
-        begin = time.perf_counter()
-        innocent.ping()
-        now = time.perf_counter()
-        waits.append(now - begin)
-        if not started and now > end - _CALM / 2:
-            attacker.start()
-            started = True
-        if started and attacker.is_alive():
-            end = now + _CALM
-        time.sleep(_PAUSE)
+    alone = max(_waits(innocent, time.perf_counter() + _CALM))
+    attacker = multiprocessing.get_context("fork").Process(target=_attack, args=(port, attack))
+    attacker.start()
+    waits = list(_waits(innocent, 0, attacker))
     attacker.join()
     if attacker.exitcode:
         raise RuntimeError(f"the attack failed ({attacker.exitcode})")
     waits.sort()
-    return {
-        "longest": waits[-1] * 1000,
-        "p99": waits[len(waits) * 99 // 100] * 1000,
-        "median": waits[len(waits) // 2] * 1000,
+    found = {
+        "longest": waits[-1],
+        "p99": waits[len(waits) * 99 // 100],
+        "median": waits[len(waits) // 2],
+        "alone": alone,
     }
+    return {name: seconds * 1000 for name, seconds in found.items()}
+
+
+def _waits(innocent: Client, end: float, attacker: BaseProcess | None = None) -> Iterator[float]:
+    """Yields how long (s) each PONG takes, until a time, or until a while after the attacker has gone."""
+    now = 0.0
+    while now < end or attacker is not None:
+        begin = time.perf_counter()
+        innocent.ping()
+        now = time.perf_counter()
+        yield now - begin
+        if attacker is not None and not attacker.is_alive():
+            # Its connection has yet to be cleared away.
+            attacker, end = None, now + _CALM
+        time.sleep(_PAUSE)
 
 
 def _attack(port: int, attack: str) -> None:
@@ -183,7 +188,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="how long an innocent client waits")
     parser.add_argument("attack", choices=ATTACKS)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--pid", type=int, help="process of the server; not needed")
     given = parser.parse_args()
     print(json.dumps(longest_wait(given.port, given.attack)))
 

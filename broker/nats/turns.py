@@ -16,7 +16,7 @@ from typing import Final
 from broker.log import NATS
 
 #: Seconds of a turn: alone, and where many want one.
-_TURN: Final = 0.008
+_TURN: Final = 0.004
 _SHORTEST: Final = 0.001
 
 
