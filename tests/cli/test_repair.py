@@ -117,7 +117,7 @@ def test_the_first_lines_say_what_a_start_destroys(run, golden_copy: Copy) -> No
     assert lines[2].startswith("  destroys  beta.two: sequences begin anew at 1; messages 1-12 on disk")
     assert lines[3] == "As version 0.25.6 the server would start and deliver every message"
     assert lines[4].startswith("next: Do not start the server on this store (it would destroy data)")
-    assert lines[5] == f"  stantools salvage {store} --out {store}.salvaged"
+    assert lines[5] == f"  stantools salvage {store} --out {store}.salvaged --cluster-id test-cluster"
     assert "server 0.25.6, normal start: starts" in lines
     both = run("forecast", store, "-o", "json").json()
     assert [each["how"] for each in both["normal"]["destroys"]] == ["anew", "anew"]
