@@ -15,6 +15,7 @@ MODULES = [
     "stantools.migration.proof._native",
     "stantools.migration.publish._native",
     "stantools.migration.wire._native",
+    "stantools.store.folding._native",
 ]
 
 extensions = cythonize(

@@ -102,7 +102,11 @@ def command(
     normal = versions[0][0]
     if output == "json":
         described = [
-            {"server_version": one.server_version, "normal": one.as_json(), "truncate": two.as_json()}
+            {
+                "server_version": one.server_version,
+                "normal": one.as_json(streamed=True),
+                "truncate": two.as_json(streamed=True),
+            }
             for one, two in versions
         ]
         print_json({**described[0], "other_versions": described[1:]})

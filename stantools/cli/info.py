@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from stantools.cli.options import (
     reading_options,
     store_argument,
 )
-from stantools.cli.output import print_csv, print_json, print_ndjson, table_text
+from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
 from stantools.cli.values import format_size, format_time
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
@@ -75,9 +76,9 @@ def command(
             progress=shown.advance,
         )
     if output == "json":
-        print_json(result.as_json())
+        print_json(result.as_json(streamed=True))
     elif output == "ndjson":
-        print_ndjson(channel.as_json() for channel in result.channels)
+        stream_ndjson(channel.as_json(streamed=True) for channel in result.channels)
     elif output == "csv":
         print_csv(_CHANNEL_COLUMNS, (_channel_row(channel) for channel in result.channels))
     else:
@@ -98,7 +99,7 @@ def _report(result: Overview) -> int:
 
 
 def _channel_row(channel: ChannelOverview) -> list[Any]:
-    row = channel.as_json()
+    row = channel.as_json(streamed=True)
     row["slices"], row["subscriptions"] = len(channel.slices), len(channel.subscriptions)
     return [row[name] for name in _CHANNEL_COLUMNS]
 
@@ -114,8 +115,9 @@ def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
         click.echo("\n" + table_text(("client", "heartbeat inbox", "connection"), shown), nl=False)
     if result.channels:
         click.echo("\n" + _channels_table(result, limited), nl=False)
-    subscriptions = [(channel.name, each) for channel in result.channels for each in channel.subscriptions]
+    subscriptions = sum(len(channel.subscriptions) for channel in result.channels)
     if subscriptions:
+        each_of_all = ((channel.name, each) for channel in result.channels for each in channel.subscriptions)
         rows_ = [
             (
                 name,
@@ -127,12 +129,12 @@ def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
                 len(each.pending),
                 each.lag,
             )
-            for name, each in subscriptions[: 2 * _MANY]
+            for name, each in islice(each_of_all, 2 * _MANY)
         ]
         headers = ("channel", "sub", "status", "client", "durable or group", "last sent", "pending", "lag")
         click.echo("\n" + table_text(headers, rows_, right=("sub", "last sent", "pending", "lag")), nl=False)
-        if len(subscriptions) > len(rows_):
-            click.echo(console.filled(f"… and {len(subscriptions) - len(rows_)} more: stantools subs STORE"))
+        if subscriptions > len(rows_):
+            click.echo(console.filled(f"… and {subscriptions - len(rows_)} more: stantools subs STORE"))
     if slices:
         click.echo("\n" + _slices_table(result), nl=False)
 

@@ -13,7 +13,7 @@ import itertools
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stantools.cli import console
@@ -23,13 +23,55 @@ SCHEMA = 1
 #: Columns of text are not cut any further.
 _NARROWEST = 4
 
+#: Rows that decide how wide the columns of a table are.
+_BLOCK = 1000
+
+_quoted = json.encoder.encode_basestring_ascii
 _encode_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Prints one json document, with the version of its schema first."""
-    json.dump({"schema": SCHEMA, **plain(value)}, sys.stdout, indent=2)
+    _stream({"schema": SCHEMA, **value}, "\n")
     sys.stdout.write("\n")
+
+
+def stream_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
+    """Prints one json object a line, in which there may be iterators; without them `print_ndjson` is faster."""
+    for value in values:
+        _stream(value, "")
+        sys.stdout.write("\n")
+
+
+def _stream(value: Any, line: str) -> None:
+    """Writes a value as json bit by bit: iterators become lists without ever being whole.
+
+    Args:
+        value: The value.
+        line: What a line within it begins with; empty puts all on one line.
+    """
+    write, inner = sys.stdout.write, line and line + "  "
+    if isinstance(value, Mapping):
+        begin, end, colon = "{", "}", ": " if line else ":"
+        items: Iterable[tuple[str, Any]] = ((_text(key) + colon, each) for key, each in value.items())
+    elif isinstance(value, list | tuple | Iterator):
+        begin, end, items = "[", "]", (("", each) for each in value)
+    else:
+        write(_text(value))
+        return
+    between = begin + inner
+    for name, each in items:
+        write(between + name)
+        _stream(each, inner)
+        between = "," + inner
+    write(begin + end if between[0] == begin else line + end)
+
+
+def _text(value: Any) -> str:
+    """Returns the json of a value that contains no others."""
+    if type(value) is str and value.isascii():
+        return _quoted(value)
+    return repr(value) if type(value) is int else _encode_line(plain(value))
 
 
 def print_ndjson(values: Iterable[Mapping[str, Any]]) -> None:
@@ -85,7 +127,21 @@ def print_table(
         right: Columns that are aligned to the right, by header.
         fold: Columns whose text goes on in further lines where the terminal is too narrow, instead of being cut.
     """
-    sys.stdout.write(table_text(headers, rows, right=right, fold=fold))
+    left = iter(rows)
+    text = table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold)
+    sys.stdout.write(text)
+    # A long table is not kept. In a terminal its headings come again; in a file, where nothing is cut, what is wider
+    # than all of the first rows stands out.
+    if console.width():
+        while text := table_text(headers, itertools.islice(left, _BLOCK), right=right, fold=fold):
+            sys.stdout.write("\n" + text)
+        return
+    widths = [len(rule) for rule in text.split("\n", 2)[1].split()] if text else []
+    sides = (">" if header in right else "<" for header in headers)
+    layout = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=False))
+    while rest := list(itertools.islice(left, _BLOCK)):
+        lines = (layout.format(*[_cell(value) for value in row]).rstrip() for row in rest)
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 def table_text(
@@ -169,12 +225,14 @@ def _fitted(columns: Sequence[_Column], width: int) -> list[_Column]:
 
 
 def _cell(value: Any) -> str:
+    if type(value) is int:  # first, because most values of long outputs are numbers
+        return str(value)
+    if isinstance(value, str | bytes):
+        return escape(value)
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str | bytes):
-        return escape(value)
     return str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from stantools.notation import describe_ranges
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
     from stantools.inspection.overview import ChannelOverview, Overview
-    from stantools.inspection.subscribers import Subscriber
+    from stantools.inspection.subscribers import Subscriber, Subscribers
     from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 
@@ -67,40 +68,44 @@ def command(
     from stantools.inspection.overview import overview
 
     result = overview(opened, crc, check_crc=reading.check_crc, patterns=channels)
-    wanted = [(channel, [s for s in channel.subscriptions if _wanted(s, ids, statuses)]) for channel in result.channels]
+    wanted = [(channel, _wanted(channel.subscriptions, ids, statuses)) for channel in result.channels]
     if output == "json":
-        print_json({"path": result.path, "channels": [_channel_json(channel, subs) for channel, subs in wanted]})
+        print_json({"path": result.path, "channels": (_channel_json(channel, subs) for channel, subs in wanted)})
     elif output == "table":
         _print_table(wanted)
     else:
-        rows = [_row(channel, each) for channel, subs in wanted for each in subs]
-        headers = list(rows[0]) if rows else ["channel"]
-        if output == "csv":
-            rows = [{**row, "pending": " ".join(map(str, row["pending"]))} for row in rows]
-        rows_as(output, headers, (list(row.values()) for row in rows))
+        rows = (_row(channel, each, output) for channel, subs in wanted for each in subs)
+        first = next(rows, None)
+        if first is None:
+            rows_as(output, ["channel"], ())
+        else:
+            rows_as(output, list(first), (list(row.values()) for row in chain([first], rows)))
     return _report(result)
 
 
-def _wanted(each: Subscriber, ids: tuple[int, ...], statuses: tuple[str, ...]) -> bool:
-    by_id = not ids or each.state.id in ids
-    return by_id and (not statuses or any(each.status.value.startswith(status) for status in statuses))
+def _wanted(all_of_them: Subscribers, ids: tuple[int, ...], statuses: tuple[str, ...]) -> Subscribers:
+    from stantools.store.sublog import SubStatus
+
+    chosen = all_of_them.with_ids(ids) if ids else all_of_them
+    return chosen.having(*(each for each in SubStatus if each.startswith(statuses))) if statuses else chosen
 
 
-def _channel_json(channel: ChannelOverview, subs: list[Subscriber]) -> dict[str, Any]:
+def _channel_json(channel: ChannelOverview, subs: Subscribers) -> dict[str, Any]:
     return {
         "name": channel.name,
         "first_seq": channel.first_seq,
         "last_seq": channel.last_seq,
-        "subscriptions": [each.as_json() for each in subs],
+        "subscriptions": (each.as_json() for each in subs),
         "problems": [problem for problem in channel.problems if problem.startswith("subs.dat")],
     }
 
 
-def _row(channel: ChannelOverview, each: Subscriber) -> dict[str, Any]:
-    return {"channel": channel.name, **each.as_json()}
+def _row(channel: ChannelOverview, each: Subscriber, output: str) -> dict[str, Any]:
+    row = {"channel": channel.name, **each.as_json()}
+    return {**row, "pending": " ".join(map(str, row["pending"]))} if output == "csv" else row
 
 
-def _print_table(wanted: list[tuple[ChannelOverview, list[Subscriber]]]) -> None:
+def _print_table(wanted: list[tuple[ChannelOverview, Subscribers]]) -> None:
     from stantools.inspection.subscribers import as_ranges
 
     headers = (
@@ -116,7 +121,7 @@ def _print_table(wanted: list[tuple[ChannelOverview, list[Subscriber]]]) -> None
         "in flight",
         "wait",
     )
-    rows = [
+    rows = (
         (
             channel.name,
             each.state.id,
@@ -132,8 +137,8 @@ def _print_table(wanted: list[tuple[ChannelOverview, list[Subscriber]]]) -> None
         )
         for channel, subs in wanted
         for each in subs
-    ]
-    if rows:
+    )
+    if any(len(subs) for _, subs in wanted):
         print_table(headers, rows, right=("id", "last sent", "lag", "in flight", "wait"))
     else:
         console.note("no subscriptions")
@@ -148,8 +153,7 @@ def _report(result: Overview) -> int:
             found = True
             console.warning(problem)
     for channel in result.channels:
-        ghosts = [each for each in channel.subscriptions if each.status is SubStatus.GHOST]
-        for each in ghosts:
+        for each in channel.subscriptions.having(SubStatus.GHOST):
             found = True
             console.warning(
                 f"{console.escape(channel.name)}: subscription {each.state.id} of the durable queue group "

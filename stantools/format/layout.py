@@ -54,6 +54,18 @@ class Flag(enum.IntFlag):
     BAD_CRC = 16  #: CRC differs (only seen when a scan was told to go on)
 
 
+class SubFlag(enum.IntFlag):
+    """What is set in the state of a subscription (filestore.md section 3.4)."""
+
+    HAS_CLIENT = 1
+    HAS_GROUP = 2
+    HAS_DURABLE = 4  #: a durable's name
+    IS_DURABLE = 8
+    IS_CLOSED = 16
+    USUAL = 32  #: the record is as the server's encoder writes it, with an id and both inboxes
+    MOVED = 64  #: more was sent than the record says
+
+
 class ClientRecord(enum.IntEnum):
     """Record types in clients.dat (filestore.md section 3.3)."""
 

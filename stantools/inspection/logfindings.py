@@ -6,11 +6,13 @@ import os
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
 from stantools.store.logscan import LogDamage, LogDamageKind
-from stantools.store.sublog import SubsState, SubStatus, classify
+from stantools.store.sublog import STATUSES, SubsState, SubStatus
 
 if TYPE_CHECKING:
     from stantools.store.clientlog import ClientsState
@@ -63,8 +65,12 @@ def subscription_findings(
         known_clients: Ids of the clients in clients.dat.
         last_sequence: Highest sequence of the channel that is there, damaged or not.
     """
-    for number, subscription in state.subscriptions.items():
-        status = classify(subscription.state, known_clients)
+    table = state.subscriptions
+    statuses = table.statuses(known_clients)
+    ahead = table.last_sent > np.uint64(max(last_sequence, 0))
+    gone = np.isin(statuses, [STATUSES.index(SubStatus.GHOST), STATUSES.index(SubStatus.ORPHAN)])
+    for row in np.flatnonzero(ahead | gone).tolist():
+        subscription, status, number = table.at(row), STATUSES[statuses[row]], int(table.ids[row])
         client = os.fsdecode(subscription.state.client_id)
         if status == SubStatus.GHOST:
             text = (

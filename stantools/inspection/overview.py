@@ -18,7 +18,7 @@ from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.logicalview import LogicalView, apply_limits
 from stantools.inspection.slicesummary import SliceSummary, summarise, totals_of
-from stantools.inspection.subscribers import Subscriber, client_json, load_clients, load_subs, subscribers, text
+from stantools.inspection.subscribers import NOBODY, Subscribers, client_json, load_clients, load_subs, text
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
 from stantools.store.era import era_of
 from stantools.store.limits import StoreLimits
@@ -55,14 +55,19 @@ class ChannelOverview:
     bytes: int = 0
     slices: list[SliceSummary] = field(default_factory=list)
     archived: list[SliceSummary] = field(default_factory=list)
-    subscriptions: list[Subscriber] = field(default_factory=list)
+    subscriptions: Subscribers = NOBODY
     disk_bytes: int = 0
     logical: LogicalView | None = None
     encrypted: bool = False
     problems: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the channel with the names of the json contract; under limits as a server with them shows it."""
+    def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
+        """Returns the channel with the names of the json contract; under limits as a server with them shows it.
+
+        Args:
+            streamed: The subscriptions are an iterator instead of a list.
+        """
+        subscriptions = (each.as_json() for each in self.subscriptions)
         shown: ChannelOverview | LogicalView = self.logical or self
         result = {
             "name": self.name,
@@ -71,7 +76,7 @@ class ChannelOverview:
             "count": shown.count,
             "bytes": shown.bytes,
             "slices": [_slice_json(each) for each in self.slices],
-            "subscriptions": [each.as_json() for each in self.subscriptions],
+            "subscriptions": subscriptions if streamed else list(subscriptions),
             "archived": [_slice_json(each) for each in self.archived],
             "disk_bytes": self.disk_bytes,
             "encrypted": self.encrypted,
@@ -141,13 +146,18 @@ class Overview:
         for channel in self.channels:
             yield from (f"{channel.name}/{problem}" for problem in channel.problems)
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the store with the names of docs/reference/json.md."""
+    def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
+        """Returns the store with the names of docs/reference/json.md.
+
+        Args:
+            streamed: The channels, and the subscriptions of each, are iterators instead of lists.
+        """
+        channels = (each.as_json(streamed=streamed) for each in self.channels)
         return {
             "path": self.path,
             "server": server_json(self.server) if self.server else None,
             "clients": [client_json(each) for each in self.clients],
-            "channels": [each.as_json() for each in self.channels],
+            "channels": channels if streamed else list(channels),
             "crc_polynomial": self.polynomial,
             "written_by": self.era,
             "leftovers": self.leftovers,
@@ -309,7 +319,7 @@ def _channel(
     subs = load_subs(files.subs, crc, check_crc=check_crc)
     result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
     shown = result.logical or result
-    result.subscriptions = subscribers(subs.state, known_clients, shown.first_seq, shown.last_seq)
+    result.subscriptions = Subscribers(subs.state, known_clients, shown.first_seq, shown.last_seq)
     result.disk_bytes = _disk_bytes(files)
     return result
 

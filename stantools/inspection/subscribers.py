@@ -6,17 +6,21 @@ refuse the file, whatever is intact in it is folded instead and the problem is t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
+from stantools.format.layout import SubFlag
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import ClientsState, read_clients, salvage_clients
 from stantools.store.mapping import mapped
-from stantools.store.sublog import Subscription, SubsState, SubStatus, classify, read_subs, salvage_subs
+from stantools.store.sublog import STATUSES, SubsState, SubStatus, read_subs, salvage_subs
 
 
 def text(value: bytes) -> str:
@@ -61,8 +65,7 @@ def first_ranges(sequences: Sequence[int], most: int, start: int = 0) -> list[tu
     return ranges
 
 
-@dataclass(frozen=True)
-class Subscriber:
+class Subscriber(NamedTuple):
     """A subscription with what follows from the channel and the clients around it.
 
     Attributes:
@@ -118,8 +121,10 @@ def subscription_json(state: pb.SubState, pending: Iterable[int], status: SubSta
     }
 
 
-def subscribers(subs: SubsState, known_clients: Container[bytes], first_seq: int, last_seq: int) -> list[Subscriber]:
-    """Puts the subscriptions of a channel beside its messages and the store's clients.
+class Subscribers(Sequence[Subscriber]):
+    """The subscriptions of a channel by id, beside its messages and the store's clients.
+
+    There may be millions: each is put together when it is asked for.
 
     Args:
         subs: The fold of the channel's subs.dat.
@@ -127,20 +132,67 @@ def subscribers(subs: SubsState, known_clients: Container[bytes], first_seq: int
         first_seq: The channel's first sequence.
         last_seq: The channel's last sequence.
     """
-    sent_to_group: dict[tuple[bytes, bool], int] = {}
-    for each in subs.subscriptions.values():
-        if each.state.q_group:
-            key = (each.state.q_group, each.state.is_durable)
-            sent_to_group[key] = max(sent_to_group.get(key, 0), each.state.last_sent)
 
-    def lag(one: Subscription) -> int:
-        sent = sent_to_group.get((one.state.q_group, one.state.is_durable), one.state.last_sent)
-        return max(last_seq - max(sent, first_seq - 1), 0)
+    def __init__(
+        self, subs: SubsState, known_clients: Container[bytes] = (), first_seq: int = 0, last_seq: int = 0
+    ) -> None:
+        self._table = subs.subscriptions
+        self._rows = self._table.by_id
+        self._statuses = self._table.statuses(known_clients)[self._rows]
+        sent = self._table.last_sent[self._rows]
+        self._ids = self._table.ids[self._rows]
+        # A queue group has got what any of its members has got.
+        groups: dict[tuple[bytes, bool], list[int]] = {}
+        grouped = np.flatnonzero(self._table.flags[self._rows] & SubFlag.HAS_GROUP)
+        for place, (state, _) in zip(grouped.tolist(), self._table.each(self._rows[grouped]), strict=True):
+            groups.setdefault((state.q_group, state.is_durable), []).append(place)
+        for members in groups.values():
+            sent[members] = sent[members].max()
+        sent = np.maximum(sent, np.uint64(max(first_seq - 1, 0)))
+        last = np.uint64(last_seq)
+        self._lags = np.where(sent < last, last - np.minimum(sent, last), np.uint64(0))
 
-    return [
-        Subscriber(one.state, tuple(sorted(one.pending)), classify(one.state, known_clients), lag(one))
-        for _, one in sorted(subs.subscriptions.items())
-    ]
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Subscriber: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Subscriber]: ...
+    def __getitem__(self, place: int | slice) -> Subscriber | Sequence[Subscriber]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        row = int(self._rows[place])
+        state, pending = self._table.state(row), tuple(self._table.pending(row))
+        return Subscriber(state, pending, STATUSES[self._statuses[place]], int(self._lags[place]))
+
+    def __iter__(self) -> Iterator[Subscriber]:
+        found = self._table.each(self._rows)
+        for (state, pending), status, lag in zip(found, self._statuses, self._lags, strict=True):
+            yield Subscriber(state, tuple(pending), STATUSES[status], int(lag))
+
+    def having(self, *statuses: SubStatus) -> Self:
+        """Returns those of some statuses, by id."""
+        wanted = np.isin(self._statuses, [STATUSES.index(each) for each in statuses])
+        return self._chosen(wanted)
+
+    def with_ids(self, ids: Iterable[int]) -> Self:
+        """Returns those of the given ids, by id."""
+        return self._chosen(np.isin(self._ids, np.array([each for each in ids if each < 1 << 64], np.uint64)))
+
+    def _chosen(self, which: npt.NDArray[np.bool_]) -> Self:
+        part = object.__new__(type(self))
+        part._table, part._rows, part._ids = self._table, self._rows[which], self._ids[which]
+        part._statuses, part._lags = self._statuses[which], self._lags[which]
+        return part
+
+    def counts(self) -> dict[SubStatus, int]:
+        """Returns how many there are of each status."""
+        return {each: int(np.count_nonzero(self._statuses == number)) for number, each in enumerate(STATUSES)}
+
+
+#: The subscriptions of a channel that has none.
+NOBODY = Subscribers(SubsState())
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class ChannelSource:
         return self._plan.lost
 
     @property
-    def subscriptions(self) -> list[Subscription]:
+    def subscriptions(self) -> Sequence[Subscription]:
         """Its subscriptions as salvage plans them, but with positions up to `last`."""
         return self._plan.subscriptions
 

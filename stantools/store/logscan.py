@@ -24,10 +24,12 @@ from stantools.format.layout import (
     Stop,
 )
 from stantools.store.logrepair import LogLayout, Reading, proven_size, read_payload, recognise
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, Window
 
 #: Rows of one batch.
 BATCH_ROWS = 16384
+#: Bytes of a log that stay mapped, twice: what it adds up to takes memory as well.
+_WINDOW = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class ServerScan(Iterator[LogColumns]):
         self._layout = layout
         self._crc = crc
         self._check_crc = check_crc
-        # Stores have tens of thousands of these files, most of them small.
-        self._columns = LogColumns(min(BATCH_ROWS, len(buffer) // RECORD_HEADER_SIZE + 1))
+        self._columns = _columns(buffer)
+        self._window = Window(buffer, _WINDOW)
         self._at = FILE_HEADER_SIZE
         self._last: tuple[int, Stop] | None = None
         self.end: LogEnd | None = None
@@ -93,6 +95,7 @@ class ServerScan(Iterator[LogColumns]):
             self.end = self._ending(*self._last)
         if self.end is not None:
             raise StopIteration
+        self._window.reach(self._at)
         rows, self._at, stop = kernels.scan_log(
             self._buffer, self._at, len(self._buffer), self._crc, self._check_crc, self._columns
         )
@@ -215,7 +218,7 @@ def scan_log(
         Batches, valid until the next step, and damaged ranges, in file order. Except for a good version header,
         nothing is left out.
     """
-    columns = _columns(buffer)
+    columns, window = _columns(buffer), Window(buffer, _WINDOW)
     at, limit = 0, len(buffer)
     if text := check_file_version(buffer):
         found = kernels.find_log_record(buffer, 0, limit, crc, layout.max_type)
@@ -226,6 +229,7 @@ def scan_log(
     else:
         at = FILE_HEADER_SIZE
     while at < limit:
+        window.reach(at)
         rows, at, stop = kernels.scan_log(buffer, at, limit, crc, check_crc, columns)
         if rows:
             yield columns.take(rows)

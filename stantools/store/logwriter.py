@@ -441,7 +441,8 @@ def encode_live(state: pb.SubState, pending: Collection[int], crc: Crc) -> bytes
 
     Facts: filestore.md section 8.
     """
-    return encode_subscription(state, crc) + encode_flow(SubRecord.MSG, state.id, sorted(pending), crc)
+    record = encode_subscription(state, crc)
+    return record + encode_flow(SubRecord.MSG, state.id, sorted(pending), crc) if pending else record
 
 
 def _fill(descriptor: int, records: Iterable[bytes]) -> int:

@@ -112,3 +112,9 @@ class Window:
             with suppress(OSError):
                 self._mapping.madvise(_POPULATE_READ, start, length)
             self._ready = start + length
+
+    def drop(self) -> None:
+        """Lets go of everything; what is looked at again is mapped again."""
+        self._ready = self._kept = 0
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)

@@ -75,7 +75,14 @@ class StoreWriter:
         Raises:
             StoreUnwritableError: It cannot be written.
         """
-        records = (encode_live(state, pending, self._crc) for state, pending in subscriptions)
+        self.write_sub_records(channel, (encode_live(state, pending, self._crc) for state, pending in subscriptions))
+
+    def write_sub_records(self, channel: bytes, records: Iterable[bytes]) -> None:
+        """Writes a channel's subs.dat of records that are encoded already.
+
+        Raises:
+            StoreUnwritableError: It cannot be written.
+        """
         _write(self.channel(channel) / SUBS_FILE, _file(records))
 
     def slices(self, channel: bytes, limits: SliceLimits, **options: Any) -> SliceWriter:

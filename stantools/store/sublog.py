@@ -9,27 +9,39 @@ Facts: filestore.md sections 4.1 to 4.3 and 8. Per record:
     Msg      pending gains the sequence, last_sent only rises  nothing
     Ack      pending loses the sequence                        nothing
 
-Msg and Ack records are by far the most, so they are taken from columns; only the others become objects.
+There may be millions of records, and of subscriptions, which would take a kilobyte each as objects. So records are
+taken from columns (`stantools.store.folding`), and what they add up to is a table: a subscription becomes an object
+when somebody looks at it. Only a record that is not as the server writes it is looked at while reading.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from stantools.format import gogo
 from stantools.format.columns import LogColumns
 from stantools.format.crc import Crc
-from stantools.format.gogo import DecodeError
-from stantools.format.layout import RECORD_HEADER_SIZE, SubRecord
+from stantools.format.layout import MAX_TYPED_PAYLOAD, RECORD_HEADER, RECORD_HEADER_SIZE, SubFlag, SubRecord
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.logrepair import SUBS_LOG
+from stantools.store.folding import Fold
+from stantools.store.folding.plain import Folded
+from stantools.store.logrepair import SUBS_LOG, recognise
 from stantools.store.logscan import LogDamage, LogEnd, ServerScan, decode_record, judge_row, record_at, scan_log
-from stantools.store.mapping import Buffer
+from stantools.store.mapping import Buffer, Window
+
+#: Records of up to this size in all are copied, so that their file need not stay mapped.
+_COPIED = 1 << 20
+#: After so many records the file's pages are let go, wherever they were.
+_SEEN = 4096
+_USUAL = int(SubFlag.USUAL)
+_AS_STORED = int(SubFlag.USUAL | SubFlag.MOVED)
 
 
 @dataclass(slots=True)
@@ -43,36 +55,6 @@ class Subscription:
 
     state: pb.SubState
     pending: set[int]
-
-
-@dataclass
-class SubsState:
-    """What a subs.dat adds up to.
-
-    Attributes:
-        subscriptions: By id, in the order of their first record.
-        max_id: Highest id ever used in the file; a standalone server goes on from there.
-        records: Records as the server counts them for its compaction: New, Update and Msg of known ids.
-        dead: Records that a compaction would leave out, as the server counts them.
-        rows: All good records in the file.
-        record_bytes: Their bytes, headers included: the size that the server tracks for its compaction.
-        end: Where and why the server stops reading. None where reading went on after damage.
-        damages: Damaged ranges in file order; repaired ones are among them.
-    """
-
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    max_id: int = 0
-    records: int = 0
-    dead: int = 0
-    rows: int = 0
-    record_bytes: int = 0
-    end: LogEnd | None = None
-    damages: list[LogDamage] = field(default_factory=list)
-
-    @property
-    def fragmentation(self) -> int:
-        """Share of dead records in percent, as the server computes it."""
-        return self.dead * 100 // self.records if self.records else 100
 
 
 class SubStatus(enum.StrEnum):
@@ -103,15 +85,220 @@ def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
     return SubStatus.ORPHAN
 
 
+#: The statuses in the order of their numbers in columns.
+STATUSES = tuple(SubStatus)
+
+
+class SubTable(Mapping[int, Subscription]):
+    """Subscriptions by id, in the order in which they were made; each is put together when it is asked for.
+
+    Args:
+        folded: The columns. A `place` is the offset of a record in `content`, or, below zero, -1 - i for `states[i]`.
+        content: The log; it is kept as long as the table, where the records are too many to be copied.
+        states: States that are not in the log as they are.
+
+    Attributes:
+        ids: Subscription ids.
+        last_sent: Highest sequence that was sent to each.
+        flags: Bits of `layout.SubFlag`.
+    """
+
+    def __init__(self, folded: Folded, content: Buffer | bytes, states: Sequence[pb.SubState] = ()) -> None:
+        self.ids = folded.id
+        self.last_sent = folded.last_sent
+        self.flags = folded.flags
+        self._place = folded.place
+        self._first = folded.first
+        self._pending = folded.pending
+        self._states = states
+        self._content = self._copied(memoryview(content))
+        self._window = Window(self._content)
+        self._seen = 0
+
+    def _copied(self, content: Buffer) -> Buffer:
+        """The records alone, where they are few; else the whole log."""
+        rows = np.flatnonzero(self._place >= 0).tolist()
+        # A view of its own lives on when the file is closed.
+        if len(rows) * RECORD_HEADER_SIZE > _COPIED:
+            return memoryview(content)
+        parts: list[Buffer] = []
+        places, total = self._place.copy(), 0
+        for row in rows:
+            begin = int(self._place[row])
+            part = content[begin : begin + RECORD_HEADER_SIZE + self._size(content, begin)]
+            places[row] = total
+            parts.append(part)
+            total += len(part)
+            if total > _COPIED:
+                return memoryview(content)
+        self._place = places
+        return memoryview(b"".join(parts))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # To another process go the records alone, and none of what surrounds them in the log.
+        places, records, total = self._place.copy(), bytearray(), 0
+        for row in np.flatnonzero(places >= 0).tolist():
+            begin = int(places[row])
+            end = begin + RECORD_HEADER_SIZE + self._size(self._content, begin)
+            places[row], total = total, total + end - begin
+            records += self._content[begin:end]
+        columns = Folded(self.ids, places, self.last_sent, self.flags, self._first, self._pending)
+        return SubTable, (columns, bytes(records), self._states)
+
+    @staticmethod
+    def _size(content: Buffer, place: int) -> int:
+        size: int = RECORD_HEADER.unpack_from(content, place)[0] & MAX_TYPED_PAYLOAD
+        return size
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ids.tolist())
+
+    def __getitem__(self, number: int) -> Subscription:
+        order = self.by_id
+        at = int(np.searchsorted(self.ids, np.uint64(number), sorter=order)) if 0 <= number < 1 << 64 else len(order)
+        if at == len(order) or int(self.ids[order[at]]) != number:
+            raise KeyError(number)
+        return self.at(int(order[at]))
+
+    @cached_property
+    def by_id(self) -> npt.NDArray[np.int64]:
+        """The rows in the order of ids."""
+        return np.argsort(self.ids, kind="stable")
+
+    @cached_property
+    def waiting(self) -> npt.NDArray[np.int64]:
+        """How many messages each has pending."""
+        return np.diff(self._first)
+
+    def at(self, row: int) -> Subscription:
+        """Puts the subscription of a row together."""
+        return Subscription(self.state(row), set(self.pending(row)))
+
+    def pending(self, row: int) -> list[int]:
+        """Sequences that were sent to the subscription of a row and not acknowledged, ascending."""
+        first, end = int(self._first[row]), int(self._first[row + 1])
+        found: list[int] = self._pending[first:end].tolist() if first < end else []
+        return found
+
+    def state(self, row: int) -> pb.SubState:
+        """Reads the state of the subscription of a row; it is the caller's."""
+        self._seen += 1
+        if self._seen % _SEEN == 0:
+            self._window.drop()
+        usual = bool(self.flags[row] & _USUAL)
+        return self._read(int(self._place[row]), usual, int(self.last_sent[row]))
+
+    def _read(self, place: int, usual: bool, last_sent: int) -> pb.SubState:
+        if place < 0:
+            state = pb.SubState()
+            state.CopyFrom(self._states[-1 - place])
+        else:
+            begin, content = place + RECORD_HEADER_SIZE, self._content
+            payload = bytes(content[begin : begin + (RECORD_HEADER.unpack_from(content, place)[0] & MAX_TYPED_PAYLOAD)])
+            state = pb.SubState.FromString(payload) if usual else gogo.decode(pb.SubState, payload)
+        state.last_sent = last_sent
+        return state
+
+    def each(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[pb.SubState, list[int]]]:
+        """Gives state and ascending pending sequences of many rows, faster than one by one."""
+        for begin in range(0, len(rows), _SEEN):
+            part = rows[begin : begin + _SEEN]
+            self._window.drop()
+            places, usual, sent = self._place[part], (self.flags[part] & _USUAL).astype(np.bool_), self.last_sent[part]
+            first, end = self._first[part], self._first[part + 1]
+            for place, as_usual, last, at, limit in zip(
+                *map(np.ndarray.tolist, (places, usual, sent, first, end)), strict=True
+            ):
+                yield self._read(place, as_usual, last), self._pending[at:limit].tolist() if at < limit else []
+
+    def last_pending(self) -> npt.NDArray[np.uint64]:
+        """The highest pending sequence of each; 0 where nothing is pending."""
+        result = np.zeros(len(self), np.uint64)
+        some = np.flatnonzero(self.waiting)
+        result[some] = self._pending[self._first[some + 1] - 1]
+        return result
+
+    def encoded(self, row: int) -> bytes | None:
+        """Returns the New record of a row, copied from the log; None where its state has changed since."""
+        place, flags = int(self._place[row]), int(self.flags[row])
+        if place < 0 or flags & _AS_STORED != _USUAL:
+            return None
+        end = place + RECORD_HEADER_SIZE + self._size(self._content, place)
+        record = bytearray(self._content[place:end])
+        record[3] = SubRecord.NEW
+        return bytes(record)
+
+    def statuses(self, known_clients: Container[bytes]) -> npt.NDArray[np.uint8]:
+        """Tells what the server makes of each, as numbers of `STATUSES`; the same as `classify`.
+
+        Args:
+            known_clients: Ids of the clients recovered from clients.dat.
+        """
+        durable, group = self._flag(SubFlag.HAS_DURABLE), self._flag(SubFlag.HAS_GROUP | SubFlag.IS_DURABLE)
+        away = durable & self._flag(SubFlag.IS_CLOSED)
+        known = np.zeros(len(self), np.bool_)
+        if known_clients:
+            rows = np.flatnonzero(~away)
+            known[rows] = [state.client_id in known_clients for state, _ in self.each(rows)]
+        ghost = group & self._flag(SubFlag.HAS_CLIENT)
+        result = np.full(len(self), STATUSES.index(SubStatus.ORPHAN), np.uint8)
+        for which, status in (  # what comes later counts
+            (group, SubStatus.SHADOW),
+            (ghost, SubStatus.GHOST),
+            (durable, SubStatus.OFFLINE_DURABLE),
+            (known, SubStatus.ACTIVE),
+            (away, SubStatus.OFFLINE_DURABLE),
+        ):
+            result[which] = STATUSES.index(status)
+        return result
+
+    def _flag(self, wanted: SubFlag) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = self.flags & wanted == wanted
+        return found
+
+
+@dataclass
+class SubsState:
+    """What a subs.dat adds up to.
+
+    Attributes:
+        subscriptions: By id, in the order of their first record.
+        max_id: Highest id ever used in the file; a standalone server goes on from there.
+        records: Records as the server counts them for its compaction: New, Update and Msg of known ids.
+        dead: Records that a compaction would leave out, as the server counts them.
+        rows: All good records in the file.
+        record_bytes: Their bytes, headers included: the size that the server tracks for its compaction.
+        end: Where and why the server stops reading. None where reading went on after damage.
+        damages: Damaged ranges in file order; repaired ones are among them.
+    """
+
+    subscriptions: SubTable = field(default_factory=lambda: SubTable(Fold().finish(), memoryview(b"")))
+    max_id: int = 0
+    records: int = 0
+    dead: int = 0
+    rows: int = 0
+    record_bytes: int = 0
+    end: LogEnd | None = None
+    damages: list[LogDamage] = field(default_factory=list)
+
+    @property
+    def fragmentation(self) -> int:
+        """Share of dead records in percent, as the server computes it."""
+        return self.dead * 100 // self.records if self.records else 100
+
+
 def read_subs(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> SubsState:
     """Folds a subs.dat as the server does at its start: up to the first problem.
 
     `end` of the result says how it ended; with an error there, the state is what was read before it.
     """
-    fold = _Fold()
+    fold = _Folding(buffer)
     scan = ServerScan(buffer, SUBS_LOG, crc, check_crc=check_crc)
     for batch in scan:
-        refused = _apply_strictly(fold, batch, buffer)
+        refused = fold.apply_strictly(batch)
         if refused is not None:
             scan.refuse(*refused)
     fold.result.end = scan.end
@@ -129,150 +316,116 @@ def salvage_subs(buffer: Buffer, crc: Crc, *, check_crc: bool = True, repair: bo
             that says "message sent" or "message acknowledged" is only applied where it must be the former: taken for
             the wrong one it could lose a delivery.
     """
-    fold = _Fold()
+    fold = _Folding(buffer)
     for part in scan_log(buffer, SUBS_LOG, crc, check_crc=check_crc):
         if isinstance(part, LogDamage):
-            _apply_damage(fold, part, repair=repair)
+            fold.apply_damage(part, repair=repair)
         else:
-            _apply_tolerantly(fold, part, buffer, repair=repair)
+            fold.apply_tolerantly(part, repair=repair)
     return fold.finish()
 
 
-class _Fold:
-    """The state machine of filestore.md section 4.1."""
+class _Folding:
+    """What surrounds the fold: records that are not as the server writes them, and the counters of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffer: Buffer) -> None:
         self.result = SubsState()
-        self.pending: dict[int, set[int]] = {}
-        self.last_sent: dict[int, int] = {}
-        self.states: dict[int, pb.SubState] = {}
+        self._buffer = buffer
+        self._fold = Fold()
+        self._states: list[pb.SubState] = []
 
     def finish(self) -> SubsState:
-        for number, state in self.states.items():
-            state.last_sent = self.last_sent[number]
-            self.result.subscriptions[number] = Subscription(state, self.pending[number])
-        return self.result
+        fold, result = self._fold, self.result
+        result.records, result.dead, result.max_id = fold.records, fold.dead, fold.max_id
+        result.subscriptions = SubTable(fold.finish(), self._buffer, self._states)
+        return result
 
-    def count(self, sizes: npt.NDArray[np.uint32], sign: int = 1) -> None:
+    def apply_strictly(self, batch: LogColumns) -> tuple[int, str] | None:
+        """Applies a batch; returns offset and error text of the record that the server refuses, if there is one."""
+        for row in self._left(batch):
+            offset, kind = int(batch.offset[row]), int(batch.type[row])
+            if kind == SubRecord.DELETE:
+                self._fold.delete(int(batch.id[row]))
+                continue
+            _, _, _, payload = record_at(self._buffer, offset)
+            try:
+                message = decode_record(SUBS_LOG, kind, payload)
+            except gogo.DecodeError as error:
+                # The record and what follows were counted with their batch, but are never read.
+                self._count(batch.size[row:], -1)
+                return offset, str(error)
+            self._put(kind, cast(pb.SubState, message), offset, payload)
+        return None
+
+    def apply_tolerantly(self, batch: LogColumns, *, repair: bool) -> None:
+        """Applies what makes sense in a batch."""
+        for row in self._left(batch):
+            offset = int(batch.offset[row])
+            judged = judge_row(SUBS_LOG, self._buffer, offset)
+            if isinstance(judged, LogDamage):
+                self._count(batch.size[row : row + 1], -1)
+                self.apply_damage(judged, repair=repair)
+            elif judged.types[0] == SubRecord.DELETE:
+                self._fold.delete(cast(pb.SubStateDelete, judged.message).id)
+            else:
+                payload = record_at(self._buffer, offset)[3]
+                self._put(judged.types[0], cast(pb.SubState, judged.message), offset, payload)
+
+    def apply_damage(self, damage: LogDamage, *, repair: bool) -> None:
+        """Applies a damaged record that proves itself, and keeps an account of all damage."""
+        kind = self._repair(damage) if repair else None
+        self.result.damages.append(replace(damage, type=kind))
+
+    def _left(self, batch: LogColumns) -> Iterator[int]:
+        """Applies a batch and yields the rows that the fold leaves to others, each when its turn has come."""
+        self._count(batch.size)
+        row = 0
+        while (row := self._fold.apply(self._buffer, batch, row)) < len(batch.type):
+            yield row
+            row += 1
+
+    def _count(self, sizes: npt.NDArray[np.uint32], sign: int = 1) -> None:
         """Counts good records of the given payload sizes, or takes them back."""
         self.result.rows += sign * len(sizes)
         self.result.record_bytes += sign * (int(sizes.sum(dtype=np.int64)) + RECORD_HEADER_SIZE * len(sizes))
 
-    def put(self, kind: int, state: pb.SubState) -> None:
-        number = state.id
-        self.result.records += 1
-        if kind == SubRecord.UPDATE and number in self.states:
-            self.result.dead += 1
+    def _put(self, kind: int, state: pb.SubState, offset: int, payload: Buffer) -> None:
+        """Applies a New or Update record that lies in the file as it should."""
+        usual = recognise(SUBS_LOG, payload)
+        flags = _flags(state) | (SubFlag.USUAL if usual and SubRecord.NEW in usual.types else 0)
+        self._fold.put(kind, state.id, state.last_sent, offset, flags)
+
+    def _repair(self, damage: LogDamage) -> int | None:
+        """Applies a damaged record that proves itself, and returns the record type it must have had."""
+        if damage.reading is None:
+            return None
+        message, types = damage.reading.message, damage.reading.types
+        if isinstance(message, pb.SubState):
+            known = self._fold.last_sent(message.id) >= 0
+            kind = types[0] if len(types) == 1 else SubRecord.UPDATE if known else SubRecord.NEW
+            self._states.append(message)
+            self._fold.put(kind, message.id, message.last_sent, -len(self._states), _flags(message))
+            return kind
+        if isinstance(message, pb.SubStateDelete):
+            self._fold.delete(message.id)
+            return SubRecord.DELETE
+        assert isinstance(message, pb.SubStateUpdate)
+        if len(types) == 1:
+            kind = types[0]
+        elif 0 <= self._fold.last_sent(message.id) < message.seqno:
+            # Nothing is acknowledged before it was sent.
+            kind = SubRecord.MSG
         else:
-            self.pending[number] = set()
-        self.states[number] = state
-        self.last_sent[number] = state.last_sent
-        self.result.max_id = max(self.result.max_id, number)
-
-    def delete(self, number: int) -> None:
-        self.result.max_id = max(self.result.max_id, number)
-        if number in self.states:
-            self.result.dead += 1 + len(self.pending[number])
-            del self.states[number], self.pending[number], self.last_sent[number]
-
-    def flow(self, types: list[int], ids: list[int], sequences: list[int]) -> None:
-        """Applies a run of Msg and Ack records."""
-        pending, last_sent = self.pending, self.last_sent
-        message = int(SubRecord.MSG)
-        # Records of unknown ids are rare, so they are what is counted one by one.
-        sent = types.count(message)
-        acked = len(types) - sent
-        for kind, number, sequence in zip(types, ids, sequences, strict=True):
-            held = pending.get(number)
-            if held is None:
-                if kind == message:
-                    sent -= 1
-                else:
-                    acked -= 1
-            elif kind == message:
-                held.add(sequence)
-                if sequence > last_sent[number]:
-                    last_sent[number] = sequence
-            else:
-                held.discard(sequence)
-        self.result.records += sent
-        self.result.dead += acked
-
-
-def _apply_strictly(fold: _Fold, batch: LogColumns, buffer: Buffer) -> tuple[int, str] | None:
-    """Applies a batch; returns offset and error text of the record that the server refuses, if there is one."""
-    for row in _runs(fold, batch):
-        offset, kind = int(batch.offset[row]), int(batch.type[row])
-        if kind == SubRecord.DELETE:
-            fold.delete(int(batch.id[row]))
-            continue
-        _, _, _, payload = record_at(buffer, offset)
-        try:
-            message = decode_record(SUBS_LOG, kind, payload)
-        except DecodeError as error:
-            # The record and what follows were counted with their batch, but are never read.
-            fold.count(batch.size[row:], -1)
-            return offset, str(error)
-        fold.put(kind, cast(pb.SubState, message))
-    return None
-
-
-def _runs(fold: _Fold, batch: LogColumns) -> Iterator[int]:
-    """Applies the Msg and Ack records of a batch and yields the other rows, each when its turn has come."""
-    fold.count(batch.size)
-    types, ids, sequences = batch.type.tolist(), batch.id.tolist(), batch.seq.tolist()
-    done = 0
-    for row in np.flatnonzero((batch.type != SubRecord.MSG) & (batch.type != SubRecord.ACK)).tolist():
-        fold.flow(types[done:row], ids[done:row], sequences[done:row])
-        yield row
-        done = row + 1
-    fold.flow(types[done:], ids[done:], sequences[done:])
-
-
-def _apply_tolerantly(fold: _Fold, batch: LogColumns, buffer: Buffer, *, repair: bool) -> None:
-    for row in _runs(fold, batch):
-        number, size = int(batch.id[row]), int(batch.size[row])
-        if batch.type[row] == SubRecord.DELETE and number and size == pb.SubStateDelete(id=number).ByteSize():
-            fold.delete(number)
-            continue
-        judged = judge_row(SUBS_LOG, buffer, int(batch.offset[row]))
-        if isinstance(judged, LogDamage):
-            fold.count(batch.size[row : row + 1], -1)
-            _apply_damage(fold, judged, repair=repair)
-        elif judged.types[0] == SubRecord.DELETE:
-            fold.delete(cast(pb.SubStateDelete, judged.message).id)
-        else:
-            fold.put(judged.types[0], cast(pb.SubState, judged.message))
-
-
-def _apply_damage(fold: _Fold, damage: LogDamage, *, repair: bool) -> None:
-    kind = _repair(fold, damage) if repair else None
-    fold.result.damages.append(replace(damage, type=kind))
-
-
-def _repair(fold: _Fold, damage: LogDamage) -> int | None:
-    """Applies a damaged record that proves itself, and returns the record type it must have had."""
-    if damage.reading is None:
-        return None
-    message, types = damage.reading.message, damage.reading.types
-    if isinstance(message, pb.SubState):
-        known = message.id in fold.states
-        kind = types[0] if len(types) == 1 else SubRecord.UPDATE if known else SubRecord.NEW
-        # A copy, because the fold raises last_sent, and the damage keeps what was stored.
-        state = pb.SubState()
-        state.CopyFrom(message)
-        fold.put(kind, state)
+            return None
+        self._fold.flow(kind, message.id, message.seqno)
         return kind
-    if isinstance(message, pb.SubStateDelete):
-        fold.delete(message.id)
-        return SubRecord.DELETE
-    assert isinstance(message, pb.SubStateUpdate)
-    if len(types) == 1:
-        kind = types[0]
-    elif message.id in fold.states and message.seqno > fold.last_sent[message.id]:
-        # Nothing is acknowledged before it was sent.
-        kind = SubRecord.MSG
-    else:
-        return None
-    fold.flow([kind], [message.id], [message.seqno])
-    return kind
+
+
+def _flags(state: pb.SubState) -> int:
+    flags = SubFlag(0)
+    for value, flag in zip(
+        (state.client_id, state.q_group, state.durable_name, state.is_durable, state.is_closed), SubFlag, strict=False
+    ):
+        if value:
+            flags |= flag
+    return int(flags)

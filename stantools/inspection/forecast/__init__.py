@@ -31,7 +31,6 @@ from stantools.inspection.forecast.model import (
     Lookups,
     Loss,
     ServerOptions,
-    SubscriptionForecast,
 )
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     "OtherUser",
     "RebuildIndex",
     "ServerOptions",
-    "SubscriptionForecast",
     "Write",
     "forecast",
     "forecast_both",

@@ -18,7 +18,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import index as index_format
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubRecord
+from stantools.format.layout import RECORD_HEADER_SIZE, ClientRecord, SubFlag, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.changes import Change, Cut, Delete
 from stantools.inspection.forecast.channel import RecoveredChannel
@@ -37,7 +37,7 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage
 from stantools.store.scan import scan_slice
-from stantools.store.sublog import SubStatus, classify, read_subs
+from stantools.store.sublog import STATUSES, SubStatus, read_subs
 
 _SUBS_WORDS: dict[int, str] = {
     SubRecord.NEW: "new subscription",
@@ -248,8 +248,10 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
 
 def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
     """Gives the durable queue groups all of whose members are deleted as ghosts."""
-    states = [each.state for each in channel.subs.subscriptions.values() if each.state.q_group]
-    members = [(state.q_group, classify(state, clients)) for state in states if state.is_durable]
+    table = channel.subs.subscriptions
+    statuses, wanted = table.statuses(clients), SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
+    rows = np.flatnonzero(table.flags & wanted == wanted).tolist()
+    members = [(table.state(row).q_group, STATUSES[statuses[row]]) for row in rows]
     kept = {group for group, status in members if status is not SubStatus.GHOST}
     gone = [group for group, _ in members if group not in kept]
     if gone:

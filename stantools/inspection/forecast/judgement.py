@@ -28,10 +28,13 @@ def stalling(forecast: Forecast) -> list[ChannelForecast]:
 
 def harmless(forecast: Forecast) -> bool:
     """Tells whether a start works, destroys nothing, keeps every durable, and can deliver every message."""
-    subscriptions = (each for channel in forecast.channels.values() for each in channel.subscriptions)
-    kept = all(each.status != SubStatus.GHOST for each in subscriptions)
-    loses = losses(forecast) or forecast.destroys
-    return forecast.starts and forecast.recovered and not stalling(forecast) and kept and not loses
+    loses = losses(forecast) or forecast.destroys or ghosts(forecast)
+    return forecast.starts and forecast.recovered and not stalling(forecast) and not loses
+
+
+def ghosts(forecast: Forecast) -> int:
+    """Returns how many durable queue members a start would delete."""
+    return sum(len(channel.subscriptions.having(SubStatus.GHOST)) for channel in forecast.channels.values())
 
 
 def sentence(forecast: Forecast) -> str:
@@ -58,11 +61,8 @@ def sentence(forecast: Forecast) -> str:
         parts.append(f"stall in {counted(len(stops), 'channel')}: {where}")
     elif stalled:
         parts.append(f"fail to deliver messages of {counted(len(stalled), 'channel')}, {escape(stalled[0].name)} first")
-    ghosts = sum(
-        each.status == SubStatus.GHOST for channel in forecast.channels.values() for each in channel.subscriptions
-    )
-    if ghosts:
-        parts.append(f"delete {counted(ghosts, 'durable queue member')} whose client is gone")
+    if deleted := ghosts(forecast):
+        parts.append(f"delete {counted(deleted, 'durable queue member')} whose client is gone")
     if not parts:
         return "Started now, the server would start and deliver every message"
     return f"Started now, the server would start, and would {'; it would '.join(parts)}"

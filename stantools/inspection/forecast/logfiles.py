@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES, check_file_version
@@ -96,7 +96,10 @@ def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], 
         if buffer == FILE_HEADER_BYTES:
             outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
             return outcome
-        outcome.state = read(buffer, recovery.crc, check_crc=recovery.options.check_crc)
+        if path not in recovery.folds:
+            read_now = read(buffer, recovery.crc, check_crc=recovery.options.check_crc)
+            recovery.folds[path] = cast(ClientsState | SubsState, read_now)
+        outcome.state = cast(_S, recovery.folds[path])
         end = outcome.state.end
         assert end is not None
         outcome.size = end.size_after(truncate=recovery.truncate)

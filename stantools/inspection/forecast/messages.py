@@ -21,15 +21,16 @@ from stantools.inspection.forecast.model import (
     Forecast,
     Lookups,
     ServerOptions,
-    SubscriptionForecast,
 )
 from stantools.inspection.forecast.recover import Start, recover
 from stantools.inspection.forecast.slices import Recovery
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
 from stantools.inspection.forecast.tasks import Task, in_order
+from stantools.inspection.subscribers import Subscribers
 from stantools.progress import Progress
+from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SUBS_FILE, Datastore
-from stantools.store.sublog import classify
+from stantools.store.sublog import SubsState
 
 _Found = tuple[Lookups, Lookups | None]
 
@@ -101,6 +102,7 @@ class _Forecaster:
         self._lookups = lookups
         self._progress = progress
         self._scans: dict[Path, DataScan] = {}
+        self._folds: dict[Path, ClientsState | SubsState] = {}
         self._known: _Known = {}
 
     def both(self, options: ServerOptions) -> tuple[Forecast, Forecast]:
@@ -111,7 +113,7 @@ class _Forecaster:
         """Predicts one start."""
         access = options.access or owner_of(self._store.path)
         crc = Crc(options.polynomial)
-        recovery = Recovery(self._store.path, options, crc, access, truncate, self._scans)
+        recovery = Recovery(self._store.path, options, crc, access, truncate, self._scans, self._folds)
         start = recover(recovery, self._store)
         result = start.forecast
         result.destroys = destroyed(recovery, self._store, start)
@@ -193,10 +195,6 @@ def _slice_task(work: Callable[[], _Found], channel: RecoveredChannel | None) ->
 
 def _channel_forecast(channel: RecoveredChannel, found: _Found, result: Forecast) -> ChannelForecast:
     totals = channel.totals
-    subscriptions = [
-        SubscriptionForecast(each.state, tuple(sorted(each.pending)), classify(each.state, result.clients))
-        for _, each in sorted(channel.subs.subscriptions.items())
-    ]
     forecast = ChannelForecast(
         channel.name,
         totals.first,
@@ -205,7 +203,7 @@ def _channel_forecast(channel: RecoveredChannel, found: _Found, result: Forecast
         totals.bytes,
         found[0],
         found[1],
-        subscriptions=subscriptions,
+        subscriptions=Subscribers(channel.subs, result.clients, totals.first, totals.last),
     )
     complete(forecast)
     return forecast

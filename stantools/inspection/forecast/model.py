@@ -16,11 +16,10 @@ from stantools.format.crc import IEEE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change
-from stantools.inspection.subscribers import subscription_json, text
+from stantools.inspection.subscribers import NOBODY, Subscribers, subscription_json, text
 from stantools.notation import counted, describe_ranges, describe_sequences
 from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
-from stantools.store.sublog import SubStatus
 
 DEFAULT_CLUSTER_ID = "test-cluster"
 DEFAULT_READ_BUFFER = 2 * 1024 * 1024
@@ -167,25 +166,6 @@ class Loss:
         }
 
 
-@dataclass(frozen=True)
-class SubscriptionForecast:
-    """A recovered subscription.
-
-    Attributes:
-        state: As recovered.
-        pending: Sequences that were sent and not acknowledged, ascending.
-        status: What the server makes of it.
-    """
-
-    state: pb.SubState
-    pending: tuple[int, ...]
-    status: SubStatus
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the subscription with the field names of the `info` contract."""
-        return subscription_json(self.state, self.pending, self.status)
-
-
 @dataclass
 class ChannelForecast:
     """What the server shows of a channel once it has started.
@@ -216,10 +196,10 @@ class ChannelForecast:
     delivered: Sequence[tuple[int, int]] = ()
     stalls_at: int | None = None
     stall_error: str = ""
-    subscriptions: list[SubscriptionForecast] = field(default_factory=list)
+    subscriptions: Subscribers = NOBODY
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the channel's part of the json contract."""
+    def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
+        """Returns the channel's part of the json contract; `streamed`: with an iterator of subscriptions."""
         result: dict[str, Any] = {
             "first_seq": self.first_seq,
             "last_seq": self.last_seq,
@@ -234,7 +214,8 @@ class ChannelForecast:
             result["stall_error"] = self.stall_error
         if self.alone is not None:
             result["without_read_ahead"] = _lookups_json(self.alone)
-        result["subscriptions"] = [subscription.as_json() for subscription in self.subscriptions]
+        subscriptions = (subscription_json(each.state, each.pending, each.status) for each in self.subscriptions)
+        result["subscriptions"] = subscriptions if streamed else list(subscriptions)
         return result
 
 
@@ -287,8 +268,12 @@ class Forecast:
             sizes[path] = (before, change.after)
         return dict(sorted(sizes.items()))
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns one of the two outcomes of docs/reference/json.md."""
+    def as_json(self, *, streamed: bool = False) -> dict[str, Any]:
+        """Returns one of the two outcomes of docs/reference/json.md.
+
+        Args:
+            streamed: The subscriptions of the channels are iterators instead of lists.
+        """
         info = self.server_info
         return {
             "starts": self.starts,
@@ -297,7 +282,7 @@ class Forecast:
             "log": list(self.log),
             "recovered": self.recovered,
             "destroys": [loss.as_json() for loss in self.destroys],
-            "channels": {name: channel.as_json() for name, channel in self.channels.items()},
+            "channels": {name: channel.as_json(streamed=streamed) for name, channel in self.channels.items()},
             "clients": [text(client) for client in sorted(self.clients)],
             "server_info": None if info is None else _info_json(info),
             "files_changed": _sizes_json(self.files_changed()),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stantools.escaping import escape
-from stantools.inspection.forecast.model import ChannelForecast, Forecast, SubscriptionForecast
+from stantools.inspection.forecast.model import ChannelForecast, Forecast
+from stantools.inspection.subscribers import Subscriber
 from stantools.store.sublog import SubStatus
 
 _KEPT = {
@@ -30,7 +31,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
     found = forecast.channels.get(channel) if forecast.recovered else None
     if found is None:
         return "not seen: the server begins anew" if not forecast.recovered else "not seen: the channel is not"
-    one = next((each for each in found.subscriptions if each.state.id == number), None)
+    one = next(iter(found.subscriptions.with_ids([number])), None)
     if one is None:
         return "not seen: its records lie behind the place where the server stops reading"
     if one.status in _KEPT:
@@ -38,7 +39,7 @@ def subscription_outlook(forecast: Forecast, channel: str, number: int) -> str:
     return _delivery(found, one)
 
 
-def _delivery(channel: ChannelForecast, one: SubscriptionForecast) -> str:
+def _delivery(channel: ChannelForecast, one: Subscriber) -> str:
     group = (one.state.q_group, one.state.is_durable)
     # The members of a queue group go on behind what was sent to any of them.
     same = (each for each in channel.subscriptions if group[0] and (each.state.q_group, each.state.is_durable) == group)

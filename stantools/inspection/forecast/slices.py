@@ -35,9 +35,11 @@ from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIn
 from stantools.inspection.forecast.datascan import DataScan, scan_data
 from stantools.inspection.forecast.model import ServerOptions
 from stantools.inspection.forecast.records import check_last_message
+from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.sublog import SubsState
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ class Recovery:
         access: What the server's user may do.
         truncate: With the truncate option.
         scans: Data files that were scanned for an earlier forecast of the same store.
+        folds: Logs that were read for it.
         drop_begun: As no server does, but the reference broker: a last slice that was begun, and has neither an index
             nor a byte in it, is removed. A server that is killed at that moment leaves one, and does not start again.
     """
@@ -121,6 +124,7 @@ class Recovery:
     access: Access
     truncate: bool
     scans: dict[Path, DataScan]
+    folds: dict[Path, ClientsState | SubsState] = field(default_factory=dict)
     drop_begun: bool = False
 
     @property

@@ -43,7 +43,7 @@ def restore_subscriptions(channel: ChannelForecast) -> Startup:
     """Forecasts what happens while subscriptions are put in place."""
     startup = Startup()
     shadows: set[bytes] = set()
-    for each in channel.subscriptions:
+    for each in channel.subscriptions.having(SubStatus.SHADOW, SubStatus.GHOST):
         state = each.state
         if each.status is SubStatus.SHADOW:
             if state.q_group in shadows:
@@ -54,7 +54,7 @@ def restore_subscriptions(channel: ChannelForecast) -> Startup:
                     )
                 )
             shadows.add(state.q_group)
-        elif each.status is SubStatus.GHOST:
+        else:
             startup.log.append(
                 report.warning(
                     f"Not recovering ghost durable queue subscriber: [{text(state.client_id)}]:[{text(state.q_group)}]"
@@ -67,8 +67,6 @@ def restore_subscriptions(channel: ChannelForecast) -> Startup:
 
 def start_delivery(channel: ChannelForecast) -> Startup:
     """Forecasts redelivery and the first delivery of new messages in one channel."""
-    if all(each.status is not SubStatus.ACTIVE for each in channel.subscriptions):
-        return Startup()
     return _Delivery(channel).run()
 
 
@@ -92,9 +90,7 @@ class _Delivery:
 
     def run(self) -> Startup:
         groups: dict[bytes, list[_Member]] = {}
-        for each in self._channel.subscriptions:
-            if each.status is not SubStatus.ACTIVE:
-                continue
+        for each in self._channel.subscriptions.having(SubStatus.ACTIVE):
             member = _Member(each.state, set(each.pending))
             self._redeliver(member)
             if each.state.q_group:

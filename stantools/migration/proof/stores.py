@@ -177,7 +177,7 @@ def _subscriptions(sides: tuple[Side, Side], channel: str) -> Iterator[Finding]:
             yield finding("subscription-differs", detail, channel=channel, seq=number)
 
 
-def _folded(side: Side, channel: str) -> dict[int, Subscription]:
+def _folded(side: Side, channel: str) -> Mapping[int, Subscription]:
     try:
         files = side.store.channel(channel)
     except StoreUnreadableError:

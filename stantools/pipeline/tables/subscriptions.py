@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stantools.inspection.slicesummary import channel_ends
-from stantools.inspection.subscribers import Subscriber, load_subs, subscribers
+from stantools.inspection.subscribers import Subscriber, Subscribers, load_subs
 from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.parts import LocalPart, Row, int64, text
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE
@@ -35,7 +35,7 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
         return
     first, last = channel_ends(files.slices, files.raw_name, crc, check_crc=check_crc)
     base = {"store": here.store, "channel": text(here.part.channel)}
-    for each in subscribers(subs.state, clients.state.clients, first, last):
+    for each in Subscribers(subs.state, clients.state.clients, first, last):
         yield base | _row(each)
 
 

@@ -196,7 +196,7 @@ def write_channel(channels: Channels, channel: ChannelPlan, *, hasher: Hasher, p
         StoreUnreadableError: The old store has changed since it was planned.
     """
     store = StoreWriter(channels.directory, channels.crc)
-    store.write_subs(channel.name, ((s.state, sorted(s.pending)) for s in channel.subscriptions))
+    store.write_sub_records(channel.name, channel.subscriptions.encoded(channels.crc))
     writer = store.slices(channel.name, ONE_SLICE, fill_gaps=channels.fill_gaps)
     moved: list[Moved] = []
     with writer:

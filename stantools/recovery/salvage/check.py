@@ -53,6 +53,8 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
     Raises:
         StoreUnreadableError: It cannot be read.
     """
+    for channel in plan.channels:
+        channel.subscriptions.release()  # those that are read back need the room
     store = open_datastore(result.path)
     verdict = verify(store, plan.crc, workers=plan.options.workers, progress=progress)
     cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")

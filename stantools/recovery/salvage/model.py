@@ -9,9 +9,9 @@ from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.runs import Run
+from stantools.recovery.salvage.subscriptions import NONE_KEPT, KeptSubscriptions
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage, Repair
-from stantools.store.sublog import Subscription
 
 #: What happens to older generations of a channel: kept beside it under another name, or only one is kept.
 SPLIT, NEWEST = "split", "newest"
@@ -118,7 +118,7 @@ class ChannelPlan:
     sequences: Ranges = field(default_factory=Ranges)
     filled: Ranges = field(default_factory=Ranges)
     origin: str = ""
-    subscriptions: list[Subscription] = field(default_factory=list)
+    subscriptions: KeptSubscriptions = NONE_KEPT
     stored_name: bytes = b""
     lost: Ranges = field(default_factory=Ranges)
     last_known: int = 0

@@ -8,11 +8,102 @@ to the group.
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
-from stantools.format.proto import store_pb2 as pb
-from stantools.store.sublog import Subscription, SubsState, SubStatus, classify
+import numpy as np
+import numpy.typing as npt
+
+from stantools.format.crc import Crc
+from stantools.format.layout import SubFlag
+from stantools.store.logwriter import encode_live
+from stantools.store.sublog import STATUSES, Subscription, SubsState, SubStatus, SubTable
+
+#: So many changes of a channel's subscriptions are told one by one; the others are counted.
+_TOLD = 1000
+
+
+class KeptSubscriptions(Sequence[Subscription]):
+    """The subscriptions of one channel of the new store, by id; each is put together when it is asked for.
+
+    Args:
+        table: The fold of the old subs.dat.
+        rows: Which of them are kept as they are, but for what lies beyond the last message.
+        last: The channel's last sequence in the new store.
+        changed: Those that are different, by id.
+    """
+
+    def __init__(
+        self, table: SubTable, rows: npt.NDArray[np.int64], last: int, changed: dict[int, Subscription]
+    ) -> None:
+        self._table = table
+        self._last = last
+        self._changed = changed
+        rows = np.union1d(rows, np.flatnonzero(np.isin(table.ids, np.array(list(changed), np.uint64))))
+        self._rows = rows[np.argsort(table.ids[rows], kind="stable")]
+        self._count = len(rows)
+        self._beyond = (table.last_sent > np.uint64(last)) | (table.last_pending() > np.uint64(last))
+        for row in np.flatnonzero(np.isin(table.ids, np.array(list(changed), np.uint64))).tolist():
+            one = changed[int(table.ids[row])]
+            self._beyond[row] = one.state.last_sent > last or max(one.pending, default=0) > last
+
+    def release(self) -> None:
+        """Forgets all but how many there are, once they are written."""
+        count = len(self)
+        self._table, self._rows = SubsState().subscriptions, np.zeros(0, np.int64)
+        self._beyond, self._count = np.zeros(0, np.bool_), count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Subscription: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Subscription]: ...
+    def __getitem__(self, place: int | slice) -> Subscription | Sequence[Subscription]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        return self._clamped(int(self._rows[place]))
+
+    def _clamped(self, row: int) -> Subscription:
+        """Takes back a position beyond the last message: its sequences will be given again, and must be delivered."""
+        one = self._changed.get(int(self._table.ids[row])) or self._table.at(row)
+        one.state.last_sent = min(one.state.last_sent, self._last)
+        one.pending = {sequence for sequence in one.pending if sequence <= self._last}
+        return one
+
+    def encoded(self, crc: Crc) -> Iterator[bytes]:
+        """Gives the records of each as a compaction writes them."""
+        table = self._table
+        touched = self._beyond | (table.waiting > 0) | np.isin(table.ids, np.array(list(self._changed), np.uint64))
+        for row in map(int, self._rows):
+            copied = None if touched[row] else table.encoded(row)
+            if copied is not None:
+                yield copied
+            else:
+                one = self._clamped(row)
+                yield encode_live(one.state, one.pending, crc)
+
+    def changes(self) -> Iterator[str]:
+        """Says what of positions and pending sequences lies beyond the last message and is taken back."""
+        last, table = self._last, self._table
+        rows = self._rows[self._beyond[self._rows]]
+        for row in rows[:_TOLD].tolist():
+            one = self._changed.get(int(table.ids[row])) or table.at(row)
+            if one.state.last_sent > last:
+                yield (
+                    f"subscription {one.state.id}: last sent {one.state.last_sent} became {last}, the last message "
+                    "there is, so that new messages are delivered"
+                )
+            if beyond := sum(sequence > last for sequence in one.pending):
+                yield f"subscription {one.state.id}: {beyond} pending sequences beyond the last message were taken out"
+        if len(rows) > _TOLD:
+            yield f"{len(rows) - _TOLD} more subscriptions: what was beyond the last message {last} was taken back"
+
+
+#: The subscriptions of a channel that has none.
+NONE_KEPT = KeptSubscriptions(SubsState().subscriptions, np.zeros(0, np.int64), 0, {})
 
 
 @dataclass
@@ -25,7 +116,7 @@ class SubscriptionPlan:
         dropped: Subscriptions that are left out, in words.
     """
 
-    subscriptions: list[Subscription] = field(default_factory=list)
+    subscriptions: KeptSubscriptions
     changes: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
@@ -38,64 +129,58 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
         known_clients: Ids of the clients that the new store will have.
         last_sequence: Last sequence of the channel in the new store, 0 if it has no messages.
     """
-    plan = SubscriptionPlan()
-    ghosts: list[Subscription] = []
-    for number, subscription in sorted(state.subscriptions.items()):
-        copied = pb.SubState()
-        copied.CopyFrom(subscription.state)
-        kept = Subscription(copied, set(subscription.pending))
-        status = classify(copied, known_clients)
-        if status == SubStatus.ORPHAN:
-            client = os.fsdecode(copied.client_id)
-            plan.dropped.append(f"subscription {number}: not durable, and its client {client!r} is gone")
-        elif status == SubStatus.GHOST:
-            ghosts.append(kept)
-        else:
-            plan.subscriptions.append(kept)
-    for ghost in ghosts:
-        _hand_over(plan, ghost)
-    for subscription in plan.subscriptions:
-        _clamp(plan, subscription, last_sequence)
-    plan.subscriptions.sort(key=lambda s: s.state.id)
-    return plan
+    table = state.subscriptions
+    order = table.by_id
+    statuses = table.statuses(known_clients)[order]
+    orphan, ghost = (statuses == STATUSES.index(each) for each in (SubStatus.ORPHAN, SubStatus.GHOST))
+    changes: list[str] = []
+    orphans = order[orphan]
+    dropped = [
+        f"subscription {one.id}: not durable, and its client {os.fsdecode(one.client_id)!r} is gone"
+        for one, _ in table.each(orphans[:_TOLD])
+    ]
+    if len(orphans) > _TOLD:
+        dropped.append(f"{len(orphans) - _TOLD} more subscriptions: not durable, and their clients are gone")
+    changed = _hand_over(table, order[ghost], order[~orphan & ~ghost], changes) if ghost.any() else {}
+    kept = KeptSubscriptions(table, order[~orphan & ~ghost], last_sequence, changed)
+    return SubscriptionPlan(kept, changes + list(kept.changes()), dropped)
 
 
-def _hand_over(plan: SubscriptionPlan, ghost: Subscription) -> None:
-    """Gives a ghost's position and pending messages to its group, or makes it the group's shadow."""
-    group = [s for s in plan.subscriptions if s.state.q_group == ghost.state.q_group and s.state.is_durable]
-    name = os.fsdecode(ghost.state.q_group)
-    members = [s for s in group if s.state.client_id]
-    heirs = members or group
-    if heirs:
-        heir = min(heirs, key=lambda s: len(s.pending))
-        heir.pending |= ghost.pending
-        heir.state.last_sent = max(heir.state.last_sent, ghost.state.last_sent)
-        plan.changes.append(
-            f"subscription {ghost.state.id}: its client is gone; its position and {len(ghost.pending)} pending "
-            f"messages went to subscription {heir.state.id} of the durable queue group {name!r}"
+def _hand_over(
+    table: SubTable, ghosts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64], changes: list[str]
+) -> dict[int, Subscription]:
+    """Gives the position and pending messages of ghosts to their groups, or makes one the shadow of its group.
+
+    Returns:
+        The subscriptions that are different from what they were, by id.
+    """
+    durable = SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
+    groups: dict[bytes, list[Subscription]] = {}
+    for row in kept[table.flags[kept] & durable == durable].tolist():
+        member = table.at(row)
+        groups.setdefault(member.state.q_group, []).append(member)
+    changed: dict[int, Subscription] = {}
+    for row in ghosts.tolist():
+        ghost = table.at(row)
+        group = groups.setdefault(ghost.state.q_group, [])
+        name = os.fsdecode(ghost.state.q_group)
+        heirs = [each for each in group if each.state.client_id] or group
+        if heirs:
+            heir = min(heirs, key=lambda each: len(each.pending))
+            heir.pending |= ghost.pending
+            heir.state.last_sent = max(heir.state.last_sent, ghost.state.last_sent)
+            changed[heir.state.id] = heir
+            changes.append(
+                f"subscription {ghost.state.id}: its client is gone; its position and {len(ghost.pending)} pending "
+                f"messages went to subscription {heir.state.id} of the durable queue group {name!r}"
+            )
+            continue
+        client = os.fsdecode(ghost.state.client_id)
+        ghost.state.client_id = b""
+        group.append(ghost)
+        changed[ghost.state.id] = ghost
+        changes.append(
+            f"subscription {ghost.state.id}: its client {client!r} is gone; it became the shadow of the durable queue "
+            f"group {name!r}, so that the group keeps its position"
         )
-        return
-    client = os.fsdecode(ghost.state.client_id)
-    ghost.state.client_id = b""
-    plan.subscriptions.append(ghost)
-    plan.changes.append(
-        f"subscription {ghost.state.id}: its client {client!r} is gone; it became the shadow of the durable queue "
-        f"group {name!r}, so that the group keeps its position"
-    )
-
-
-def _clamp(plan: SubscriptionPlan, subscription: Subscription, last_sequence: int) -> None:
-    """Takes back a position beyond the last message: its sequences will be given again, and must be delivered."""
-    state = subscription.state
-    if state.last_sent > last_sequence:
-        plan.changes.append(
-            f"subscription {state.id}: last sent {state.last_sent} became {last_sequence}, the last message there is, "
-            "so that new messages are delivered"
-        )
-        state.last_sent = last_sequence
-    beyond = {sequence for sequence in subscription.pending if sequence > last_sequence}
-    if beyond:
-        plan.changes.append(
-            f"subscription {state.id}: {len(beyond)} pending sequences beyond the last message were taken out"
-        )
-        subscription.pending -= beyond
+    return changed

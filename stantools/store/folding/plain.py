@@ -1,0 +1,133 @@
+"""The fold of a subs.dat (filestore.md section 4.1) in Python: always there, and the reference for the compiled one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stantools.format.layout import SubFlag, SubRecord
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stantools.format.columns import LogColumns
+    from stantools.format.envelope import Buffer
+
+NAME = "plain"
+
+_MSG, _ACK, _MOVED = int(SubRecord.MSG), int(SubRecord.ACK), int(SubFlag.MOVED)
+
+
+class Folded(NamedTuple):
+    """What is left of a log: one row for each subscription, in the order in which they were made.
+
+    Attributes:
+        id: Subscription ids.
+        place: Where the record with its state is, as given to `put`.
+        last_sent: Highest sequence that was sent.
+        flags: Bits of `layout.SubFlag`.
+        first: Where the pending sequences of each row begin in `pending`; one more than there are rows.
+        pending: Sequences that were sent and not acknowledged, ascending within each row.
+    """
+
+    id: NDArray[np.uint64]
+    place: NDArray[np.int64]
+    last_sent: NDArray[np.uint64]
+    flags: NDArray[np.uint8]
+    first: NDArray[np.int64]
+    pending: NDArray[np.uint64]
+
+
+class Fold:
+    """The subscriptions of a channel while their log is read.
+
+    Attributes:
+        records: New, Update and Msg records of known ids, as the server counts them for its compaction.
+        dead: Of the records those that a compaction would leave out, as the server counts them.
+        max_id: Highest id ever used.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.dead = 0
+        self.max_id = 0
+        self._rows: dict[int, tuple[int, int]] = {}  # place and flags
+        self._last_sent: dict[int, int] = {}
+        self._pending: dict[int, set[int]] = {}  # only of those that have any
+
+    def apply(self, buffer: Buffer, batch: LogColumns, row: int) -> int:
+        """Applies the records of a batch from a row on.
+
+        Args:
+            buffer: The file that the batch is of.
+            batch: Records with a right CRC.
+            row: The first to apply.
+
+        Returns:
+            The first row that it leaves to the caller: neither a Msg nor an Ack record, nor, with the compiled kernels,
+            a New, Update or Delete record as the server writes it. The number of rows if there is none.
+        """
+        others = np.flatnonzero((batch.type[row:] != _MSG) & (batch.type[row:] != _ACK))
+        end = row + int(others[0]) if len(others) else len(batch.type)
+        columns = (batch.type[row:end].tolist(), batch.id[row:end].tolist(), batch.seq[row:end].tolist())
+        for kind, number, sequence in zip(*columns, strict=True):
+            self.flow(kind, number, sequence)
+        return end
+
+    def put(self, kind: int, number: int, last_sent: int, place: int, flags: int) -> None:
+        """Applies a New or Update record; `place` and `flags` are given back by `finish`."""
+        self.records += 1
+        if kind == SubRecord.UPDATE and number in self._rows:
+            self.dead += 1
+        else:
+            self._pending.pop(number, None)
+        self._rows[number] = place, flags
+        self._last_sent[number] = last_sent
+        self.max_id = max(self.max_id, number)
+
+    def delete(self, number: int) -> None:
+        """Applies a Delete record."""
+        self.max_id = max(self.max_id, number)
+        if self._rows.pop(number, None) is not None:
+            self.dead += 1 + len(self._pending.pop(number, ()))
+            del self._last_sent[number]
+
+    def flow(self, kind: int, number: int, sequence: int) -> None:
+        """Applies a Msg or Ack record."""
+        last_sent = self._last_sent.get(number)
+        if last_sent is None:
+            return
+        if kind == _MSG:
+            self.records += 1
+            held = self._pending.get(number)
+            if held is None:
+                held = self._pending[number] = set()
+            held.add(sequence)
+            if sequence > last_sent:
+                self._last_sent[number] = sequence
+                place, flags = self._rows[number]
+                self._rows[number] = place, flags | _MOVED
+        else:
+            self.dead += 1
+            if held := self._pending.get(number):
+                held.discard(sequence)
+
+    def last_sent(self, number: int) -> int:
+        """Returns the highest sequence that was sent to a subscription, -1 if the id is not known."""
+        return self._last_sent.get(number, -1)
+
+    def finish(self) -> Folded:
+        """Returns what is left. The fold must not be used afterwards."""
+        count = len(self._rows)
+        held = [sorted(self._pending.get(number, ())) for number in self._rows]
+        first = np.zeros(count + 1, np.int64)
+        np.cumsum([len(each) for each in held], out=first[1:])
+        return Folded(
+            np.fromiter(self._rows, np.uint64, count),
+            np.fromiter((place for place, _ in self._rows.values()), np.int64, count),
+            np.fromiter(self._last_sent.values(), np.uint64, count),
+            np.fromiter((flags for _, flags in self._rows.values()), np.uint8, count),
+            first,
+            np.fromiter((sequence for each in held for sequence in each), np.uint64, int(first[-1])),
+        )
