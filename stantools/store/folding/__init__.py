@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stantools.format.choice import choose
-from stantools.store.folding import plain
 
 if TYPE_CHECKING:
     from stantools.store.folding.plain import Fold
 else:
-    Fold = choose("stantools.store.folding._native", plain).Fold
+    Fold = choose("stantools.store.folding").Fold
 
 __all__ = ["Fold"]
