@@ -33,6 +33,7 @@ from stantools.cli.options import (
 )
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, UsageError
+from stantools.escaping import shell_word
 from stantools.migration.places import Places, connecting_of, opened, places_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ class _Stages(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Finds out whether a stage is named."""
-        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+        if not args:  # what can be done, and no complaint
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        if args[0] not in (*self.commands, *ctx.help_option_names):
             args = [_PLAIN, *args]
         return super().parse_args(ctx, args)
 
@@ -132,7 +136,7 @@ def run(
         refuse(plan, problems, accept_loss=applying.accept_loss)
         _keep_plan(file, plan)
         if not _agreed(plan, yes):
-            console.note(f"nothing was done; later: stantools migrate apply {file}")
+            console.note(f"nothing was done; later: stantools migrate apply {shell_word(str(file))}")
             return ExitCode.CLEAN
         return _carry_out(file, plan, source, target, applying, output, progress)
 
@@ -174,7 +178,7 @@ def plan_stage(
         file = plan_file or default_plan_file(store)
         check_plan_file(file, plan)
         write_plan(file, plan)
-        console.note(f"the plan is in {file}; go on with: stantools migrate apply {file}")
+        console.note(f"the plan is in {file}; go on with: stantools migrate apply {shell_word(str(file))}")
         _show(plan, problems, output)
     return ExitCode.FINDINGS if _serious(problems) or plan.lossy else ExitCode.CLEAN
 
@@ -421,7 +425,7 @@ def _carry_out(
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
-                f"to go on: the same command, or stantools migrate apply {file}",
+                f"to go on: the same command, or stantools migrate apply {shell_word(str(file))}",
             ) from interruption
     return _report(plan, results, file, output)
 
@@ -443,7 +447,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     if file is not None and (failed or different):
         left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
         what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
-        console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {file}")
+        console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {shell_word(str(file))}")
     code = exit_code(plan, results, changed=file is not None)
     if output == "table" and not failed and not different:
         compared = sum(result.proven for result in results)

@@ -14,6 +14,7 @@ from stantools.cli.output import hex_dump, plain, print_csv, print_ndjson
 from stantools.cli.values import format_time
 from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
+from stantools.escaping import shell_word
 
 if TYPE_CHECKING:
     from stantools.inspection.records import FileRecord
@@ -49,6 +50,11 @@ def command(
     from stantools.store.mapping import mapped
 
     known = FileKind(kind) if kind else kind_of(file.name)
+    if file.is_dir():
+        raise StoreUnreadableError(
+            f"{file}: is a directory, expected a single file of a store",
+            f"stantools doctor {shell_word(str(file))}, if it is a store; else name one of its files",
+        )
     if known is None and not file.exists():
         raise StoreUnreadableError(f"{file}: there is no such file", "name a file of a store")
     if known is None:

@@ -46,6 +46,10 @@ def command(
     Press ? for the keys. Colors are left out where NO_COLOR is set.
     """
     if store is None and monitor is None and not connecting.servers and not connecting.context:
+        from stantools.cli.opening import usual_store
+
+        store = Path(usual) if (usual := usual_store(click.get_current_context())) else None
+    if store is None and monitor is None and not connecting.servers and not connecting.context:
         raise UsageError("there is nothing to look at", "name a STORE, or a server with --monitor or --server")
     if monitor is not None:
         from tui.live.endpoint import Address

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.escaping import shell_word
 from stantools.format.crc import Crc
 from stantools.migration.apply import ApplyOptions
 from stantools.migration.destination import Destination
@@ -98,7 +99,8 @@ def check_plan_file(file: Path, plan: Plan) -> None:
     if file.exists() and read_plan(file).digest != plan.digest:
         raise RefusedError(
             f"{file}: is there already, and is another plan",
-            f"stantools migrate apply {file} carries that one out; or choose another file with --plan, or remove it",
+            f"`stantools migrate apply {shell_word(str(file))}` carries that one out; or choose another file with "
+            "--plan, or remove it",
         )
 
 

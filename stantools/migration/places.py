@@ -56,6 +56,7 @@ def opened(
     from stantools.migration.destination import PlannedDestination, ServerDestination
     from stantools.migration.destinationfiles import BackupDestination, StoreDestination
     from stantools.migration.target.embedded import EmbeddedServer
+    from stantools.migration.target.errors import CannotConnectError
 
     if places.out:
         yield BackupDestination(places.out)
@@ -69,7 +70,16 @@ def opened(
                 note(f"a nats-server runs at {server.url}; its streams are in {places.embedded_store}")
             yield ServerDestination(replace(connecting, servers=(server.url,)), name="embedded", check=check, note=note)
     else:
-        yield ServerDestination(connecting, check=check, note=note)
+        try:
+            yield ServerDestination(connecting, check=check, note=note)
+        except CannotConnectError as problem:
+            if connecting.servers or connecting.context:
+                raise
+            ways = (
+                "name it with --server URL; or go without a running one: --server embedded starts one here, "
+                "--out DIR writes backups that `nats stream restore` takes"
+            )
+            raise CannotConnectError(problem.message, f"{problem.remedy}; {ways}") from problem
 
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:

@@ -67,6 +67,8 @@ def new_directory(target: Path, *, untouched: str = "", like: Path | None = None
             sync_tree(content)
             check_vacant(target)
             content.rename(target)  # replaces an empty directory
+            if like is not None:
+                target.chmod(stat.S_IMODE(like.stat().st_mode))
             fsync_directory(target.parent)
 
 
@@ -175,13 +177,15 @@ def check_exchangeable(target: Path) -> None:
     """Checks that a directory can be exchanged for another one.
 
     Raises:
-        StoreUnwritableError: It is a mount point, or its parent cannot be written.
+        StoreUnwritableError: It is a mount point, or it or its parent cannot be written.
     """
     reason = ""
     if target.is_mount():
         reason = "is a mount point, which cannot be exchanged for another directory"
     elif not os.access(target.parent, os.W_OK | os.X_OK):
         reason = f"cannot be replaced: no permission to rename in {target.parent}"
+    elif not os.access(target, os.W_OK):
+        reason = "cannot be replaced: no permission to write in it"
     if reason:
         raise StoreUnwritableError(
             f"{target}: {reason}; nothing was changed",
@@ -379,8 +383,8 @@ def _identity(path: Path) -> list[int]:
 
 
 def _adopt(content: Path, old: os.stat_result) -> None:
-    """Gives a tree the mode and, where we may, the owner of the directory that it replaces."""
-    content.chmod(stat.S_IMODE(old.st_mode))
+    """Gives a tree the mode and, where we may, the owner of another directory; it can still be moved and removed."""
+    content.chmod(stat.S_IMODE(old.st_mode) | stat.S_IRWXU)
     if os.geteuid() != 0 or (old.st_uid, old.st_gid) == (os.geteuid(), os.getegid()):
         return
     for base, _, names in os.walk(content):
@@ -392,6 +396,9 @@ def _adopt(content: Path, old: os.stat_result) -> None:
 def _discard(partial: Path) -> None:
     """Removes what is left of a build; the marker goes last, so that an interrupted removal is recognised."""
     with suppress(OSError):  # what cannot be removed now is recognised by its marker next time
+        for base, directories, _ in os.walk(partial):
+            for name in directories:  # what was taken over from a read-only store
+                Path(base, name).chmod(stat.S_IRWXU, follow_symlinks=True)
         for entry in os.scandir(partial):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)

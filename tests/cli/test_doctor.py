@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -185,3 +186,25 @@ def test_hostile_names_are_quoted(run, tmp_path: Path) -> None:
     assert word == f"$'{tmp_path}/a\\x1b[31m;b'"
     if bash := shutil.which("bash"):
         assert subprocess.run([bash, "-c", f"test -d {word}"], check=False).returncode == 0
+
+
+def test_migrate_without_a_server_names_the_ways_on(run, tmp_path: Path, monkeypatch) -> None:
+    from stantools.migration.target import options
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        monkeypatch.setattr(options, "DEFAULT_SERVER", f"nats://127.0.0.1:{nobody.getsockname()[1]}")
+        store = make(run, tmp_path / "store")
+        environment = {"NATS_URL": "", "XDG_CONFIG_HOME": str(tmp_path)}
+        outcome = run("migrate", store, "--plan", tmp_path / "plan", "--yes", env=environment)
+        assert outcome.code == ExitCode.UNREACHABLE
+        assert "nobody listens there" in outcome.err
+        assert "--server embedded" in outcome.err and "--out DIR" in outcome.err
+        named = run("migrate", store, "--server", options.DEFAULT_SERVER, "--plan", tmp_path / "plan", "--yes")
+        assert named.code == ExitCode.UNREACHABLE and "--out DIR" not in named.err
+
+
+def test_migrate_alone_explains_itself(run) -> None:
+    outcome = run("migrate")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == run("migrate", "--help").out

@@ -80,6 +80,26 @@ def test_what_must_not_be_read_is_not_a_wrong_command_line(run, tmp_path: Path, 
     assert "there is no such file" in missing.err
 
 
+def test_a_directory_is_no_file(run, tmp_path: Path) -> None:
+    store = sample(run, tmp_path / "a store")
+    for words in ((), ("--kind", "messages")):
+        outcome = run("records", store, *words)
+        assert outcome.code == 3
+        assert f"{store}: is a directory" in outcome.err and f"stantools doctor '{store}'" in outcome.err
+
+
+@pytest.mark.parametrize("verb", ["salvage", "compact"])
+def test_where_a_new_store_is(run, tmp_path: Path, verb: str, monkeypatch) -> None:
+    """`missing/..` names nothing until it is resolved; what is printed is where the store lies."""
+    store = sample(run, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    outcome = run(verb, store, "--out", "missing/../new")
+    assert outcome.code == 0
+    assert f"{tmp_path}/new" in outcome.out
+    assert (tmp_path / "new" / "server.dat").exists() and not (tmp_path / "missing").exists()
+    assert run(verb, store, "--out", "plain").out.count(str(tmp_path)) == 0
+
+
 def test_a_closed_output(run, tmp_path: Path) -> None:
     store = sample(run, tmp_path / "store")
     command = f"{sys.executable} -m stantools info {store}"

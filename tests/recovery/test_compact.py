@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from stantools.recovery.compact import (
     plan_compaction,
 )
 from stantools.recovery.compact.plan import HARMLESS
+from stantools.store import atomic
 from stantools.store.clientlog import read_clients
 from stantools.store.damage import DAMAGES
 from stantools.store.directory import open_datastore
@@ -457,3 +459,41 @@ def test_a_result_that_is_not_as_planned_never_appears(tmp_path, monkeypatch):
     with pytest.raises(StoreUnwritableError, match="not what was planned"):
         apply_compaction(planned, tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("locked", ["store", "channel"])
+def test_a_read_only_place_is_left_as_it_was(locked: str) -> None:
+    """Who may not replace the store is told so, and nothing is left beside it, whatever mode the copy has by then."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as name:  # not below tmp_path, where nobody else may go
+        place = Path(name)
+        write_sample(place / "store", SampleOptions(channels=("orders",), messages=20))
+        for each in (place, *place.rglob("*")):
+            each.chmod(0o755 if each.is_dir() else 0o644)
+            if os.geteuid() == 0:
+                os.chown(each, nobody, nobody)
+        read_only = place / "store" / ("orders" if locked == "channel" else "")
+        read_only.chmod(0o555)
+        planned = plan(place / "store")
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            code = 1
+            try:
+                if os.geteuid() == 0:
+                    os.setgid(nobody)
+                    os.setuid(nobody)
+                with pytest.MonkeyPatch.context() as patched:
+                    if locked == "channel":  # it fails at the end, when the copy is whole
+                        patched.setattr(atomic, "exchange", refuse)
+                    compact_in_place(planned, quiet=0)
+            except StoreUnwritableError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert [each.name for each in place.iterdir()] == ["store"]
+        read_only.chmod(0o755)
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")

@@ -77,7 +77,7 @@ def apply_compaction(plan: CompactionPlan, out: Path, *, progress: Progress | No
     check_room(out, room_needed(plan))
     with new_directory(out, untouched=f"{source} is as it was", like=source) as content:
         _fill(plan, content, progress)
-    return _result(plan, out, None)
+    return _result(plan, out if out.is_dir() else absolute(out), None)
 
 
 def compact_in_place(

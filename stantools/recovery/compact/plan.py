@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.escaping import shell_word
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.findings import Finding, Severity
@@ -194,7 +195,7 @@ def _refuse_damage(store: Datastore, findings: list[Finding], options: CompactOp
             continue
         raise RefusedError(
             f"{store.path}: is damaged and cannot be compacted: {where}{finding.detail} ({finding.code})",
-            f"run `stantools salvage {store.path} --out NEW`, then compact the result",
+            f"run `stantools salvage {shell_word(str(store.path))} --out NEW`, then compact the result",
         )
 
 

@@ -22,7 +22,7 @@ from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.hashing import Hasher
 from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan
-from stantools.store.atomic import new_directory
+from stantools.store.atomic import absolute, new_directory
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
@@ -129,6 +129,7 @@ def write_root(plan: SalvagePlan, content: Path) -> None:
 
 def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
     """Returns what was written, of a new store that is complete."""
+    out = out if out.is_dir() else absolute(out)  # missing/../NEW names nothing, and was written all the same
     return SalvageResult(
         out,
         out / MANIFEST_FILE,

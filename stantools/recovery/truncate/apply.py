@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
+from stantools.escaping import shell_word
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
@@ -91,7 +92,7 @@ def refusal(plan: TruncationPlan) -> RefusedError:
     path = plan.store.path
     return RefusedError(
         f"{path}: not repaired: {'; '.join(plan.refusals)}",
-        f"stantools salvage {path} --out NEW keeps everything that is intact; to insist: --force",
+        f"`stantools salvage {shell_word(str(path))} --out NEW` keeps everything that is intact; to insist: --force",
     )
 
 
