@@ -223,6 +223,9 @@ def _let_output_take_anything() -> None:
 
 
 def _report_usage(problem: click.ClickException) -> int:
+    if isinstance(problem, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        click.echo(problem.format_message())  # what can be done, and no complaint
+        return ExitCode.CLEAN
     context = getattr(problem, "ctx", None)
     remedy = f"see: {' '.join(context.command_path.split())} --help" if context else ""
     console.error(problem.format_message(), remedy)

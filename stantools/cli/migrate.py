@@ -54,10 +54,7 @@ class _Stages(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Finds out whether a stage is named."""
-        if not args:  # what can be done, and no complaint
-            click.echo(ctx.get_help(), color=ctx.color)
-            ctx.exit()
-        if args[0] not in (*self.commands, *ctx.help_option_names):
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = [_PLAIN, *args]
         return super().parse_args(ctx, args)
 

@@ -204,7 +204,8 @@ def test_migrate_without_a_server_names_the_ways_on(run, tmp_path: Path, monkeyp
         assert named.code == ExitCode.UNREACHABLE and "--out DIR" not in named.err
 
 
-def test_migrate_alone_explains_itself(run) -> None:
-    outcome = run("migrate")
+@pytest.mark.parametrize("words", [(), ("migrate",), ("pipeline",)])
+def test_nothing_but_a_group_explains_itself(run, words: tuple[str, ...]) -> None:
+    outcome = run(*words)
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == run("migrate", "--help").out
+    assert outcome.out == run(*words, "--help").out

@@ -494,7 +494,6 @@ def test_an_encrypted_store(
         (["migrate", "{store}", "--override", "missing.yaml", "--out", "x"], 3, "missing.yaml"),
         (["migrate", "apply", "missing.yaml"], 3, "missing.yaml"),
         (["migrate", "verify", "{store}"], 3, ""),
-        (["migrate"], 2, ""),
     ],
 )
 def test_wrong_usage(words: list[str], code: int, says: str, store: Path, tmp_path: Path) -> None:
