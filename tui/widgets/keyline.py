@@ -46,6 +46,7 @@ class _PressedLine(Line):
         self._gap = gap
         self._rows: Sequence[Sequence[_Key]] = ()
         self._written: object = None
+        self._waiting = False
 
     def on_mount(self) -> None:
         """Is told when other keys work."""
@@ -53,8 +54,9 @@ class _PressedLine(Line):
         self.call_after_refresh(self.write)
 
     def _changed(self, screen: Screen[Any]) -> None:
-        if screen is self.screen:
-            self.write()
+        # A view that opens tells it a dozen times.
+        if screen is self.screen and not self._waiting:
+            self._waiting = self.call_after_refresh(self.write)
 
     def on_resize(self) -> None:
         """Arranges the keys anew."""
@@ -62,6 +64,7 @@ class _PressedLine(Line):
 
     def write(self) -> None:
         """Writes the keys that work now."""
+        self._waiting = False
         if not self.is_attached:
             return
         rows = self.arranged(list(self.screen.active_bindings.values()), max(self.screen.size.width - 2, 0))
