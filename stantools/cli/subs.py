@@ -192,7 +192,7 @@ def _history(
 def _channel_history(
     store: Datastore, name: str, crc: Crc, ids: tuple[int, ...], reading: ReadOptions
 ) -> Iterator[list[Any]]:
-    from stantools.inspection.loghistory import subscription_history
+    from stantools.browse.log_history import subscription_history
     from stantools.store.mapping import mapped
 
     path = store.channel(name).subs

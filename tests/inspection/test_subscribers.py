@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stantools.browse.log_history import log_loss
 from stantools.inspection.clientlist import ClientList, ClientStatus
-from stantools.inspection.logloss import log_loss
 from stantools.inspection.overview import overview
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import as_ranges, first_ranges, queue_groups

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
+from stantools.browse.payload_views import Form
+from stantools.browse.window import Note, WindowMessage
 from stantools.format.crc import Crc
-from stantools.inspection.payloadviews import Form
-from stantools.inspection.window import Note, WindowMessage
 from stantools.store.limits import SliceLimits
 from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
@@ -393,7 +393,7 @@ def test_search(tmp_path: Path, browse: Browse) -> None:
 def test_a_search_is_cancelled(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    from stantools.inspection import search as searching
+    from stantools.browse import search as searching
 
     write_channel(tmp_path / "store", [b"nothing"] * 50)
     gate = threading.Event()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stantools.inspection.slicemap import State
+from stantools.browse.slice_map import State
 from tests.inspection.timedstores import NOW, SECOND, write_channel
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
 from tui.screens.record import RecordScreen

@@ -10,8 +10,8 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from stantools.browse.log_history import HistoryRecord, LogHistory, read_history
 from stantools.errors import StantoolsError
-from stantools.inspection.loghistory import HistoryRecord, LogHistory, read_history
 from stantools.notation import format_size
 from tui.cells import Cell, Role, bar, counted, name_text, number
 from tui.jobs import Job, State

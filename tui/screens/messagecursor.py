@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stantools.browse.window import Note, Row, Window, WindowMessage
 from stantools.errors import StoreUnreadableError
-from stantools.inspection.window import Note, Row, Window, WindowMessage
 from tui.screens import messagejumps as jumps
 from tui.screens.base import ViewScreen
 from tui.screens.messagerows import MessageRows

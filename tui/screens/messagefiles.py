@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from stantools.browse.window import Window, open_window, refine
 from stantools.errors import StantoolsError
 from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.window import Window, open_window, refine
 from stantools.store.directory import ChannelFiles
 from tui.cells import Cell
 from tui.jobs import Job, State

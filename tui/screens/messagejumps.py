@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from stantools.inspection.window import Note, Window, WindowMessage
+from stantools.browse.window import Note, Window, WindowMessage
 from stantools.notation import format_time, parse_time
 
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")

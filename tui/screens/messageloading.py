@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stantools.inspection.window import Row, Window, WindowMessage
+from stantools.browse.window import Row, Window, WindowMessage
 from tui.jobs import Job, State
 from tui.screens.base import ViewScreen
 from tui.screens.messagerows import MessageRows

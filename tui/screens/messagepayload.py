@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from stantools.browse.protobuf_fields import is_text
+from stantools.browse.window import WindowMessage
 from stantools.errors import StantoolsError
-from stantools.inspection.window import WindowMessage
-from stantools.inspection.wireview import is_text
 from tui.cells import Cell, counted, name_text
 from tui.screens.base import ViewScreen
 from tui.screens.prompt import PromptScreen

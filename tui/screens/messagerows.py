@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stantools.browse.payload_views import preview
+from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage
 from stantools.format.layout import Flag
-from stantools.inspection.payloadviews import preview
-from stantools.inspection.window import Note, NoteKind, Row, Window, WindowMessage
 from stantools.notation import format_size
 from tui.cells import Cell, Role, time_text
 from tui.widgets.rowtable import Column

@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
-from stantools.inspection.window import Note, Row, WindowMessage
+from stantools.browse.window import Note, Row, WindowMessage
 from tui.cells import Cell, counted, number
 from tui.screens.base import ViewScreen
 from tui.screens.messagecursor import MessageCursor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from stantools.browse.search import Query, Searcher, parse_query
 from stantools.errors import StantoolsError
-from stantools.inspection.search import Query, Searcher, parse_query
 from tui.cells import Cell, name_text
 from tui.jobs import Job, State
 from tui.screens.base import ViewScreen

@@ -12,10 +12,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from stantools.browse.record_fields import Part, PartRole
+from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
+from stantools.browse.record_reader import RecordReader, RecordRow
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.inspection.anatomy import Part, PartRole
-from stantools.inspection.recordmap import RecordMap, Single, map_of_survey, map_records
-from stantools.inspection.recordreader import RecordReader, RecordRow
 from stantools.inspection.records import FileKind, kind_of
 from stantools.inspection.survey import SliceSurvey
 from stantools.notation import format_size
@@ -322,7 +322,7 @@ class RecordScreen(ViewScreen):
             self._parts = []
             hexview.show(lambda _offset, _length: b"", 0, 0, [])
         else:
-            self._parts = reader.anatomy(row)
+            self._parts = reader.parts(row)
             hexview.show(reader.read, row.offset, row.length, self._parts)
             wrong = next((n for n, part in enumerate(self._parts) if part.role is PartRole.WRONG), 0)
             hexview.choose(wrong)

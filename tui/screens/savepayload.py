@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
+from stantools.browse.payload_views import Form, likely_form
+from stantools.browse.window import WindowMessage
 from stantools.errors import StoreUnwritableError
-from stantools.inspection.payloadviews import Form, likely_form
-from stantools.inspection.window import WindowMessage
 
 _ENDINGS = {Form.JSON: "json", Form.TEXT: "txt", Form.PROTOBUF: "bin", Form.HEX: "bin"}
 _UNSAFE = re.compile(r"[^\w.-]", re.ASCII)

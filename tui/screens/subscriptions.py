@@ -13,7 +13,7 @@ from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Input
 
-from stantools.inspection.logloss import LogLoss, log_loss
+from stantools.browse.log_history import LogLoss, log_loss
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import text
 from tui.cells import Cell, counted, name_text, number

@@ -12,10 +12,9 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from stantools.inspection.histogram import Bucket, Histogram
+from stantools.browse.histogram import Bucket, Histogram, fitting, narrower, wider, width_text
+from stantools.browse.timeline import BINS, Timeline, read_timeline
 from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.timeline import BINS, Timeline, read_timeline
-from stantools.inspection.timescale import fitting, narrower, wider, width_text
 from stantools.notation import format_size, format_time, parse_time
 from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
 from tui.jobs import Job, State

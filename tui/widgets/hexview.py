@@ -15,8 +15,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from stantools.inspection.anatomy import Part, PartRole
-from stantools.inspection.recordreader import part_at
+from stantools.browse.record_fields import Part, PartRole
+from stantools.browse.record_reader import part_at
 
 _ROW = 16
 #: Bytes that are read at once.

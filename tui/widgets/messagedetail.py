@@ -9,10 +9,10 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from stantools.browse.payload_views import LEVELS, Form, Line, Syntax, likely_form, lines_of
+from stantools.browse.window import Note, NoteKind, Row, WindowMessage
 from stantools.escaping import escape
 from stantools.format.layout import Flag
-from stantools.inspection.payloadviews import LEVELS, Form, Line, Syntax, likely_form, lines_of
-from stantools.inspection.window import Note, NoteKind, Row, WindowMessage
 from stantools.notation import format_size, format_time
 from tui.cells import Cell, Role, counted, cut
 from tui.widgets.line import Line as LineWidget

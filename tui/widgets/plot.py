@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from stantools.inspection.timescale import WIDTHS
+from stantools.browse.histogram import WIDTHS
 from stantools.notation import format_time
 from tui.cells import Role, short_number
 

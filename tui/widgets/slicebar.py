@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from stantools.inspection.slicemap import State
+from stantools.browse.slice_map import State
 from tui.cells import Cell, Role
 from tui.widgets.rowtable import RowTable
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stantools.browse.payload_views import Form, HexLines, lines_of, preview, protobuf_lines
+from stantools.browse.payload_views import likely_form as likely
+from stantools.browse.protobuf_fields import message_head, read_wire
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.payloadviews import Form, HexLines, lines_of, preview, protobuf_lines
-from stantools.inspection.payloadviews import likely_form as likely
-from stantools.inspection.wireview import message_head, read_wire
 
 nested = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.browse.search import Matcher, Searcher, parse_query
+from stantools.browse.window import Window, WindowMessage, refine
 from stantools.errors import StantoolsError, UsageError
 from stantools.format.crc import Crc
-from stantools.inspection.matcher import Matcher
-from stantools.inspection.search import Searcher, parse_query
 from stantools.inspection.surveyor import survey_channels
-from stantools.inspection.window import Window, WindowMessage, refine
 from stantools.store.directory import list_channel, open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.slicewriter import SliceWriter
@@ -219,7 +218,7 @@ def test_a_matcher_that_is_killed_says_so() -> None:
 
 def test_no_matcher_outlives_a_program_that_is_killed() -> None:
     script = (
-        "import re; from stantools.inspection.matcher import Matcher\n"
+        "import re; from stantools.browse.search import Matcher\n"
         "matcher = Matcher(re.compile(b'(a+)+$')); matcher.matching([(b'a',)])\n"
         "matcher.matching([(b'a' * 60 + b'!',)], lambda _: print(matcher._process.pid, flush=True))"
     )

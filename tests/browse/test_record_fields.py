@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stantools.browse.record_fields import Part, PartRole, record_parts
 from stantools.format.crc import Crc
 from stantools.format.envelope import encode
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.anatomy import Part, PartRole, anatomy
 from stantools.inspection.records import FileKind
 
 CRC = Crc()
@@ -48,7 +48,7 @@ def check_cover(parts: list[Part], offset: int, length: int) -> None:
 
 
 def test_a_message() -> None:
-    assert told(anatomy(MESSAGES[4:39], FileKind.MESSAGES, CRC, offset=4)) == [
+    assert told(record_parts(MESSAGES[4:39], FileKind.MESSAGES, CRC, offset=4)) == [
         (4, 8, "size", "27"),
         (8, 12, "CRC", "0x401ae533, right"),
         (12, 13, "sequence: tag", "field 1, wire type 0"),
@@ -65,7 +65,7 @@ def test_a_message() -> None:
 
 
 def test_a_client() -> None:
-    assert told(anatomy(CLIENTS[4:39], FileKind.CLIENTS, CRC, offset=4)) == [
+    assert told(record_parts(CLIENTS[4:39], FileKind.CLIENTS, CRC, offset=4)) == [
         (4, 7, "size", "27"),
         (7, 8, "type", "1 = add"),
         (8, 12, "CRC", "0x5fcceeff, right"),
@@ -86,16 +86,16 @@ def test_a_client() -> None:
 
 def test_a_subscription_and_what_was_sent() -> None:
     end = 12 + 57
-    names = {part.name: part.value for part in anatomy(SUBS[4:end], FileKind.SUBS, CRC, offset=4)}
+    names = {part.name: part.value for part in record_parts(SUBS[4:end], FileKind.SUBS, CRC, offset=4)}
     assert names["type"] == "1 = new" and names["CRC"] == "0xcc9b9608, right"
     assert (names["client_id"], names["durable_name"], names["is_durable"]) == ("me", "d1", "yes")
     assert (names["max_in_flight"], names["ack_wait_in_secs"]) == ("10", "30")
-    sent = {part.name: part.value for part in anatomy(SUBS[end : end + 12], FileKind.SUBS, CRC, offset=end)}
+    sent = {part.name: part.value for part in record_parts(SUBS[end : end + 12], FileKind.SUBS, CRC, offset=end)}
     assert sent["type"] == "5 = msg" and (sent["id"], sent["seqno"]) == ("1", "1")
 
 
 def test_an_index_record() -> None:
-    assert told(anatomy(INDEX[4:36], FileKind.INDEX, CRC, offset=4)) == [
+    assert told(record_parts(INDEX[4:36], FileKind.INDEX, CRC, offset=4)) == [
         (4, 12, "sequence", "1"),
         (12, 20, "offset", "4"),
         (20, 28, "timestamp", "1795219649260503021 = 2026-11-21T00:07:29.260503021Z"),
@@ -113,11 +113,11 @@ def test_an_index_record() -> None:
     ],
 )
 def test_the_version(data: bytes, value: str, role: PartRole) -> None:
-    assert anatomy(data, FileKind.SUBS, CRC, offset=0) == [Part(0, len(data), "file version", value, role)]
+    assert record_parts(data, FileKind.SUBS, CRC, offset=0) == [Part(0, len(data), "file version", value, role)]
 
 
 def wrong(data: bytes, kind: FileKind = FileKind.MESSAGES, offset: int = 4, length: int | None = None) -> list[str]:
-    parts = anatomy(data, kind, CRC, offset=offset, length=length)
+    parts = record_parts(data, kind, CRC, offset=offset, length=length)
     check_cover(parts, offset, max(length or 0, len(data)))
     return [f"{part.name}: {part.value}" for part in parts if part.role in (PartRole.WRONG, PartRole.UNKNOWN)]
 
@@ -138,13 +138,13 @@ def test_what_is_wrong_is_said() -> None:
 
 def test_a_size_that_is_too_small_does_not_hide_fields() -> None:
     record = b"\x10" + MESSAGES[5:39]
-    parts = anatomy(record, FileKind.MESSAGES, CRC, offset=4)
+    parts = record_parts(record, FileKind.MESSAGES, CRC, offset=4)
     assert parts[-1].name == "timestamp" and parts[-1].end == 39
 
 
 def test_only_the_beginning_of_a_long_record() -> None:
     record = encode(pb.MsgProto(sequence=7, subject=b"foo", data=bytes(range(256)) * 40).SerializeToString(), CRC)
-    parts = anatomy(record[:100], FileKind.MESSAGES, CRC, offset=4, length=len(record))
+    parts = record_parts(record[:100], FileKind.MESSAGES, CRC, offset=4, length=len(record))
     check_cover(parts, 4, len(record))
     assert {part.name: part.value for part in parts}["CRC"].endswith("cannot be checked")
     assert parts[-1].name == "not looked at"
@@ -152,14 +152,14 @@ def test_only_the_beginning_of_a_long_record() -> None:
 
 def test_a_type_that_does_not_go_with_a_field() -> None:
     payload = b"\x0d\1\0\0\0" + b"\x10\5" + b"\x40\1" + b"\x7a\3abc"
-    parts = {part.name: part for part in anatomy(encode(payload, CRC), FileKind.MESSAGES, CRC, offset=4)}
+    parts = {part.name: part for part in record_parts(encode(payload, CRC), FileKind.MESSAGES, CRC, offset=4)}
     assert parts["sequence"].role is parts["subject"].role is PartRole.WRONG
     assert parts["field 8"].value == "1" and parts["field 15"].value == "abc"
 
 
 def test_names_are_harmless() -> None:
     payload = pb.MsgProto(sequence=1, subject=b"\x1b[31m\r\n\xe2\x80\xae[bold]").SerializeToString()
-    parts = {part.name: part for part in anatomy(encode(payload, CRC), FileKind.MESSAGES, CRC, offset=4)}
+    parts = {part.name: part for part in record_parts(encode(payload, CRC), FileKind.MESSAGES, CRC, offset=4)}
     assert parts["subject"].value == "\\x1b[31m\\r\\n\\u202e[bold]"
 
 
@@ -169,25 +169,25 @@ KINDS = st.sampled_from(FileKind)
 @given(st.binary(max_size=300), KINDS, st.sampled_from([0, 1, 4, 100, 2**40]), st.integers(0, 500))
 def test_any_bytes(data: bytes, kind: FileKind, offset: int, more: int) -> None:
     length = len(data) + more
-    check_cover(anatomy(data, kind, CRC, offset=offset, length=length), offset, length)
+    check_cover(record_parts(data, kind, CRC, offset=offset, length=length), offset, length)
 
 
 @given(st.integers(0, 34), st.integers(0, 255), KINDS)
 def test_any_byte_of_a_record(place: int, value: int, kind: FileKind) -> None:
     record = bytearray(MESSAGES[4:39])
     record[place] = value
-    check_cover(anatomy(bytes(record), kind, CRC, offset=4), 4, 35)
+    check_cover(record_parts(bytes(record), kind, CRC, offset=4), 4, 35)
 
 
 @given(st.binary(max_size=200), KINDS)
 def test_any_payload(payload: bytes, kind: FileKind) -> None:
     code = 1 if kind in (FileKind.CLIENTS, FileKind.SUBS) else None
     record = encode(payload, CRC, code)
-    parts = anatomy(record, kind, CRC, offset=4)
+    parts = record_parts(record, kind, CRC, offset=4)
     check_cover(parts, 4, len(record))
 
 
 def test_many_fields_are_not_told_one_by_one() -> None:
-    parts = anatomy(encode(b"\x08\x01" * 100_000, CRC), FileKind.MESSAGES, CRC, offset=4)
+    parts = record_parts(encode(b"\x08\x01" * 100_000, CRC), FileKind.MESSAGES, CRC, offset=4)
     check_cover(parts, 4, 200_008)
     assert len(parts) < 2000 and parts[-1].name == "more fields"

@@ -12,16 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stantools.errors import StoreUnreadableError
-from stantools.format import index
-from stantools.format.crc import Crc
-from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
-from stantools.inspection.indexcheck import IndexReport
-from stantools.inspection.runs import Run, RunBuilder
-from stantools.inspection.slicesummary import trusted_index
-from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
-from stantools.inspection.windowparts import (
+from stantools.browse.row_model import (
     NO_POSITIONS,
     Note,
     NoteKind,
@@ -31,7 +22,16 @@ from stantools.inspection.windowparts import (
     SliceParts,
     Stretch,
 )
-from stantools.inspection.windowread import StretchReader
+from stantools.browse.window_reader import StretchReader
+from stantools.errors import StoreUnreadableError
+from stantools.format import index
+from stantools.format.crc import Crc
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.inspection.indexcheck import IndexReport
+from stantools.inspection.runs import Run, RunBuilder
+from stantools.inspection.slicesummary import trusted_index
+from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles

@@ -1,4 +1,4 @@
-"""What runs in the process of `stantools.inspection.matcher`.
+"""What runs in the process of `stantools.browse.search`.
 
 It is run as a script, and imports nothing but the standard library, so that it is there at once. Its argument is the
 process id of the one that started it. On its input it is given the pattern and then lists of messages, as pickles; it

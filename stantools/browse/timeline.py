@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stantools.browse.histogram import Counter, Histogram, Samples, Sequences, Sizes, Times, fitting
 from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.inspection.histogram import Counter, Histogram, Sequences, Sizes, Times
 from stantools.inspection.slicesummary import trusted_index
 from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.timescale import Samples, fitting
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts

@@ -5,31 +5,81 @@ Little is kept: a few blocks of places, a few open files.
 
 from __future__ import annotations
 
+import os
+import stat
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from stantools.browse.protobuf_fields import message_head
+from stantools.browse.row_model import Note, NoteKind, Proven, Stretch
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError, looks_encrypted
-from stantools.format.layout import (
-    FILE_HEADER_SIZE,
-    INDEX_RECORD_SIZE,
-    RECORD_HEADER,
-    RECORD_HEADER_SIZE,
-    Flag,
-    Stop,
-)
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
-from stantools.inspection.windowfiles import OpenFiles
-from stantools.inspection.windowparts import Note, NoteKind, Proven, Stretch
-from stantools.inspection.wireview import message_head
+
+#: Files that are open at the same time.
+_OPEN = 16
+
+
+class OpenFiles:
+    """A few open files, read in pieces. A file that is removed while it is open can be read on.
+
+    They are not mapped: a mapping that is kept would end the program if another one cut the file.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Reads a part of a file; less than asked for if the file ends before.
+
+        Args:
+            path: A regular file.
+            offset: First byte.
+            size: How many bytes.
+
+        Raises:
+            StoreUnreadableError: The file is missing, not a regular file, or cannot be read.
+        """
+        if size <= 0 or offset < 0:
+            return b""
+        try:
+            return os.pread(self._descriptor(path), size, offset)
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise StoreUnreadableError(f"{path}: cannot be read: {reason}") from error
+
+    def _descriptor(self, path: Path) -> int:
+        found = self._descriptors.get(path)
+        if found is not None:
+            self._descriptors.move_to_end(path)
+            return found
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise StoreUnreadableError(f"{path}: is not a regular file")
+        self._descriptors[path] = descriptor
+        if len(self._descriptors) > _OPEN:
+            os.close(self._descriptors.popitem(last=False)[1])
+        return descriptor
+
+    def close(self) -> None:
+        """Closes all files."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
 
 #: Messages that are located together.
 BLOCK = 4096

@@ -6,7 +6,7 @@
     row  3  message 15
     …
 
-Of a channel of any size only its outline is in memory (`windowparts`); messages are read when their rows are asked for.
+Of a channel of any size only its outline is in memory (`row_model`); messages are read when their rows are asked for.
 Where a record is not what the outline promises, its row says so: looking at rows never raises for what is in the files.
 """
 
@@ -18,12 +18,12 @@ from itertools import accumulate
 
 import numpy as np
 
+from stantools.browse.row_model import Note, NoteKind, Piece, Proven, SliceParts, Stretch, gap, joined
+from stantools.browse.window_build import Builder, is_small, roughly
+from stantools.browse.window_reader import Located, Row, StretchReader, WindowMessage
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.windowbuild import Builder, is_small, roughly
-from stantools.inspection.windowparts import Note, NoteKind, Piece, Proven, SliceParts, Stretch, gap, joined
-from stantools.inspection.windowread import Located, Row, StretchReader, WindowMessage
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles
 
@@ -36,7 +36,7 @@ class Window:
     Args:
         files: The channel.
         crc: The store's CRC.
-        parts: Its slices, as `windowbuild` gives them.
+        parts: Its slices, as `window_build` gives them.
         check_crc: False takes messages with a wrong CRC for good.
         key: The encryption key given to the server; None leaves payloads as they are stored.
 

@@ -13,19 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stantools.inspection.histogram import Counter, Histogram
-from stantools.inspection.slicesummary import summarise
-from stantools.inspection.surveyor import survey_channels
-from stantools.inspection.timeline import Timeline, read_timeline
-from stantools.inspection.timescale import (
+from stantools.browse.histogram import (
     PLAUSIBLE,
     WIDTHS,
+    Counter,
+    Histogram,
     Samples,
     fitting,
     narrower,
     wider,
     width_text,
 )
+from stantools.browse.timeline import Timeline, read_timeline
+from stantools.inspection.slicesummary import summarise
+from stantools.inspection.surveyor import survey_channels
 from stantools.store.directory import open_datastore
 from stantools.store.options import ReadOptions, resolve_crc
 from stantools.store.ranges import Ranges

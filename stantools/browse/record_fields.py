@@ -74,7 +74,7 @@ class Part:
     role: PartRole
 
 
-def anatomy(record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None) -> list[Part]:
+def record_parts(record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None) -> list[Part]:
     """Tells what every byte of a record, or of a damaged range, means. Never raises for what is in it.
 
     Args:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 from unicodedata import east_asian_width
 
+from stantools.browse.protobuf_fields import WireField, guesses, is_text, read_wire
 from stantools.escaping import escape, escape_line
-from stantools.inspection.wireview import WireField, guesses, is_text, read_wire
 
 #: What a piece of a line is.
 Syntax = Literal["", "key", "string", "number", "word", "mark", "note"]

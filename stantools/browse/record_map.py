@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from stantools.browse.histogram import Counter
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
@@ -23,7 +24,6 @@ from stantools.format.layout import (
     Stop,
     SubRecord,
 )
-from stantools.inspection.histogram import Counter
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.survey import SliceSurvey, stop_text
 from stantools.progress import Progress

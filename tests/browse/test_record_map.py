@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.browse.record_fields import PartRole
+from stantools.browse.record_map import RecordMap, Single, map_of_survey, map_records
+from stantools.browse.record_reader import RecordReader, part_at
+from stantools.browse.slice_map import Segment, State, cells, index_state, segments
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.inspection.anatomy import PartRole
-from stantools.inspection.recordmap import RecordMap, Single, map_of_survey, map_records
-from stantools.inspection.recordreader import RecordReader, part_at
 from stantools.inspection.records import FileKind, kind_of, read_records
-from stantools.inspection.slicemap import Segment, State, cells, index_state, segments
 from stantools.inspection.survey import Reading, SliceSurvey, survey_slice
 from stantools.inspection.surveyor import survey_channels
 from stantools.store.directory import list_channel, open_datastore
@@ -146,7 +146,7 @@ def test_golden_files(case: str, golden_copy: Any) -> None:
             assert [row.sequence for row in rows] == sequences
         assert sum(row.length for row in rows) == file.stat().st_size
         for number, row in enumerate(rows):
-            parts = reader.anatomy(row)
+            parts = reader.parts(row)
             assert parts[0].start == row.offset and parts[-1].end == row.offset + row.length
             assert row.ok != any(part.role in BAD_ROLES for part in parts)
             assert reader.row_at(row.offset) == reader.row_at(row.offset + row.length - 1) == number
@@ -218,7 +218,7 @@ def test_a_file_that_shrinks_while_it_is_open(tmp_path: Path) -> None:
     rows = reader.rows(0, 101)
     assert len(rows) == 101
     assert rows[-1].type == "changed" and not rows[-1].ok
-    reader.anatomy(rows[-1])
+    reader.parts(rows[-1])
     reader.close()
     assert reader.read(0, 10) == b"" and reader.size == 0
 
@@ -245,7 +245,7 @@ def test_any_file(tmp_path_factory: pytest.TempPathFactory, data: bytes, kind: F
     at = 0
     for row in rows:
         assert row.offset == at
-        reader.anatomy(row)
+        reader.parts(row)
         at += row.length
     reader.close()
 

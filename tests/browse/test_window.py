@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage, open_window, refine
+from stantools.browse.window_build import roughly
+from stantools.browse.window_reader import OpenFiles
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.survey import ChannelSurvey
 from stantools.inspection.surveyor import survey_channels
 from stantools.inspection.verify import verify
-from stantools.inspection.window import Note, NoteKind, Row, Window, WindowMessage, open_window, refine
-from stantools.inspection.windowbuild import roughly
-from stantools.inspection.windowfiles import OpenFiles
 from stantools.store.directory import ChannelFiles, list_channel, open_datastore
 from stantools.store.limits import SliceLimits
 from stantools.store.options import ReadOptions, resolve_crc
@@ -280,8 +280,8 @@ def test_what_is_known_is_not_looked_at_again(large: Path, monkeypatch: pytest.M
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was read again")
 
-    monkeypatch.setattr("stantools.inspection.windowbuild.survey_slice", never)
-    monkeypatch.setattr("stantools.inspection.windowbuild.trusted_index", never)
+    monkeypatch.setattr("stantools.browse.window_build.survey_slice", never)
+    monkeypatch.setattr("stantools.browse.window_build.trusted_index", never)
     assert len(refine(window, files, CRC)) == len(window)
 
 

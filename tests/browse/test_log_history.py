@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.browse import log_history
+from stantools.browse.log_history import read_history, subscription_history
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection import loghistory
-from stantools.inspection.loghistory import read_history, subscription_history
 from stantools.inspection.records import FileKind, read_records
 from stantools.inspection.subscribers import load_clients, load_subs
 from stantools.store.directory import open_datastore
@@ -173,7 +173,7 @@ def test_a_file_that_has_changed_or_gone(tmp_path: Path) -> None:
 
 
 def test_more_damage_than_anybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loghistory, "MAX_DAMAGES", 3)
+    monkeypatch.setattr(log_history, "MAX_DAMAGES", 3)
     path = tmp_path / "subs.dat"
     _write(path, [("new", 1, 0), *(("sent", 1, at) for at in range(1, 21))])
     content = bytearray(path.read_bytes())

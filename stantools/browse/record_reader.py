@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stantools.browse.record_fields import Part, record_parts
+from stantools.browse.record_map import RecordMap, Single, Stretch
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, index, kernels
 from stantools.format.columns import LogColumns, MessageColumns
@@ -28,8 +30,6 @@ from stantools.format.layout import (
     ClientRecord,
     SubRecord,
 )
-from stantools.inspection.anatomy import Part, anatomy
-from stantools.inspection.recordmap import RecordMap, Single, Stretch
 from stantools.inspection.records import FileKind, fields_of
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG
 from stantools.store.logscan import decode_record
@@ -135,9 +135,9 @@ class RecordReader:
         except OSError:
             return b""
 
-    def anatomy(self, row: RecordRow) -> list[Part]:
+    def parts(self, row: RecordRow) -> list[Part]:
         """Tells what every byte of a record means."""
-        return anatomy(
+        return record_parts(
             self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
         )
 
