@@ -153,6 +153,8 @@ def table_text(
     indent: int = 0,
 ) -> str:
     """Returns a table for people; see `print_table`. Its lines begin with `indent` spaces."""
+    from tabulate import tabulate
+
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         return ""
@@ -163,13 +165,15 @@ def table_text(
     width = console.width()
     if width and _total(columns) > width - indent:
         columns = _fitted(columns, width - indent)
-    parts = [column.lines() for column in columns]
-    lines = (
-        "  ".join(column.aligned(part) for column, part in zip(columns, line, strict=True))
-        for row in zip(*parts, strict=True)
-        for line in itertools.zip_longest(*row, fillvalue="")
+    sides = ["right" if column.number else "left" for column in columns]
+    # Titles and rules go as rows: to headers the library adds room, which a narrow terminal does not have.
+    text: str = tabulate(
+        zip(*[column.lines() for column in columns], strict=True),
+        tablefmt="plain",
+        disable_numparse=True,
+        colalign=sides,
     )
-    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in lines)
+    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in text.split("\n"))
 
 
 class _Column:
@@ -186,21 +190,17 @@ class _Column:
         """Takes no more room than the cells and the words of the title need."""
         self.width = max(map(len, (*self.title.split(), *self.cells)))
 
-    def lines(self) -> list[list[str]]:
-        """Returns the lines of the title, of the rule under it, and of every cell."""
-        return [textwrap.wrap(self.title, self.width), ["-" * self.width], *map(self._broken, self.cells)]
+    def lines(self) -> list[str]:
+        """Returns the title, the rule under it, and every cell, each cut or broken into lines so that it fits."""
+        return [textwrap.fill(self.title, self.width), "-" * self.width, *map(self._fitted, self.cells)]
 
-    def _broken(self, text: str) -> list[str]:
+    def _fitted(self, text: str) -> str:
         if len(text) <= self.width:
-            return [text]
+            return text
         if self._fold:
-            return textwrap.wrap(text, self.width)
+            return textwrap.fill(text, self.width)
         console.tell_cut()
-        return [text[: self.width - 1] + "…"]
-
-    def aligned(self, text: str) -> str:
-        """Fills a line up to the column's width."""
-        return text.rjust(self.width) if self.number else text.ljust(self.width)
+        return text[: self.width - 1] + "…"
 
 
 def _total(columns: Sequence[_Column]) -> int:
