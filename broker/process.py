@@ -27,7 +27,7 @@ from broker.nats.identity import nonce as new_nonce
 from broker.nats.server import ListenError, NatsServer
 from broker.stores.interface import StorageError
 from broker.stores.opening import open_store
-from broker.streaming.ids import new_id
+from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
 from stantools.errors import StantoolsError

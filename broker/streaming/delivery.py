@@ -1,62 +1,27 @@
-"""Sends new messages to subscriptions and queue groups, as many as they take.
+"""Sends new messages to subscriptions and queue groups, as many as they take, and decides who is served next.
 
 Facts: streaming-protocol.md sections 14 and 18.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker import log
-from broker.stores.interface import StorageError
-from broker.streaming.names import text
-from broker.streaming.ports import Role
+from broker.streaming.inflight import store_sent
+from broker.streaming.state import Hold, Subscription
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads, Records
+    from broker.blocks import Records
     from broker.streaming.context import Context
-    from broker.streaming.queues import QueueGroup
-    from broker.streaming.subscriptions import Subscription
+    from broker.streaming.inflight import Ready, Sender
+    from broker.streaming.redelivery import Redelivery
+    from broker.streaming.state import Channel, QueueGroup
 
 #: Blocks that one gets before it is another's turn.
 _TURN: Final = 4
 #: Messages of a block that are handed out to a group.
 _GROUP_BLOCK: Final = 1024
-
-
-class Sender:
-    """What sending means, new or again: over the bus, and for the counters and the log."""
-
-    def __init__(self, context: Context) -> None:
-        self._bus = context.bus
-        self._statistics = context.statistics
-
-    def send(
-        self, subscription: Subscription, block: Payloads, begin: int, end: int, sequences: Sequence[int], verb: str
-    ) -> bool:
-        """Sends rows of a block, whose sequences are given. Returns whether it worked."""
-        if log.STREAMING.isEnabledFor(log.TRACE):
-            for sequence in sequences:
-                _trace(subscription, sequence, verb)
-        if not self._bus.publish_block(Role.SEND, subscription.state.inbox, block, begin, end):
-            log.STREAMING.error(
-                "[Client:%s] Failed sending to subid=%d, subject=%s, seq=%d, err=%s",
-                subscription.client_name,
-                subscription.id,
-                text(subscription.channel.name),
-                sequences[0],
-                "not connected",
-            )
-            return False
-        statistics = self._statistics
-        statistics.out_msgs += end - begin
-        statistics.out_bytes += int(block.sizes[begin:end].sum()) if end - begin > 1 else int(block.sizes[begin])
-        return True
-
-    def congested(self, subscription: Subscription) -> bool:
-        """Tells whether much of what was sent has not been taken yet."""
-        return self._bus.congested(subscription.state.inbox)
 
 
 class Delivery:
@@ -65,13 +30,13 @@ class Delivery:
     Args:
         context: The world.
         sender: Sends.
-        arm: Starts the timer for redelivery of a subscription, if it is not running.
+        redelivery: Its timer is started with the first message that is pending.
     """
 
-    def __init__(self, context: Context, sender: Sender, arm: Callable[[Subscription], None]) -> None:
+    def __init__(self, context: Context, sender: Sender, redelivery: Redelivery) -> None:
         self._clock = context.clock
         self._sender = sender
-        self._arm = arm
+        self._arm = redelivery.arm
 
     def to_subscription(self, subscription: Subscription) -> bool:
         """Sends what is there for a plain subscription, a bounded amount. Returns True if there may be more."""
@@ -187,6 +152,56 @@ class Delivery:
         return complete
 
 
+class Serving:
+    """Serves: first what is to be sent again before anything else (holds), then new messages.
+
+    Whoever does not keep up with what was sent before is not served for a while: else a client with many messages in
+    flight, or large ones, would be cut off as a slow consumer, however fast it reads.
+    """
+
+    def __init__(self, context: Context, ready: Ready, sender: Sender, redelivery: Redelivery) -> None:
+        self._ready = ready
+        self._sender = sender
+        self._delivery = Delivery(context, sender, redelivery)
+        self._redelivery = redelivery
+
+    def run(self) -> None:
+        """Serves everybody who is ready, once, and a bounded amount each."""
+        for unit in self._ready.take():
+            self._serve(unit)
+
+    def channel(self, channel: Channel) -> None:
+        """Serves all subscriptions of a channel in the order of streaming-protocol.md section 14.9."""
+        for subscription in tuple(channel.plain.values()):
+            self._serve(subscription)
+        for group in tuple(channel.groups.values()):
+            if group.members:
+                self._serve(group)
+
+    def _serve(self, unit: Subscription | QueueGroup) -> None:
+        if self._congested(unit):
+            self._ready.later(unit)
+            return
+        if isinstance(unit, Subscription):
+            more = not self._release(unit) or self._delivery.to_subscription(unit)
+        else:
+            held = [member for member in unit.members if not self._release(member)]
+            more = bool(held) or self._delivery.to_group(unit)
+        if more:
+            self._ready.again(unit)
+
+    def _congested(self, unit: Subscription | QueueGroup) -> bool:
+        if isinstance(unit, Subscription):
+            return self._sender.congested(unit)
+        # The others get what one of them does not take.
+        return bool(unit.members) and all(self._sender.congested(member) for member in unit.members)
+
+    def _release(self, subscription: Subscription) -> bool:
+        if subscription.hold is Hold.NONE or not subscription.started or not subscription.active:
+            return True
+        return self._redelivery.release(subscription)
+
+
 def _sequences(block: Records, begin: int, end: int) -> Sequence[int]:
     """Returns the sequences of some rows, at least one: mostly there are no gaps."""
     first, last = int(block.sequences[begin]), int(block.sequences[end - 1])
@@ -194,43 +209,3 @@ def _sequences(block: Records, begin: int, end: int) -> Sequence[int]:
         return range(first, last + 1)
     gaps: list[int] = block.sequences[begin:end].tolist()
     return gaps
-
-
-def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:
-    """Records that messages are pending. If that fails, a restart may deliver them again without the flag."""
-    try:
-        subscription.channel.store.sent(subscription.id, sequences)
-    except StorageError as error:
-        _not_recorded("Unable to add pending message to", subscription, sequences, error)
-
-
-def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
-    """Records that messages are not pending any more. If that fails, a restart may deliver them again."""
-    try:
-        subscription.channel.store.acked(subscription.id, sequences)
-    except StorageError as error:
-        _not_recorded("Unable to persist ack for", subscription, sequences, error)
-
-
-def _not_recorded(what: str, subscription: Subscription, sequences: Sequence[int], error: StorageError) -> None:
-    log.STREAMING.error(
-        "[Client:%s] %s subid=%d, subject=%s, seq=%d, err=%s",
-        subscription.client_name,
-        what,
-        subscription.id,
-        text(subscription.channel.name),
-        sequences[0],
-        error,
-    )
-
-
-def _trace(subscription: Subscription, sequence: int, verb: str) -> None:
-    log.STREAMING.log(
-        log.TRACE,
-        "[Client:%s] %s msg to subid=%d, subject=%s, seq=%d",
-        subscription.client_name,
-        verb,
-        subscription.id,
-        text(subscription.channel.name),
-        sequence,
-    )

@@ -17,9 +17,8 @@ from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 
 if TYPE_CHECKING:
-    from broker.streaming.clients import Client
-    from broker.streaming.context import Context
-    from broker.streaming.timers import Timer
+    from broker.streaming.context import Context, Timer
+    from broker.streaming.state import Client
 
 #: The check is over when nobody has answered for so long.
 _CHECK_TIMEOUT: Final = 1_000_000_000
@@ -82,6 +81,10 @@ class Partitions:
     Args:
         context: The world.
         server_id: What this server calls itself among the others.
+
+    Attributes:
+        entries: Names and patterns of the channels that this server has.
+        waiting: Requests that wait for their client.
     """
 
     def __init__(self, context: Context, server_id: bytes) -> None:
@@ -95,11 +98,12 @@ class Partitions:
         self._passed: Callable[[], None] | None = None
         self._failed: Callable[[str], None] | None = None
         self.entries = context.options.partitions
+        self.waiting = Waiting(context)
         self._literals = frozenset(entry for entry in self.entries if valid_channel(entry))
         self._patterns = tuple(entry for entry in self.entries if entry not in self._literals)
 
     def serves(self, channel: bytes) -> bool:
-        """Tells whether this server has a channel."""
+        """Returns whether this server has a channel."""
         return channel in self._literals or any(matches(pattern, channel) for pattern in self._patterns)
 
     def conflict(self, entries: Iterable[bytes]) -> bytes:

@@ -10,16 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import log
-from broker.streaming.delivery import Sender, store_acked, store_sent
 from broker.streaming.hot.fields import redelivered_block
-from broker.streaming.names import text
-from broker.streaming.subscriptions import Hold
+from broker.streaming.inflight import store_acked, store_sent
+from broker.streaming.state import Hold
 
 if TYPE_CHECKING:
     from broker.blocks import Records
-    from broker.streaming.acknowledgements import Acknowledgements
     from broker.streaming.context import Context
-    from broker.streaming.subscriptions import Subscription
+    from broker.streaming.inflight import Acknowledgements, Sender
+    from broker.streaming.state import Subscription
 
 #: What is due a little later goes along (rule 1).
 _TOLERANCE: Final = 15_000_000
@@ -252,7 +251,7 @@ class Redelivery:
                     log.STREAMING.log(
                         log.TRACE,
                         "[Client:%s] Redelivery for subid=%d, skipping seq=%d",
-                        text(subscription.state.client_id),
+                        subscription.client_name,
                         subscription.id,
                         sequence,
                     )

@@ -1,4 +1,4 @@
-"""Requests that come in frames: one by one, unlike publishes and acknowledgements."""
+"""Requests that come in frames: one by one, unlike publishes and acknowledgements; and control messages among them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from broker.wire.frames import (
 )
 from stantools.format import gogo
 from stantools.format.envelope import Buffer
+from stantools.format.proto import protocol_pb2 as protocol
 
 M = TypeVar("M", bound=Message)
 
@@ -44,6 +45,15 @@ def decode(kind: type[M], payload: bytes) -> M:
         gogo.DecodeError: It is no such message.
     """
     return gogo.decode(kind, payload, max_fields=_MAX_FIELDS)
+
+
+def is_control(payload: bytes) -> bool:
+    """Returns whether what was not expected is a message among servers (section 3): these are dropped silently."""
+    try:
+        decode(protocol.CtrlMsg, payload)
+    except gogo.DecodeError:
+        return False
+    return True
 
 
 def requests(buffer: Buffer, frames: Frames, begin: int, end: int) -> Iterator[Request]:

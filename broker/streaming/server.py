@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming.acknowledgements import Acknowledgements
-from broker.streaming.channels import Channels
-from broker.streaming.clients import Clients
-from broker.streaming.connecting import Connecting
-from broker.streaming.context import Context, Statistics
-from broker.streaming.delivery import Delivery, Sender
-from broker.streaming.detection import detect
-from broker.streaming.heartbeats import Heartbeats
-from broker.streaming.ids import new_id
-from broker.streaming.lifetimes import Ageing, Inactivity
+from broker.streaming.connect import Connecting, Heartbeats
+from broker.streaming.context import Context, Statistics, Timers, new_id
+from broker.streaming.delivery import Serving
+from broker.streaming.inflight import Acknowledgements, Ready, Sender
 from broker.streaming.names import Subjects
 from broker.streaming.ports import Role
-from broker.streaming.publishing import Publishing
-from broker.streaming.recovery import Recovery, StartError, recover_server
+from broker.streaming.publish import Publishing
 from broker.streaming.redelivery import Redelivery
-from broker.streaming.removal import Removal
-from broker.streaming.requests import Request, one_by_one
-from broker.streaming.serving import Ready, Serving
-from broker.streaming.subscribing import Subscribing
-from broker.streaming.timers import Timers
+from broker.streaming.registry import Channels, Clients
+from broker.streaming.requests import one_by_one
+from broker.streaming.startup import Recovery, StartError, detect, recover_server
+from broker.streaming.subscribe import Subscribing
+from broker.streaming.unsubscribe import Unsubscribing
 from broker.wire.subjects import valid_subject
 
 if TYPE_CHECKING:
@@ -34,8 +27,6 @@ if TYPE_CHECKING:
     from broker.streaming.options import StreamingOptions
     from broker.streaming.partitioning import Partitions
     from broker.streaming.ports import Bus, Clock, Driver
-    from stantools.format.proto import protocol_pb2 as protocol
-    from stantools.format.proto import store_pb2 as pb
 
 
 class StreamingServer:
@@ -89,32 +80,26 @@ class StreamingServer:
         self.recovered: int | None = None
         self._stopped = False
 
-        self.clients = clients = Clients(store)
-        self.channels = channels = Channels(store)
-        self._ready_units = ready = Ready(driver, timers)
-        sender = Sender(context)
-        self._acknowledgements = Acknowledgements(channels, ready, clock)
-        redelivery = Redelivery(context, sender, self._acknowledgements)
-        self._serving = Serving(bus, ready, Delivery(context, sender, redelivery.arm), redelivery)
-        self._publishing = Publishing(context, clients, channels, self._serving)
-        settle = self._publishing.commit
-        self._removal = Removal(context, clients, channels, redelivery, settle)
-        self._subscribing = Subscribing(
-            context, clients, channels, self._acknowledgements, self._removal, ready, settle
-        )
-        self._heartbeats = Heartbeats(context, clients, self._removal.close_client)
-        self._ageing = Ageing(context)
-        self._inactivity = Inactivity(context, channels, settle, self._ageing.stop)
-        self._recovery = Recovery(clients, channels, self._subscribing)
         self._partitions: Partitions | None = None
-
-        self._publishing.on_stored = self._ageing.watch
-        self._removal.on_closed = self._heartbeats.stop
-        self._removal.on_ended = self._inactivity.watch
-        self._subscribing.on_subscribed = self._inactivity.stop
-        channels.on_created += (self._ageing.watch, self._inactivity.watch)
         if options.partitioning:
-            self._partition()
+            from broker.streaming.partitioning import Partitions
+
+            self._partitions = Partitions(context, self.server_id.encode())
+        partitions = self._partitions
+        waiting = None if partitions is None else partitions.waiting
+        self.clients = clients = Clients(context, waiting)
+        self.channels = channels = Channels(context)
+        ready, sender = Ready(context), Sender(context)
+        acknowledgements = Acknowledgements(context, channels, ready)
+        redelivery = Redelivery(context, sender, acknowledgements)
+        self._serving = Serving(context, ready, sender, redelivery)
+        self._publishing = publishing = Publishing(context, clients, channels, self._serving, waiting)
+        self._unsubscribing = Unsubscribing(context, clients, channels, redelivery, publishing, partitions)
+        self._subscribing = Subscribing(
+            context, clients, channels, acknowledgements, self._unsubscribing, ready, publishing, partitions
+        )
+        self._heartbeats = Heartbeats(context, clients, self._unsubscribing)
+        self._recovery = Recovery(clients, channels, self._subscribing)
 
     @property
     def statistics(self) -> Statistics:
@@ -202,7 +187,7 @@ class StreamingServer:
     def _listen(self, ready: Callable[[], None]) -> None:
         subjects = self.subjects
         assert subjects is not None
-        connecting = Connecting(self._context, subjects, self.clients, self._heartbeats, self._removal.close_client)
+        connecting = Connecting(self._context, subjects, self.clients, self._heartbeats, self._unsubscribing)
         listen = self._bus.listen
         listen(Role.GENERAL, subjects.discovery, one_by_one(connecting.receive))
         if not self._context.options.any_publish_subject:
@@ -210,9 +195,9 @@ class StreamingServer:
         for channel in self._partitions.entries if self._partitions is not None else (b">",):
             listen(Role.GENERAL, subjects.publish + b"." + channel, self._publishing.receive)
         listen(Role.GENERAL, subjects.subscribe, one_by_one(self._subscribing.receive))
-        listen(Role.GENERAL, subjects.unsubscribe, one_by_one(self._removal.receive_unsubscribe))
-        listen(Role.GENERAL, subjects.sub_close, one_by_one(self._removal.receive_close))
-        listen(Role.GENERAL, subjects.close, one_by_one(self._removal.receive_client_close))
+        listen(Role.GENERAL, subjects.unsubscribe, one_by_one(self._unsubscribing.receive_unsubscribe))
+        listen(Role.GENERAL, subjects.sub_close, one_by_one(self._unsubscribing.receive_close))
+        listen(Role.GENERAL, subjects.close, one_by_one(self._unsubscribing.receive_client_close))
         listen(Role.GENERAL, subjects.pings, one_by_one(self._heartbeats.receive_ping))
         self._log_subjects(subjects)
 
@@ -224,8 +209,7 @@ class StreamingServer:
             for client in self.clients:
                 self._heartbeats.start(client)
             for channel in self.channels:
-                self._ageing.watch(channel)
-                self._inactivity.watch(channel)
+                self.channels.expiry.watch(channel)
             active, self._recovery.active = self._recovery.active, []
             for subscription in active:
                 self._subscribing.start(subscription)
@@ -244,36 +228,3 @@ class StreamingServer:
             ("Close subject:              ", subjects.close),
         ):
             log.STREAMING.debug("%s%s", label, subject.decode(errors="replace"))
-
-    def _partition(self) -> None:
-        """Lets the other parts ask which channels are here, and wait for clients that are not known yet."""
-        from broker.streaming.partitioning import Partitions, Waiting
-
-        self._partitions = partitions = Partitions(self._context, self.server_id.encode())
-        waiting = Waiting(self._context)
-
-        def publish(request: Request, message: protocol.PubMsg) -> bool:
-            def then(came: bool) -> None:
-                if came:
-                    self._publishing.examine(request)
-                else:
-                    self._publishing.refuse(request, message)
-
-            return waiting.add(message.client_id, message.conn_id, len(request.payload), then)
-
-        def subscribe(request: Request, message: pb.SubscriptionRequest) -> bool:
-            def then(came: bool) -> None:
-                if came:
-                    self._subscribing.subscribe(request, message)
-                else:
-                    self._subscribing.refuse(request)
-
-            if not waiting.add(message.client_id, b"", len(request.payload), then):
-                self._subscribing.refuse(request)
-            return True
-
-        self._publishing.postpone = publish
-        self._subscribing.postpone = subscribe
-        self._subscribing.serves = partitions.serves
-        self._removal.serves = partitions.serves
-        self.clients.on_registered.append(waiting.registered)

@@ -15,10 +15,8 @@ from broker.streaming.names import text
 from broker.streaming.options import VERSION
 
 if TYPE_CHECKING:
-    from broker.streaming.channels import Channel
-    from broker.streaming.clients import Client
     from broker.streaming.server import StreamingServer
-    from broker.streaming.subscriptions import Subscription
+    from broker.streaming.state import Channel, Client, Subscription
     from stantools.store.limits import ChannelLimits
 
 #: How many entries a list has if nobody says otherwise.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.streaming.timers import Timer, Timers
+from broker.streaming.context import Timer, Timers
 from tests.broker.streaming.world import Time, Wishes
 
 

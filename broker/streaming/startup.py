@@ -1,21 +1,32 @@
-"""From what a store found to the state that the rules work on (streaming-protocol.md section 23)."""
+"""The start: who the server is, what its store has, and whether it is alone.
+
+Facts: streaming-protocol.md sections 4, 5 and 23.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.streaming.names import durable_key, new_server, sub_close_subject, text
-from broker.streaming.queues import QueueGroup
-from broker.streaming.subscriptions import Hold, Subscription
+from broker.streaming.ports import Answer, Outcome, Role
+from broker.streaming.requests import decode
+from broker.streaming.state import Hold, QueueGroup, Subscription
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
     from broker.stores.interface import Recovered, RecoveredSubscription, Store
-    from broker.streaming.channels import Channel, Channels
-    from broker.streaming.clients import Clients
+    from broker.streaming.context import Context
     from broker.streaming.options import StreamingOptions
-    from broker.streaming.subscribing import Subscribing
+    from broker.streaming.registry import Channels, Clients
+    from broker.streaming.state import Channel
+    from broker.streaming.subscribe import Subscribing
+
+#: How long another server may take to answer.
+_TIMEOUT: Final = 250_000_000
 
 
 class StartError(Exception):
@@ -49,6 +60,38 @@ def recover_server(store: Store, recovered: Recovered | None, options: Streaming
         server.sub_close = sub_close_subject(server.cluster_id)
         store.init(server)
     return server
+
+
+def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed: Callable[[str], None]) -> None:
+    """Sends a connect request to the discovery subject, to see whether another server answers (section 5.1).
+
+    Args:
+        context: The world.
+        discovery: The subject.
+        alone: Called if there is nobody.
+        failed: Called with the reason why this server must not start.
+    """
+    cluster_id = context.options.cluster_id
+    found = f'discovered another streaming server with cluster ID "{text(cluster_id)}"'
+
+    def answered(answer: Answer) -> None:
+        if answer.outcome is not Outcome.REPLY:
+            log.STREAMING.debug("Did not detect another server instance")
+            alone()
+            return
+        try:
+            response = decode(protocol.ConnectResponse, answer.payload)
+        except gogo.DecodeError as error:
+            failed(f"unmarshall error while detecting another server instance: {error}")
+            return
+        if not response.close_requests:
+            failed(found)
+            return
+        close = pb.CloseRequest(client_id=cluster_id).SerializeToString()
+        context.bus.request(Role.GENERAL, response.close_requests, close, _TIMEOUT, lambda _answer: failed(found))
+
+    probe = pb.ConnectRequest(client_id=cluster_id, heartbeat_inbox=context.nuids.inbox())
+    context.bus.request(Role.GENERAL, discovery, probe.SerializeToString(), _TIMEOUT, answered)
 
 
 class Recovery:

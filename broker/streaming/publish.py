@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
 from broker.streaming import errors
-from broker.streaming.control import is_control
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
 from broker.streaming.hot.fields import failed, publish_ack
 from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
-from broker.streaming.requests import Request, decode, requests
+from broker.streaming.requests import Request, decode, is_control, requests
 from broker.wire.frames import PAYLOAD_SIZE, frame_table
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
@@ -30,12 +30,12 @@ from stantools.format.proto import protocol_pb2 as protocol
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.stores.interface import MessageStore
-    from broker.streaming.channels import Channel, Channels
-    from broker.streaming.clients import Clients
-    from broker.streaming.context import Context
+    from broker.streaming.context import Context, Timer
+    from broker.streaming.delivery import Serving
     from broker.streaming.hot.columns import Publishes, Rows, Run
-    from broker.streaming.serving import Serving
-    from broker.streaming.timers import Timer
+    from broker.streaming.partitioning import Waiting
+    from broker.streaming.registry import Channels, Clients
+    from broker.streaming.state import Channel
     from broker.wire.frames import Frames
     from stantools.format.envelope import Buffer
 
@@ -71,14 +71,25 @@ class _Batch:
     traced: Sequence[tuple[str, str, str]] = ()
 
 
-#: Decides about a publish of somebody unknown: True if it waits for its client (partitioning), else it is refused.
-Postpone = Callable[[Request, protocol.PubMsg], bool]
-
-
 class Publishing:
-    """Stages publishes and commits them."""
+    """Stages publishes and commits them.
 
-    def __init__(self, context: Context, clients: Clients, channels: Channels, serving: Serving) -> None:
+    Args:
+        context: The world.
+        clients: All clients.
+        channels: All channels.
+        serving: Delivers what was committed.
+        waiting: Where publishes of clients that are not known wait, if they may (partitioning).
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        clients: Clients,
+        channels: Channels,
+        serving: Serving,
+        waiting: Waiting | None = None,
+    ) -> None:
         self._bus = context.bus
         self._clock = context.clock
         self._driver = context.driver
@@ -92,6 +103,7 @@ class Publishing:
         self._clients = clients
         self._channels = channels
         self._serving = serving
+        self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
         self._batches: list[_Batch] = []
         self._staged = self._staged_size = 0
@@ -100,9 +112,6 @@ class Publishing:
         self._committing = False
         #: What stands in the NATS subject of a publish before its channel, in bytes; negative if that may be another.
         self.prefix = -1
-        self.postpone: Postpone = lambda _request, _message: False
-        #: Called with a channel that has got messages, after they were flushed.
-        self.on_stored: Callable[[Channel], None] = lambda _channel: None
 
     @property
     def sleeping(self) -> bool:
@@ -121,7 +130,7 @@ class Publishing:
             self._commit_soon()
 
     def commit(self) -> None:
-        """Makes everything lasting that is staged, delivers it, and acknowledges it."""
+        """Makes durable what is staged, delivers it, and acknowledges it."""
         if self._committing or not self._staged:
             return
         if self._sleep is not None:
@@ -173,7 +182,7 @@ class Publishing:
             return taken
         request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
         # A row that only lacked its channel is read again, now that there is one.
-        return taken if self.examine(request, publishes.status) else taken + 1
+        return taken if self._examine(request, publishes.status) else taken + 1
 
     def _append(self, buffer: Buffer, number: int, rows: Rows) -> _Portion:
         channel = self._channels[number]
@@ -219,7 +228,7 @@ class Publishing:
         channel.last_activity = self._clock.monotonic()
         self._serving.channel(channel)
         channel.fresh.clear()
-        self.on_stored(channel)
+        self._channels.expiry.stored(channel)
         try:
             channel.store.flush()
         except StorageError as error:
@@ -241,7 +250,7 @@ class Publishing:
                 ack = batch.acks.payload(row)
                 self._bus.publish(Role.SEND, reply, failed(ack, failures[row]) if row in failures else ack)
 
-    def examine(self, request: Request, status: Status | None = None) -> bool:
+    def _examine(self, request: Request, status: Status | None = None) -> bool:
         """Deals with a publish that is not plainly good.
 
         Args:
@@ -262,7 +271,9 @@ class Publishing:
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
             return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
         if self._clients.publisher(message.client_id, message.conn_id) is None:
-            if self.postpone(request, message):
+            if self._waiting is not None and self._waiting.add(
+                message.client_id, message.conn_id, len(request.payload), partial(self._waited, request, message)
+            ):
                 return False
             log.STREAMING.error("Received invalid client publish message %s", _one_line(message))
             return self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
@@ -289,9 +300,12 @@ class Publishing:
         self._stage_alone(request, message)
         return False
 
-    def refuse(self, request: Request, message: protocol.PubMsg) -> None:
-        """Refuses a publish that was postponed."""
-        self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
+    def _waited(self, request: Request, message: protocol.PubMsg, came: bool) -> None:
+        """Goes on with a publish that has waited for its client, in vain or not."""
+        if came:
+            self._examine(request)
+        else:
+            self._count_and_refuse(request, message, errors.INVALID_PUBLISH)
 
     def _stage_alone(self, request: Request, message: protocol.PubMsg) -> None:
         """Stages a message that is fine, only oddly encoded, as its usual encoding."""

@@ -15,8 +15,8 @@ from broker.streaming.names import quoted
 from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
-    from broker.streaming.channels import Channel, Channels
     from broker.streaming.context import Context
+    from broker.streaming.state import Channel
 
 #: Messages that are too old are removed together, not each for itself.
 _AGEING_STEP: Final = 20_000_000
@@ -24,22 +24,44 @@ _AGEING_STEP: Final = 20_000_000
 _RETRY: Final = 5_000_000_000
 
 
-class Ageing:
-    """Has messages removed that are older than the channel allows."""
+class Expiry:
+    """Removes messages that are older than their channel allows, and channels that nobody has used for too long.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: The world.
+        delete: Deletes a channel with everything it has.
+    """
+
+    def __init__(self, context: Context, delete: Callable[[Channel], None]) -> None:
         self._clock = context.clock
         self._timers = context.timers
+        self._delete = delete
 
     def watch(self, channel: Channel) -> None:
-        """Begins with a channel, or goes on after messages were stored, if it has a limit of age."""
+        """Begins with a channel that is new or recovered."""
+        self.stored(channel)
+        self.idle(channel)
+
+    def stored(self, channel: Channel) -> None:
+        """Waits for the first message of a channel to become too old, after messages were stored."""
         if channel.messages.limits.max_age_ns > 0 and (channel.ageing is None or not channel.ageing.pending):
             self._expire(channel)
 
-    def stop(self, channel: Channel) -> None:
-        """Leaves a channel alone from now on."""
-        self._timers.cancel(channel.ageing)
-        channel.ageing = None
+    def idle(self, channel: Channel) -> None:
+        """Starts the time of a channel that may have lost its last active subscription."""
+        limit = channel.messages.limits.max_inactivity_ns
+        if limit > 0 and not channel.active:
+            self._arm(channel, limit)
+            log.STREAMING.debug(
+                "Channel %s delete timer set to fire in %s", quoted(channel.name), format_duration(limit)
+            )
+
+    def used(self, channel: Channel) -> None:
+        """Stops the time of a channel: somebody has subscribed."""
+        if channel.idle is not None:
+            self._timers.cancel(channel.idle)
+            channel.idle = None
+            log.STREAMING.debug("Channel %s delete timer stopped", quoted(channel.name))
 
     def _expire(self, channel: Channel) -> None:
         now = self._clock.wall()
@@ -52,54 +74,12 @@ class Ageing:
             delay = max(following - now, _AGEING_STEP)
             channel.ageing = self._timers.after(delay, partial(self._expire, channel))
 
-
-class Inactivity:
-    """Deletes channels that have had neither a subscription nor a message for as long as they may.
-
-    Args:
-        context: The world.
-        channels: All channels.
-        settle: Commits what was published.
-        forget: Called with a channel that was deleted.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        channels: Channels,
-        settle: Callable[[], None],
-        forget: Callable[[Channel], None],
-    ) -> None:
-        self._clock = context.clock
-        self._timers = context.timers
-        self._channels = channels
-        self._settle = settle
-        self._forget = forget
-
-    def watch(self, channel: Channel) -> None:
-        """Starts the time of a channel that is new, recovered, or may have lost its last active subscription."""
-        limit = channel.messages.limits.max_inactivity_ns
-        if limit > 0 and not channel.active:
-            self._arm(channel, limit)
-            log.STREAMING.debug(
-                "Channel %s delete timer set to fire in %s", quoted(channel.name), format_duration(limit)
-            )
-
-    def stop(self, channel: Channel) -> None:
-        """Stops the time of a channel: somebody has subscribed."""
-        if channel.idle is not None:
-            self._timers.cancel(channel.idle)
-            channel.idle = None
-            log.STREAMING.debug("Channel %s delete timer stopped", quoted(channel.name))
-
     def _arm(self, channel: Channel, delay: int) -> None:
         self._timers.cancel(channel.idle)
         channel.idle = self._timers.after(delay, partial(self._fire, channel))
 
     def _fire(self, channel: Channel) -> None:
         channel.idle = None
-        # In order with publishes: what has come is stored first, and counts as activity.
-        self._settle()
         if channel.active:
             log.STREAMING.debug(
                 "Channel %s cannot be deleted: preventDelete=%s inProgress=%s hasActiveSubs=%s",
@@ -110,7 +90,10 @@ class Inactivity:
             )
             return
         limit = channel.messages.limits.max_inactivity_ns
-        if channel.last_activity and (rest := channel.last_activity + limit - self._clock.monotonic()) > 0:
+        now = self._clock.monotonic()
+        # In order with publishes: what has come and waits for a commit counts as activity.
+        last = now if channel.fresh else channel.last_activity
+        if last and (rest := last + limit - now) > 0:
             self._arm(channel, rest)
             log.STREAMING.debug(
                 "Channel %s cannot be deleted now, reset timer to fire in %s",
@@ -120,10 +103,10 @@ class Inactivity:
             return
         log.STREAMING.debug("Channel %s is being deleted", quoted(channel.name))
         try:
-            self._channels.delete(channel)
+            self._delete(channel)
         except StorageError as error:
             log.STREAMING.error("Error deleting channel %s: %s", quoted(channel.name), error)
             self._arm(channel, limit)
             return
-        self._forget(channel)
+        self._timers.cancel(channel.ageing)
         log.STREAMING.info("Channel %s has been deleted", quoted(channel.name))

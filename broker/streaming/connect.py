@@ -1,8 +1,10 @@
-"""Connect requests, and who may take over an id that is in use (streaming-protocol.md section 6)."""
+"""Connect requests, who may take over an id that is in use, and whether clients are still there.
+
+Facts: streaming-protocol.md sections 6 and 8.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,16 +20,83 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
-    from broker.streaming.clients import Client, Clients
     from broker.streaming.context import Context
-    from broker.streaming.heartbeats import Heartbeats
     from broker.streaming.names import Subjects
+    from broker.streaming.registry import Clients
     from broker.streaming.requests import Request
+    from broker.streaming.state import Client
+    from broker.streaming.unsubscribe import Unsubscribing
 
 #: How long a client may take to say that it is still there, when another one wants its id.
 PROBE_TIMEOUT: Final = 500_000_000
 #: What a server says about itself.
 _PROTOCOL: Final = 1
+#: A client that says that it is there, though it did not answer, is asked again so soon.
+_SOON: Final = 1_000_000
+
+
+class Heartbeats:
+    """Asks each client in turn, and ends those that do not answer.
+
+    Args:
+        context: The world.
+        clients: All clients.
+        unsubscribing: Ends clients.
+    """
+
+    def __init__(self, context: Context, clients: Clients, unsubscribing: Unsubscribing) -> None:
+        self._bus = context.bus
+        self._timers = context.timers
+        self._options = context.options
+        self._clients = clients
+        self._close = unsubscribing.close_client
+
+    def start(self, client: Client) -> None:
+        """Lets the first heartbeat to a client go out after the interval."""
+        self._arm(client, self._options.heartbeat_interval)
+
+    def receive_ping(self, request: Request) -> None:
+        """Takes a ping of a client, from the pings subject (streaming-protocol.md section 8.2)."""
+        if not request.payload:
+            return
+        try:
+            ping = decode(protocol.Ping, request.payload)
+        except gogo.DecodeError:
+            return
+        client = self._clients.by_connection(ping.conn_id)
+        response = protocol.PingResponse()
+        if client is None:
+            response.error = errors.CLIENT_REPLACED
+        elif client.failed_heartbeat and client.heartbeat is not None:
+            self._timers.cancel(client.heartbeat)
+            self._arm(client, _SOON)
+        self._bus.publish(Role.HEARTBEATS, request.reply, response.SerializeToString())
+
+    def _arm(self, client: Client, delay: int) -> None:
+        client.heartbeat = self._timers.after(delay, partial(self._ask, client))
+
+    def _ask(self, client: Client) -> None:
+        client.heartbeat = None
+        self._bus.request(
+            Role.HEARTBEATS,
+            client.info.hb_inbox,
+            b"",
+            self._options.heartbeat_timeout,
+            partial(self._answered, client),
+        )
+
+    def _answered(self, client: Client, answer: Answer) -> None:
+        if not client.registered:
+            return
+        if answer.outcome is Outcome.REPLY:
+            client.failures = 0
+        else:
+            client.failures += 1
+            if client.failures > self._options.heartbeat_fail_count:
+                log.STREAMING.error("[Client:%s] Timed out on heartbeats", text(client.id))
+                self._close(client)
+                return
+        self._arm(client, self._options.heartbeat_interval)
 
 
 class Connecting:
@@ -38,7 +107,7 @@ class Connecting:
         subjects: What clients are told.
         clients: All clients.
         heartbeats: Begin with the registration.
-        close: Ends a client.
+        unsubscribing: Ends clients.
     """
 
     def __init__(
@@ -47,13 +116,13 @@ class Connecting:
         subjects: Subjects,
         clients: Clients,
         heartbeats: Heartbeats,
-        close: Callable[[Client], None],
+        unsubscribing: Unsubscribing,
     ) -> None:
         self._bus = context.bus
         self._subjects = subjects
         self._clients = clients
         self._heartbeats = heartbeats
-        self._close = close
+        self._close = unsubscribing.close_client
         self._probed: set[bytes] = set()
 
     def receive(self, request: Request) -> None:

@@ -1,46 +1,50 @@
 """Subscription requests: new subscriptions, resumed durables, queue groups.
 
-Facts: streaming-protocol.md sections 12 and 17-19.
+Facts: streaming-protocol.md sections 12, 13 and 17-19.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming import errors, starting
+from broker.streaming import errors
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.names import durable_key, quoted, text, valid_channel
 from broker.streaming.ports import Role
-from broker.streaming.queues import QueueGroup
 from broker.streaming.requests import decode
-from broker.streaming.subscriptions import Hold, Subscription, told
+from broker.streaming.state import Hold, QueueGroup, Subscription, told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
-    from broker.streaming.acknowledgements import Acknowledgements
-    from broker.streaming.channels import Channel, Channels
-    from broker.streaming.clients import Client, Clients
+    from broker.stores.interface import MessageStore
     from broker.streaming.context import Context
-    from broker.streaming.removal import Removal
+    from broker.streaming.inflight import Acknowledgements, Ready
+    from broker.streaming.partitioning import Partitions
+    from broker.streaming.publish import Publishing
+    from broker.streaming.registry import Channels, Clients
     from broker.streaming.requests import Request
-    from broker.streaming.serving import Ready
-
-#: Decides about a request of somebody unknown: True if it waits for its client (partitioning).
-Postpone = Callable[["Request", pb.SubscriptionRequest], bool]
+    from broker.streaming.state import Channel, Client
+    from broker.streaming.unsubscribe import Unsubscribing
 
 
 class Subscribing:
     """Creates and resumes subscriptions.
 
-    Attributes:
-        serves: Tells whether this server has a channel (partitioning); requests for others are not answered.
-        postpone: What happens to requests of clients that are not known (partitioning).
-        on_subscribed: Called with the channel of each new subscription.
+    Args:
+        context: The world.
+        clients: All clients.
+        channels: All channels.
+        acknowledgements: Takes what comes to the ack inboxes.
+        unsubscribing: Ends durables that are replaced.
+        ready: Who is to be served.
+        publishing: What came before is committed before a position is determined.
+        partitions: Requests for channels of other servers are not answered, those of unknown clients wait.
     """
 
     def __init__(
@@ -49,21 +53,20 @@ class Subscribing:
         clients: Clients,
         channels: Channels,
         acknowledgements: Acknowledgements,
-        removal: Removal,
+        unsubscribing: Unsubscribing,
         ready: Ready,
-        settle: Callable[[], None],
+        publishing: Publishing,
+        partitions: Partitions | None = None,
     ) -> None:
         self._context = context
         self._bus = context.bus
         self._clients = clients
         self._channels = channels
         self._acknowledgements = acknowledgements
-        self._removal = removal
+        self._unsubscribing = unsubscribing
         self._ready = ready
-        self._settle = settle
-        self.serves: Callable[[bytes], bool] = lambda _name: True
-        self.postpone: Postpone = lambda _request, _message: False
-        self.on_subscribed: Callable[[Channel], None] = lambda _channel: None
+        self._publishing = publishing
+        self._partitions = partitions
 
     def receive(self, request: Request) -> None:
         """Takes a subscription request and answers it, in the order of streaming-protocol.md section 12."""
@@ -75,26 +78,28 @@ class Subscribing:
             return
         try:
             _check(message, text(request.subject))
-            if not self.serves(message.subject):
-                return
-            if self._clients.get(message.client_id) is None and self.postpone(request, message):
-                return
-            self._subscribe(request, message)
         except RefusedError as error:
             self._refuse(request, error.text)
-
-    def subscribe(self, request: Request, message: pb.SubscriptionRequest) -> None:
-        """Answers a request that has been checked, and was postponed."""
-        try:
+            return
+        partitions = self._partitions
+        if partitions is None:
             self._subscribe(request, message)
-        except RefusedError as error:
-            self._refuse(request, error.text)
+        elif partitions.serves(message.subject):
+            waited = partial(self._waited, request, message)
+            if self._clients.get(message.client_id) is not None:
+                waited(True)
+            elif not partitions.waiting.add(message.client_id, b"", len(request.payload), waited):
+                waited(False)
 
-    def refuse(self, request: Request) -> None:
-        """Refuses a request that was postponed."""
-        self._refuse(request, errors.INVALID_SUBSCRIBE)
+    def _waited(self, request: Request, message: pb.SubscriptionRequest, came: bool) -> None:
+        """Goes on with a request whose client is there, or did not come."""
+        if came:
+            self._subscribe(request, message)
+        else:
+            self._refuse(request, errors.INVALID_SUBSCRIBE)
 
     def _subscribe(self, request: Request, message: pb.SubscriptionRequest) -> None:
+        """Answers a request that has been checked."""
         client = self._clients.get(message.client_id)
         if client is None:
             log.STREAMING.error(
@@ -102,18 +107,20 @@ class Subscribing:
                 text(message.client_id),
                 text(request.subject),
             )
-            raise RefusedError(errors.UNKNOWN_CLIENT)
+            self._refuse(request, errors.UNKNOWN_CLIENT)
+            return
         # What came before is stored before the position is determined.
-        self._settle()
+        self._publishing.commit()
         try:
             channel = self._channels.obtain(message.subject)
             subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
         except (RefusedError, StorageError) as error:
             log.STREAMING.error("Unable to create subscription on %s: %s", quoted(message.subject), error)
-            raise RefusedError(text_of(error)) from error
+            self._refuse(request, text_of(error))
+            return
         self.activate(subscription, client)
         log.STREAMING.debug("%s", story)
-        self.on_subscribed(channel)
+        self._channels.expiry.used(channel)
         # An early ack is not lost: NATS knows the ack inbox before the client does.
         self._bus.barrier(lambda: self._answer(request, subscription))
 
@@ -156,7 +163,7 @@ class Subscribing:
         key = durable_key(client.id, channel.name, message.durable_name)
         known = channel.durables.get(key)
         if known is not None and known.active and self._context.options.replace_durable:
-            self._removal.end(known, unsubscribe=False)
+            self._unsubscribing.end(known, unsubscribe=False)
         if known is None:
             created, story = self._create(channel, client, message, None)
             channel.durables[key] = created
@@ -198,7 +205,7 @@ class Subscribing:
         joins = group is not None and bool(group.members)
         behind, where = 0, ""
         if not joins:
-            behind, where = starting.last_sent(message, channel.messages, self._context.clock.wall())
+            behind, where = _start_position(message, channel.messages, self._context.clock.wall())
         state = pb.SubState(
             client_id=client.id,
             q_group=group.name if group else b"",
@@ -222,7 +229,7 @@ class Subscribing:
                 error,
             )
             if state.id:
-                self._removal.delete(channel, state)
+                self._unsubscribing.delete(channel, state)
             raise
         if group is not None and not joins:
             group.last_sent = behind
@@ -276,3 +283,38 @@ def _check(message: pb.SubscriptionRequest, subject: str) -> None:
         if bad:
             log.STREAMING.error("[Client:%s] Invalid %s in subscription request from %s", name, what, subject)
             raise RefusedError(error)
+
+
+def _start_position(request: pb.SubscriptionRequest, messages: MessageStore, now: int) -> tuple[int, str]:
+    """Returns the sequence behind which a new subscription starts, and how the log tells it.
+
+    Args:
+        request: With a start position that has been checked.
+        messages: The channel's messages; `first` and `last` are 0 if there never was one.
+        now: Nanoseconds since the epoch.
+    """
+    first, last = messages.first, messages.last
+    position = request.start_position
+    if position == pb.LAST_RECEIVED:
+        behind = max(last - 1, 0)
+        return behind, f"last message, seq={behind + 1}"
+    if position == pb.TIME_DELTA_START:
+        behind = max(messages.sequence_at(now - request.start_time_delta) - 1, 0)
+        return behind, f"from time time='{_time(now - request.start_time_delta)}' seq={behind + 1}"
+    if position == pb.SEQUENCE_START:
+        asked = request.start_sequence
+        behind = last if asked > last else max(max(asked, first) - 1, 0)
+        return behind, f"from sequence, asked_seq={asked} actual_seq={behind + 1}"
+    if position == pb.FIRST:
+        behind = max(first - 1, 0)
+        return behind, f"from beginning, seq={behind + 1}"
+    return last, f"new-only, seq={last + 1}"
+
+
+def _time(timestamp: int) -> str:
+    seconds, rest = divmod(timestamp, 1_000_000_000)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp}ns"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest:09d} +0000 UTC"

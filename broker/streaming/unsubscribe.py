@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
 from broker.streaming import errors
-from broker.streaming.delivery import store_sent
+from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
 from broker.streaming.ports import Role
 from broker.streaming.redelivery import LEFT_BEHIND
 from broker.streaming.requests import Request, decode
-from broker.streaming.subscriptions import told
+from broker.streaming.state import told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
-    from broker.streaming.channels import Channel, Channels
-    from broker.streaming.clients import Client, Clients
     from broker.streaming.context import Context
-    from broker.streaming.queues import QueueGroup
+    from broker.streaming.partitioning import Partitions
+    from broker.streaming.publish import Publishing
     from broker.streaming.redelivery import Redelivery
-    from broker.streaming.subscriptions import Subscription
+    from broker.streaming.registry import Channels, Clients
+    from broker.streaming.state import Channel, Client, QueueGroup, Subscription
 
 
-class Removal:
+class Unsubscribing:
     """Ends subscriptions, and clients with all of theirs.
 
-    Attributes:
-        serves: Tells whether this server has a channel (partitioning); requests for others are not answered.
-        on_ended: Called with the channel of a subscription that has ended.
-        on_closed: Called with a client that is not registered any more.
+    Args:
+        context: The world.
+        clients: All clients.
+        channels: All channels.
+        redelivery: Ends with a subscription, and goes on at others.
+        publishing: What came before is committed before something ends.
+        partitions: Requests for channels of other servers are not answered.
     """
 
     def __init__(
@@ -42,17 +44,17 @@ class Removal:
         clients: Clients,
         channels: Channels,
         redelivery: Redelivery,
-        settle: Callable[[], None],
+        publishing: Publishing,
+        partitions: Partitions | None = None,
     ) -> None:
         self._bus = context.bus
         self._clock = context.clock
+        self._timers = context.timers
         self._clients = clients
         self._channels = channels
         self._redelivery = redelivery
-        self._settle = settle
-        self.serves: Callable[[bytes], bool] = lambda _name: True
-        self.on_ended: Callable[[Channel], None] = lambda _channel: None
-        self.on_closed: Callable[[Client], None] = lambda _client: None
+        self._publishing = publishing
+        self._partitions = partitions
 
     def receive_unsubscribe(self, request: Request) -> None:
         """Takes a request from the unsubscribe subject."""
@@ -69,12 +71,12 @@ class Removal:
             log.STREAMING.error("Invalid unsub request from %s", text(request.subject))
             self._answer(request, errors.INVALID_UNSUBSCRIBE)
             return
-        if self.serves(message.subject):
+        if self._partitions is None or self._partitions.serves(message.subject):
             self._bus.barrier(lambda: self._answer(request, self._end_requested(message, unsubscribe)))
 
     def _end_requested(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> bytes:
         """Ends a subscription as somebody asked for. Returns the error text, if any."""
-        self._settle()
+        self._publishing.commit()
         channel = self._channels.get(message.subject)
         what = "unsubscribe" if unsubscribe else "subscription close"
         if channel is None:
@@ -119,12 +121,13 @@ class Removal:
 
     def close_client(self, client: Client) -> None:
         """Ends a client: it is forgotten, its subscriptions are closed."""
-        self._settle()
+        self._publishing.commit()
         try:
             self._clients.unregister(client)
         except StorageError as error:
             log.STREAMING.error("[Client:%s] Error unregistering client: %s", text(client.id), error)
-        self.on_closed(client)
+        self._timers.cancel(client.heartbeat)
+        client.heartbeat = None
         changed: dict[Channel, None] = {}
         for subscription in tuple(client.subscriptions):
             self.end(subscription, unsubscribe=False)
@@ -157,7 +160,7 @@ class Removal:
         else:
             what = self._end_plain(subscription, client, unsubscribe=unsubscribe)
         log.STREAMING.debug("%s", told(what, subscription))
-        self.on_ended(channel)
+        self._channels.expiry.idle(channel)
 
     def _end_plain(self, subscription: Subscription, client: Client, *, unsubscribe: bool) -> str:
         channel = subscription.channel

@@ -1,0 +1,220 @@
+"""What is in flight: sent, recorded as pending, acknowledged; and who may be served again because of it.
+
+Facts: streaming-protocol.md sections 14 and 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker import log
+from broker.stores.interface import StorageError
+from broker.streaming.hot.kernels import read_acks
+from broker.streaming.names import text
+from broker.streaming.ports import Role
+from broker.streaming.requests import decode, is_control, requests
+from stantools.format import gogo
+from stantools.format.proto import protocol_pb2 as protocol
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads
+    from broker.streaming.context import Context, Timer
+    from broker.streaming.registry import Channels
+    from broker.streaming.state import QueueGroup, Subscription
+    from broker.wire.frames import Frames, Handler
+    from stantools.format.envelope import Buffer
+
+#: How long those wait whose clients do not keep up (ns).
+_PAUSE: Final = 5_000_000
+
+
+class Ready:
+    """Those that something has happened to since they were served last, each once, in that order."""
+
+    def __init__(self, context: Context) -> None:
+        self._driver = context.driver
+        self._timers = context.timers
+        self._units: dict[Subscription | QueueGroup, None] = {}
+        self._paused: dict[Subscription | QueueGroup, None] = {}
+        self._pause: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def add(self, subscription: Subscription) -> None:
+        """Lets a subscription be served soon, or the group that it is a member of."""
+        self.again(subscription.group or subscription)
+
+    def again(self, unit: Subscription | QueueGroup) -> None:
+        """Lets go on with one for which there is more to do."""
+        self._units[unit] = None
+        self._driver.commit_soon()
+
+    def later(self, unit: Subscription | QueueGroup) -> None:
+        """Lets go on with one after a pause."""
+        self._paused[unit] = None
+        if self._pause is None:
+            self._pause = self._timers.after(_PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._units.update(self._paused)
+        self._paused.clear()
+        self._driver.commit_soon()
+
+    def take(self) -> list[Subscription | QueueGroup]:
+        """Returns all and forgets them."""
+        units = list(self._units)
+        self._units.clear()
+        return units
+
+
+class Sender:
+    """What sending means, new or again: over the bus, and for the counters and the log."""
+
+    def __init__(self, context: Context) -> None:
+        self._bus = context.bus
+        self._statistics = context.statistics
+
+    def send(
+        self, subscription: Subscription, block: Payloads, begin: int, end: int, sequences: Sequence[int], verb: str
+    ) -> bool:
+        """Sends rows of a block, whose sequences are given. Returns whether it worked."""
+        if log.STREAMING.isEnabledFor(log.TRACE):
+            for sequence in sequences:
+                _trace(subscription, sequence, verb)
+        if not self._bus.publish_block(Role.SEND, subscription.state.inbox, block, begin, end):
+            log.STREAMING.error(
+                "[Client:%s] Failed sending to subid=%d, subject=%s, seq=%d, err=%s",
+                subscription.client_name,
+                subscription.id,
+                text(subscription.channel.name),
+                sequences[0],
+                "not connected",
+            )
+            return False
+        statistics = self._statistics
+        statistics.out_msgs += end - begin
+        statistics.out_bytes += int(block.sizes[begin:end].sum()) if end - begin > 1 else int(block.sizes[begin])
+        return True
+
+    def congested(self, subscription: Subscription) -> bool:
+        """Returns whether much of what was sent has not been taken yet."""
+        return self._bus.congested(subscription.state.inbox)
+
+
+class Acknowledgements:
+    """Takes acknowledgements, and lets those who have room again be served."""
+
+    def __init__(self, context: Context, channels: Channels, ready: Ready) -> None:
+        self._clock = context.clock
+        self._channels = channels
+        self._ready = ready
+
+    def handler(self, subscription: Subscription) -> Handler:
+        """Returns the handler of a subscription's ack inbox."""
+        name = subscription.channel.name
+
+        def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+            while begin < end:
+                sequences, begin = read_acks(buffer, frames, begin, end, name)
+                if sequences:
+                    self.acknowledge(subscription, sequences)
+                if begin < end:
+                    request = next(requests(buffer, frames, begin, end))
+                    self._odd(subscription, request.payload)
+                    begin += 1
+
+        return handle
+
+    def acknowledge(self, subscription: Subscription, sequences: list[int]) -> None:
+        """Takes acknowledgements that came to a subscription's ack inbox.
+
+        What is not pending there may be so at another member of the group (rule 4); else it has no effect.
+        """
+        if log.STREAMING.isEnabledFor(log.TRACE):
+            for sequence in sequences:
+                log.STREAMING.log(
+                    log.TRACE,
+                    "[Client:%s] Processing ack for subid=%d, subject=%s, seq=%d",
+                    subscription.client_name,
+                    subscription.id,
+                    text(subscription.channel.name),
+                    sequence,
+                )
+        done = subscription.forget(sequences)
+        if done:
+            store_acked(subscription, done)
+            if subscription.group is not None:
+                subscription.group.acknowledged(subscription, len(done), self._clock.monotonic())
+        if subscription.group is not None and len(done) < len(sequences):
+            for member in subscription.group.members:
+                if member is not subscription and (moved := member.forget(sequences)):
+                    store_acked(member, moved)
+                    self.settle(member)
+        self.settle(subscription)
+
+    def drop(self, subscription: Subscription, sequences: list[int]) -> None:
+        """Acknowledges messages that are not in the store any more (streaming-protocol.md section 16.8)."""
+        if done := subscription.forget(sequences):
+            store_acked(subscription, done)
+        self.settle(subscription)
+
+    def settle(self, subscription: Subscription) -> None:
+        """Ends stalling if there is room again, and lets the subscription be served."""
+        if subscription.stalled and subscription.settle():
+            self._ready.add(subscription)
+
+    def _odd(self, subscription: Subscription, payload: bytes) -> None:
+        """Takes an acknowledgement that the kernel left alone."""
+        try:
+            ack = decode(protocol.Ack, payload)
+        except gogo.DecodeError as error:
+            if not is_control(payload):
+                log.STREAMING.error("Unable to unmarshal Ack: %s", error)
+            return
+        if ack.subject == subscription.channel.name:
+            self.acknowledge(subscription, [ack.sequence])
+        elif self._channels.get(ack.subject) is None:
+            log.STREAMING.error("Unable to process ack seq=%d, channel %s not found", ack.sequence, text(ack.subject))
+
+
+def store_sent(subscription: Subscription, sequences: Sequence[int]) -> None:
+    """Records that messages are pending. If that fails, a restart may deliver them again without the flag."""
+    try:
+        subscription.channel.store.sent(subscription.id, sequences)
+    except StorageError as error:
+        _not_recorded("Unable to add pending message to", subscription, sequences, error)
+
+
+def store_acked(subscription: Subscription, sequences: Sequence[int]) -> None:
+    """Records that messages are not pending any more. If that fails, a restart may deliver them again."""
+    try:
+        subscription.channel.store.acked(subscription.id, sequences)
+    except StorageError as error:
+        _not_recorded("Unable to persist ack for", subscription, sequences, error)
+
+
+def _not_recorded(what: str, subscription: Subscription, sequences: Sequence[int], error: StorageError) -> None:
+    log.STREAMING.error(
+        "[Client:%s] %s subid=%d, subject=%s, seq=%d, err=%s",
+        subscription.client_name,
+        what,
+        subscription.id,
+        text(subscription.channel.name),
+        sequences[0],
+        error,
+    )
+
+
+def _trace(subscription: Subscription, sequence: int, verb: str) -> None:
+    log.STREAMING.log(
+        log.TRACE,
+        "[Client:%s] %s msg to subid=%d, subject=%s, seq=%d",
+        subscription.client_name,
+        verb,
+        subscription.id,
+        text(subscription.channel.name),
+        sequence,
+    )

@@ -1,0 +1,213 @@
+"""Who is connected and which channels there are, by name, and by the small numbers that the kernels know them by.
+
+Facts: streaming-protocol.md sections 7 and 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from broker import log
+from broker.streaming.errors import RefusedError
+from broker.streaming.expiry import Expiry
+from broker.streaming.names import quoted, without_case
+from broker.streaming.state import Channel, Client
+from broker.wire.kernels import Names
+from stantools.format.proto import store_pb2 as pb
+
+if TYPE_CHECKING:
+    from broker.stores.interface import ChannelStore
+    from broker.streaming.context import Context
+    from broker.streaming.partitioning import Waiting
+
+T = TypeVar("T")
+
+
+class Slots(Generic[T]):
+    """A list whose gaps are used again."""
+
+    def __init__(self) -> None:
+        self._things: list[T | None] = []
+        self._free: list[int] = []
+
+    def put(self, thing: T) -> int:
+        """Returns the number that the thing has from now on."""
+        if self._free:
+            number = self._free.pop()
+            self._things[number] = thing
+            return number
+        self._things.append(thing)
+        return len(self._things) - 1
+
+    def take(self, number: int) -> None:
+        """Removes a thing; its number will be another's."""
+        self._things[number] = None
+        self._free.append(number)
+
+    def __getitem__(self, number: int) -> T:
+        thing = self._things[number]
+        if thing is None:
+            raise KeyError(number)
+        return thing
+
+
+class Clients:
+    """All clients.
+
+    Args:
+        context: The world.
+        waiting: Requests that came before their client, if there may be any (partitioning).
+
+    Attributes:
+        names: Numbers of the client ids, for the kernels.
+        connections: Numbers of the connection ids.
+    """
+
+    def __init__(self, context: Context, waiting: Waiting | None = None) -> None:
+        self._store = context.store
+        self._waiting = waiting
+        self._clients: dict[bytes, Client] = {}
+        self._by_connection: dict[bytes, Client] = {}
+        self._slots: Slots[Client] = Slots()
+        self.names = Names()
+        self.connections = Names()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients.values())
+
+    def __getitem__(self, number: int) -> Client:
+        """Returns the client that the kernels know by a number."""
+        return self._slots[number]
+
+    def get(self, client_id: bytes) -> Client | None:
+        """Returns who is registered under an id."""
+        return self._clients.get(client_id)
+
+    def by_connection(self, connection_id: bytes) -> Client | None:
+        """Returns who gave this connection id."""
+        return self._by_connection.get(connection_id)
+
+    def publisher(self, client_id: bytes, connection_id: bytes) -> Client | None:
+        """Returns who publishes: if there is a connection id, it alone says so (streaming-protocol.md section 7.2)."""
+        return self._by_connection.get(connection_id) if connection_id else self._clients.get(client_id)
+
+    def register(self, info: pb.ClientInfo) -> Client:
+        """Stores a client and makes it known. Its id is not in use.
+
+        Raises:
+            StorageError: It cannot be stored; it is not registered then.
+        """
+        self._store.add_client(info)
+        client = self.recover(info)
+        if self._waiting is not None:
+            self._waiting.registered(client)
+        return client
+
+    def recover(self, info: pb.ClientInfo) -> Client:
+        """Makes a client known that is stored already."""
+        client = Client(info)
+        client.number = self._slots.put(client)
+        client.registered = True
+        self._clients[client.id] = client
+        self.names.add(client.id, client.number)
+        if info.conn_id:
+            self._by_connection[info.conn_id] = client
+            self.connections.add(info.conn_id, client.number)
+        return client
+
+    def unregister(self, client: Client) -> None:
+        """Makes a client unknown and removes it from the store.
+
+        Raises:
+            StorageError: The store still has it; it is unknown all the same.
+        """
+        client.registered = False
+        del self._clients[client.id]
+        self.names.discard(client.id)
+        connection_id = client.info.conn_id
+        if connection_id and self._by_connection.get(connection_id) is client:
+            del self._by_connection[connection_id]
+            self.connections.discard(connection_id)
+        self._slots.take(client.number)
+        self._store.delete_client(client.id)
+
+
+class Channels:
+    """All channels.
+
+    Attributes:
+        names: Numbers of the names, for the kernels.
+        expiry: What of them ends by time.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._channels: dict[bytes, Channel] = {}
+        self._spellings: dict[str, list[bytes]] = {}
+        self._slots: Slots[Channel] = Slots()
+        self.names = Names()
+        self.expiry = Expiry(context, self.delete)
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def __iter__(self) -> Iterator[Channel]:
+        return iter(self._channels.values())
+
+    def __getitem__(self, number: int) -> Channel:
+        """Returns the channel that the kernels know by a number."""
+        return self._slots[number]
+
+    def get(self, name: bytes) -> Channel | None:
+        """Returns the channel of this very name."""
+        return self._channels.get(name)
+
+    def obtain(self, name: bytes) -> Channel:
+        """Returns the channel of a name, which is a valid one; creates it if there is none.
+
+        Raises:
+            RefusedError: There is one that differs in case only.
+            StorageError: It cannot be created, for example because there are too many.
+        """
+        if (channel := self._channels.get(name)) is not None:
+            return channel
+        if spellings := self._spellings.get(without_case(name)):
+            message = (
+                f"rejecting channel {quoted(name)} because channel {quoted(spellings[0])} alreay exists "
+                "(different cases not allowed)"
+            )
+            log.STREAMING.error("Creating channel %s failed: %s", quoted(name), message)
+            raise RefusedError(message.encode(errors="surrogateescape"))
+        channel = self.recover(name, self._store.create_channel(name))
+        log.STREAMING.info("Channel %s has been created", quoted(name))
+        self.expiry.watch(channel)
+        return channel
+
+    def recover(self, name: bytes, stores: ChannelStore) -> Channel:
+        """Adds a channel that is stored already."""
+        channel = Channel(name, stores.messages, stores.subscriptions)
+        channel.number = self._slots.put(channel)
+        self._channels[name] = channel
+        self._spellings.setdefault(without_case(name), []).append(name)
+        self.names.add(name, channel.number)
+        return channel
+
+    def delete(self, channel: Channel) -> None:
+        """Removes a channel and everything it has.
+
+        Raises:
+            StorageError: It cannot be removed from the store, and is there as before.
+        """
+        name = channel.name
+        self._store.delete_channel(name)
+        del self._channels[name]
+        spellings = self._spellings[without_case(name)]
+        spellings.remove(name)
+        if not spellings:
+            del self._spellings[without_case(name)]
+        self.names.discard(name)
+        self._slots.take(channel.number)
