@@ -30,8 +30,8 @@ from stantools.progress import Progress
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import WINDOW, Buffer, Window
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage, DamageKind
-from stantools.store.scan import scan_slice
 
 #: Records of a stretch, at most, where a file is gone through here.
 _STRETCH = 4096

@@ -24,7 +24,7 @@ import numpy as np
 
 from stantools.browse.row_model import Stretch
 from stantools.browse.window import Window, WindowMessage
-from stantools.browse.window_reader import BLOCK, Located
+from stantools.browse.window_reader import BLOCK
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.escaping import escape
 from stantools.format import kernels
@@ -33,6 +33,7 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
 from stantools.progress import Progress
+from stantools.store.reading import Rows
 
 #: Bytes that are searched together, unless one record is larger.
 _REGION = 1 << 20
@@ -172,7 +173,7 @@ class Searcher:
                 found += [begin + stretch.row_of(low + each) for each in self._of_messages(stretch, located, progress)]
         return sorted(found)
 
-    def _of_messages(self, stretch: Stretch, located: Located, progress: Progress | None) -> Iterator[int]:
+    def _of_messages(self, stretch: Stretch, located: Rows, progress: Progress | None) -> Iterator[int]:
         for low, high in _regions(located):
             part = located.part(low, high)
             start = int(part.offset[0])
@@ -251,7 +252,7 @@ def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
     return (data, reply) if reply else (data,)
 
 
-def _regions(located: Located) -> Iterator[tuple[int, int]]:
+def _regions(located: Rows) -> Iterator[tuple[int, int]]:
     """Gives parts of some messages that are read together."""
     ends = located.offset + located.size.astype(np.int64) + RECORD_HEADER_SIZE
     low = 0

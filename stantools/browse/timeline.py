@@ -12,22 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stantools.browse.histogram import Counter, Histogram, Samples, Sequences, Sizes, Times, fitting
+from stantools.browse.histogram import Counter, Histogram, Samples, fitting
 from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
-from stantools.inspection.slicesummary import trusted_index
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
+from stantools.store.reading import BATCH_ROWS, Rows, scan_slice, trusted_index
 from stantools.store.resync import Damage
-from stantools.store.scan import BATCH_ROWS, scan_slice
 
 #: Bins over the whole time: so many that zooming in finds details at once for some steps.
 BINS = 8192
@@ -35,13 +34,6 @@ BINS = 8192
 _KEEP = 500_000
 #: Rows of an index that make a piece.
 _PIECE = 1 << 16
-
-
-@dataclass(frozen=True)
-class _Rows:
-    sequence: Sequences
-    timestamp: Times
-    size: Sizes
 
 
 @dataclass
@@ -63,7 +55,7 @@ class _Piece:
     last_seq: int
     highest: int
     time: int
-    rows: _Rows | None = None
+    rows: Rows | None = None
 
 
 class Timeline:
@@ -194,7 +186,7 @@ class Timeline:
         width = fitting(high - low, BINS)
         return self.detail(low // width * width, high + 1, width, progress)
 
-    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, _Rows]]:
+    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, Rows]]:
         if files.data is None:
             return
         channel = self._files.raw_name
@@ -208,24 +200,25 @@ class Timeline:
             for part in scan_slice(data, channel, self._crc, check_crc=self._check_crc):
                 if isinstance(part, Damage):
                     continue
-                rows = _Rows(part.sequence, part.timestamp, part.size)
+                rows = Rows.of_columns(part)
                 end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
                 piece = self._piece(files, False, int(part.offset[0]), end, rows)
                 if self._kept < _KEEP:
-                    piece.rows = _Rows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
+                    piece.rows = Rows.joined([rows])
                     self._kept += piece.count
                 yield piece, rows
 
-    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_Piece, _Rows]]:
+    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_Piece, Rows]]:
         at = 0
         for part in index_parts(view):
             for low in range(0, len(part), _PIECE):
-                rows = _columns(part[low : low + _PIECE])
+                # Copies: sums of strided fields cost more.
+                rows = Rows.joined([Rows.of_index(part[low : low + _PIECE])])
                 begin = at + low
                 yield self._piece(files, True, begin, begin + len(rows.sequence), rows), rows
             at += len(part)
 
-    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: _Rows) -> _Piece:
+    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: Rows) -> _Piece:
         last = self._pieces[-1] if self._pieces else None
         return _Piece(
             files,
@@ -241,7 +234,7 @@ class Timeline:
             self._previous_time,
         )
 
-    def _add(self, piece: _Piece, rows: _Rows) -> None:
+    def _add(self, piece: _Piece, rows: Rows) -> None:
         times = rows.timestamp
         self.earliest = min(self.earliest, piece.earliest) if self.count else piece.earliest
         self.latest = max(self.latest, piece.latest) if self.count else piece.latest
@@ -253,7 +246,7 @@ class Timeline:
         self._previous_time = int(times[-1])
         self._pieces.append(piece)
 
-    def _rows(self, piece: _Piece) -> _Rows:
+    def _rows(self, piece: _Piece) -> Rows:
         """Reads a piece again."""
         if piece.rows is not None:
             return piece.rows
@@ -262,8 +255,7 @@ class Timeline:
         with mapped(path) as buffer:
             if piece.indexed:
                 there = max(len(buffer) - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
-                return _columns(index.view(buffer, there)[piece.begin : piece.end])
-            parts = [_columns(index.view(b"", 0))]
+                return Rows.joined([Rows.of_index(index.view(buffer, there)[piece.begin : piece.end])])
             scan = scan_slice(
                 buffer,
                 self._files.raw_name,
@@ -273,12 +265,9 @@ class Timeline:
                 start=piece.begin,
                 until=piece.end,
             )
-            for part in scan:
-                if not isinstance(part, Damage):
-                    parts.append(_Rows(part.sequence.copy(), part.timestamp.copy(), part.size.copy()))
-            return _Rows(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
+            return Rows.joined(Rows.of_columns(part) for part in scan if not isinstance(part, Damage))
 
-    def _count(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
+    def _count(self, result: Histogram, piece: _Piece, rows: Rows) -> None:
         if not len(rows.sequence):
             return
         self._count_holes(result, piece, rows)
@@ -287,10 +276,10 @@ class Timeline:
             if bad.any():
                 result.add_damaged(rows.timestamp[bad])
                 good = ~bad
-                rows = _Rows(rows.sequence[good], rows.timestamp[good], rows.size[good])
+                rows = Rows(rows.sequence[good], rows.offset[good], rows.timestamp[good], rows.size[good])
         result.add(rows.sequence, rows.timestamp, rows.size)
 
-    def _count_holes(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
+    def _count_holes(self, result: Histogram, piece: _Piece, rows: Rows) -> None:
         """Finds sequences that are left out: what is higher by more than one than all before it follows a hole."""
         sequence = rows.sequence
         highest = np.maximum.accumulate(np.concatenate((np.array([piece.highest], np.uint64), sequence)))[:-1]
@@ -324,14 +313,6 @@ class Timeline:
             if damaged[0] or missing[0]:
                 at = np.array([time], np.int64)
                 result.add_holes(at, at, missing, damaged)
-
-
-_FIELDS = ("sequence", "timestamp", "size")
-
-
-def _columns(view: IndexView) -> _Rows:
-    # Copies: what is mapped is let go, and sums of strided fields cost more.
-    return _Rows(*(view[name].copy() for name in _FIELDS))
 
 
 def read_timeline(

@@ -20,12 +20,13 @@ import numpy as np
 
 from stantools.browse.row_model import Note, NoteKind, Piece, Proven, SliceParts, Stretch, gap, joined
 from stantools.browse.window_build import Builder, is_small, roughly
-from stantools.browse.window_reader import Located, Row, StretchReader, WindowMessage
+from stantools.browse.window_reader import Row, StretchReader, WindowMessage
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles
+from stantools.store.reading import Rows
 
 __all__ = ["Note", "NoteKind", "Row", "Stretch", "Window", "WindowMessage", "open_window", "refine"]
 
@@ -193,7 +194,7 @@ class Window:
                 yield self._starts[place]
             place += 1
 
-    def located(self, stretch: Stretch, low: int, high: int) -> Located:
+    def located(self, stretch: Stretch, low: int, high: int) -> Rows:
         """Tells where messages of a stretch lie, by their positions; fewer if the files have changed.
 
         Raises:

@@ -30,7 +30,6 @@ from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import Run, RunBuilder
-from stantools.inspection.slicesummary import trusted_index
 from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
@@ -38,8 +37,8 @@ from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
+from stantools.store.reading import scan_slice, trusted_index
 from stantools.store.resync import Damage, DamageKind
-from stantools.store.scan import scan_slice
 
 #: Slices at the start and at the end of a channel that are looked at when it is opened.
 _PEEKED_FIRST, _PEEKED_LAST = 128, 32

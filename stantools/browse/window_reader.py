@@ -25,6 +25,7 @@ from stantools.format.encryption import ChannelCipher, DecryptError, looks_encry
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
+from stantools.store.reading import NO_ROWS, Rows
 
 #: Files that are open at the same time.
 _OPEN = 16
@@ -87,23 +88,6 @@ _BLOCKS_KEPT = 8
 #: A record of more bytes is not read whole for a row of a table; only so much of it is.
 LARGE, HEAD = 1 << 16, 1 << 12
 _SAMPLES = 8
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where messages lie, as columns of the same length: sequence, offset of the record, timestamp, payload size."""
-
-    sequence: npt.NDArray[np.uint64]
-    offset: npt.NDArray[np.int64]
-    timestamp: npt.NDArray[np.int64]
-    size: npt.NDArray[np.uint32]
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-    def part(self, low: int, high: int) -> Located:
-        """Returns the messages from `low` up to but without `high`."""
-        return Located(self.sequence[low:high], self.offset[low:high], self.timestamp[low:high], self.size[low:high])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +153,7 @@ class StretchReader:
         self.cipher = ChannelCipher(key, channel) if key else None
         self.encrypted = False
         self._open = OpenFiles()
-        self._blocks: OrderedDict[tuple[int, int], Located] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], Rows] = OrderedDict()
 
     def close(self) -> None:
         """Closes the files."""
@@ -186,7 +170,7 @@ class StretchReader:
 
     # where messages lie
 
-    def located(self, stretch: Stretch, low: int, high: int) -> Located:
+    def located(self, stretch: Stretch, low: int, high: int) -> Rows:
         """Tells where messages of a stretch lie; fewer if the files have changed.
 
         Args:
@@ -197,7 +181,7 @@ class StretchReader:
         Raises:
             StoreUnreadableError: A file cannot be read.
         """
-        parts: list[Located] = []
+        parts: list[Rows] = []
         while low < high:
             begin, block = self._block(stretch, low)
             part = block.part(low - begin, high - begin)
@@ -205,18 +189,9 @@ class StretchReader:
             if not len(part):
                 break
             low += len(part)
-        if len(parts) == 1:
-            return parts[0]
-        if not parts:
-            return _NOTHING
-        return Located(
-            np.concatenate([part.sequence for part in parts]),
-            np.concatenate([part.offset for part in parts]),
-            np.concatenate([part.timestamp for part in parts]),
-            np.concatenate([part.size for part in parts]),
-        )
+        return Rows.joined(parts)
 
-    def _block(self, stretch: Stretch, position: int) -> tuple[int, Located]:
+    def _block(self, stretch: Stretch, position: int) -> tuple[int, Rows]:
         """Returns the block of messages around one, and the position of its first."""
         if stretch.index_from is not None:
             begin = position // BLOCK * BLOCK
@@ -233,7 +208,7 @@ class StretchReader:
             self._blocks.move_to_end(key)
         return begin, block
 
-    def _load(self, stretch: Stretch, begin: int) -> Located:
+    def _load(self, stretch: Stretch, begin: int) -> Rows:
         if stretch.index_from is not None:
             assert stretch.files.index is not None
             count = min(BLOCK, stretch.count - begin)
@@ -247,18 +222,18 @@ class StretchReader:
         start = int(stretch.offsets[place])
         return self._scan(stretch, start, end, stop - begin)
 
-    def _scan(self, stretch: Stretch, start: int, end: int, count: int) -> Located:
+    def _scan(self, stretch: Stretch, start: int, end: int, count: int) -> Rows:
         """Locates messages by reading the data."""
         assert stretch.files.data is not None
         raw = self._open.read(stretch.files.data, start, end - start)
         columns = MessageColumns(count)
         rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc, False, stretch.subject, columns)
         part = columns.take(rows)
-        return Located(part.sequence, part.offset + start, part.timestamp, part.size)
+        return Rows(part.sequence, part.offset + start, part.timestamp, part.size)
 
     # messages
 
-    def messages(self, stretch: Stretch, located: Located, *, whole: bool = False) -> list[Row]:
+    def messages(self, stretch: Stretch, located: Rows, *, whole: bool = False) -> list[Row]:
         """Reads messages; each that is not good becomes a note."""
         assert stretch.files.data is not None
         path = stretch.files.data
@@ -425,25 +400,25 @@ class StretchReader:
         position = low + (int(reached[0]) if len(reached) else len(inside))
         return min(position, stretch.count - 1)
 
-    def _one(self, stretch: Stretch, position: int) -> Located:
+    def _one(self, stretch: Stretch, position: int) -> Rows:
         """Locates a single message by the index."""
         assert stretch.files.index is not None and stretch.index_from is not None
         at = FILE_HEADER_SIZE + (stretch.index_from + position) * INDEX_RECORD_SIZE
         raw = self._open.read(stretch.files.index, at, INDEX_RECORD_SIZE)
         return _possible(stretch, np.frombuffer(raw, index.DTYPE, len(raw) // INDEX_RECORD_SIZE))
 
-    def _first(self, stretch: Stretch, number: int) -> Located:
+    def _first(self, stretch: Stretch, number: int) -> Rows:
         """Locates the message at a mark by the data."""
         assert stretch.files.data is not None
         start = int(stretch.offsets[number])
         header = self._open.read(stretch.files.data, start, RECORD_HEADER_SIZE)
         if len(header) < RECORD_HEADER_SIZE:
-            return _NOTHING
+            return NO_ROWS
         end = min(start + RECORD_HEADER_SIZE + int(RECORD_HEADER.unpack(header)[0]), stretch.end)
         return self._scan(stretch, start, end, 1)
 
 
-def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Located:
+def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Rows:
     """Returns what index records say, up to the first that cannot be: the index has changed or lies."""
     offset = records["offset"]
     end = offset + records["size"].astype(np.int64) + RECORD_HEADER_SIZE
@@ -451,7 +426,7 @@ def _possible(stretch: Stretch, records: npt.NDArray[np.void]) -> Located:
     possible[1:] &= offset[1:] >= end[:-1]
     if not possible.all():
         records = records[: int(np.argmin(possible))]
-    return Located(records["sequence"], records["offset"], records["timestamp"], records["size"])
+    return Rows.of_index(records)
 
 
 def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, sequence: int) -> Note:
@@ -473,6 +448,3 @@ def _bad(stretch: Stretch, found: bytes, stop: Stop, offset: int, size: int, seq
     elif stop is Stop.END:
         text = "another message is stored here than the index names"
     return Note(NoteKind.DAMAGE, text, stretch.files.name, offset, size + RECORD_HEADER_SIZE, sequence, sequence)
-
-
-_NOTHING = Located(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))

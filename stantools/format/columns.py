@@ -6,7 +6,7 @@ are absolute positions in the buffer that was scanned; nothing of it is copied.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -33,6 +33,14 @@ class _Columns:
         part.capacity = rows
         for name in self._arrays:
             setattr(part, name, getattr(self, name)[:rows])
+        return part
+
+    def pick(self, rows: NDArray[Any]) -> Self:
+        """Copies some rows, given by their numbers or as a mask."""
+        part = object.__new__(type(self))
+        for name in self._arrays:
+            setattr(part, name, getattr(self, name)[rows])
+        part.capacity = len(getattr(part, self._arrays[0]))
         return part
 
 
@@ -85,6 +93,22 @@ class MessageColumns(_Columns):
         self.reply_start = np.zeros(capacity, np.int64)
         self.reply_size = np.zeros(capacity, np.uint32)
         self.flags = np.zeros(capacity, np.uint8)
+
+    def part(self, low: int, high: int) -> MessageColumns:
+        """Returns the rows from `low` up to but without `high`, as views."""
+        part = object.__new__(MessageColumns)
+        part.capacity = high - low
+        # Written out: where channels are merged, this is done for every few messages.
+        part.offset = self.offset[low:high]
+        part.size = self.size[low:high]
+        part.sequence = self.sequence[low:high]
+        part.timestamp = self.timestamp[low:high]
+        part.data_start = self.data_start[low:high]
+        part.data_size = self.data_size[low:high]
+        part.reply_start = self.reply_start[low:high]
+        part.reply_size = self.reply_size[low:high]
+        part.flags = self.flags[low:high]
+        return part
 
 
 class LogColumns(_Columns):

@@ -27,7 +27,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.runs import Run
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
-from stantools.store.scan import BATCH_ROWS
+from stantools.store.reading import BATCH_ROWS
 
 #: sequence, timestamp, size, stored CRC: equal in all four means the same record.
 _FINGERPRINT = np.dtype([("sequence", "<u8"), ("timestamp", "<i8"), ("size", "<u4"), ("crc", "<u4")])

@@ -24,13 +24,13 @@ from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.slicesummary import channel_ends, trusted_index
+from stantools.inspection.slicesummary import channel_ends
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.reading import scan_slice, trusted_index
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 
 _BATCH = 4096
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -271,7 +271,7 @@ class MessageReader:
             if wanted.all():
                 yield from self._give(files, data, part, selection)
             elif wanted.any():
-                yield from self._give(files, data, _rows(part, np.flatnonzero(wanted)), selection)
+                yield from self._give(files, data, part.pick(wanted), selection)
         yield from self._damages(files, pending, selection, before, None)
 
     def _damages(
@@ -356,14 +356,6 @@ def chosen(sequence: npt.NDArray[Any], timestamp: npt.NDArray[Any], selection: S
     if selection.until is not None:
         taken &= timestamp < np.int64(min(max(selection.until, _LOWEST), _HIGHEST))
     return taken
-
-
-def _rows(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> MessageColumns:
-    """Copies some rows."""
-    picked = MessageColumns(len(rows))
-    for name in MessageColumns.__slots__:
-        getattr(picked, name)[:] = getattr(columns, name)[rows]
-    return picked
 
 
 def _matches(message: StoredMessage, selection: Selection) -> bool:

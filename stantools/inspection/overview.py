@@ -16,8 +16,7 @@ from typing import Any
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.logicalview import LogicalView, apply_limits
-from stantools.inspection.slicesummary import SliceSummary, summarise, totals_of
+from stantools.inspection.slicesummary import LogicalView, SliceSummary, logical_view, summarise, totals_of
 from stantools.inspection.subscribers import NOBODY, Subscribers, client_json, load_clients, load_subs, text
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore
 from stantools.store.era import era_of
@@ -315,7 +314,7 @@ def _channel(
         result.problems += [f"{each.files.name}: {problem}" for problem in each.problems]
     result.problems += [f"{path.name}: the name has no slice number; the server refuses it" for path in files.misnamed]
     if limits:
-        result.logical = apply_limits(filled, limits.limits_for(name), raw, crc, now_ns=now_ns, check_crc=check_crc)
+        result.logical = logical_view(filled, limits.limits_for(name), raw, crc, now_ns=now_ns, check_crc=check_crc)
     subs = load_subs(files.subs, crc, check_crc=check_crc)
     result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
     shown = result.logical or result

@@ -34,8 +34,8 @@ from stantools.inspection.survey import stop_text
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, history, record_at
 from stantools.store.mapping import Buffer
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 
 
 class FileKind(enum.StrEnum):

@@ -1,43 +1,37 @@
-"""What one slice holds, told from its index alone where the index can be trusted.
+"""What slices hold, from their indexes alone where these can be believed, and what limits leave of a channel.
 
-Facts: filestore.md sections 5.3 and 7.6. As the server does at its start, the index is believed if all its
-records are whole and the last one agrees with the data file; else the data file is scanned. Unlike the server, a scan
-here goes on behind damage and changes no file.
+Facts: filestore.md sections 5.3 and 7.6. Where an index cannot be believed, the data file is scanned. Unlike the
+server, a scan here goes on behind damage and changes no file.
 """
 
 from __future__ import annotations
 
 import enum
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
-from stantools.format import index, kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.encryption import looks_encrypted
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import (
-    FILE_HEADER_SIZE,
-    INDEX_RECORD_SIZE,
-    MESSAGE_OVERHEAD,
-    RECORD_HEADER_SIZE,
-    Stop,
-)
+from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
-from stantools.store.indexes import IndexView, index_parts, scan_index
+from stantools.store.indexes import IndexView, index_parts
+from stantools.store.limits import ChannelLimits
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.reading import (
+    SAMPLES,
+    Rows,
+    index_ends,
+    samples_look_encrypted,
+    scan_slice,
+    slice_rows,
+    trusted_index,
+)
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
-
-#: Messages of a slice that are looked at to tell whether it is encrypted.
-_SAMPLES = 8
 
 
 class Source(enum.StrEnum):
@@ -103,6 +97,109 @@ class Totals:
         self.bytes += size
 
 
+@dataclass(frozen=True)
+class LogicalView:
+    """What the server shows of a channel under given limits, while older messages are still on disk.
+
+    Attributes:
+        first_seq: First sequence; last_seq + 1 if age removed everything, 0 if the channel never had a message.
+        last_seq: Last sequence.
+        count: Messages.
+        bytes: Their size in the server's accounting.
+        removed: Messages on disk that the limits hide.
+    """
+
+    first_seq: int
+    last_seq: int
+    count: int
+    bytes: int
+    removed: int
+
+
+def logical_view(
+    slices: Iterable[SliceSummary],
+    limits: ChannelLimits,
+    channel: bytes,
+    crc: Crc,
+    *,
+    now_ns: int,
+    check_crc: bool = True,
+) -> LogicalView:
+    """Applies limits to a channel as the server does at its start.
+
+    Args:
+        slices: The channel's slices, by number.
+        limits: What the channel may hold.
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        now_ns: The present, for the age.
+        check_crc: As for reading.
+    """
+    filled = [each for each in slices if each.count]
+    totals = totals_of(filled)
+    before = totals.count
+    held = [
+        Held(each.count, each.bytes, partial(slice_rows, each.files, channel, crc, check_crc=check_crc))
+        for each in filled
+    ]
+    remove_by_limits(held, totals, limits, now_ns)
+    return LogicalView(totals.first, totals.last, totals.count, totals.bytes, before - totals.count)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A slice to which limits are applied.
+
+    Attributes:
+        count: Messages, at least one.
+        bytes: Their size in the server's accounting.
+        rows: Iterates over them.
+    """
+
+    count: int
+    bytes: int
+    rows: Callable[[], Iterable[Rows]]
+
+
+def remove_by_limits(
+    slices: Sequence[Held], totals: Totals, limits: ChannelLimits, now_ns: int
+) -> tuple[int, int] | None:
+    """Removes from a channel's totals what limits remove at a start (filestore.md sections 5.4 and 7.6, weakness W20).
+
+    All messages on disk are counted again at every start, and removed in memory only; a file goes when all its messages
+    are removed.
+
+    Args:
+        slices: The channel's slices, by number.
+        totals: What they hold.
+        limits: What the channel may hold.
+        now_ns: The time of the start.
+
+    Returns:
+        How many slices lose all their messages, and how many messages the next one loses; None if no limit applies.
+    """
+    over = (0 < limits.max_msgs < totals.count) or (0 < limits.max_bytes < totals.bytes)
+    if not slices or not (over or limits.max_age_ns > 0):
+        return None
+    for place, each in enumerate(slices):
+        count, size = totals.count - each.count, totals.bytes - each.bytes
+        if count and ((0 < limits.max_msgs <= count) or (0 < limits.max_bytes <= size)):
+            totals.count, totals.bytes = count, size  # even its last message goes
+            continue
+        removed = 0
+        for rows in each.rows():
+            costs = np.cumsum(rows.size.astype(np.int64) + MESSAGE_OVERHEAD)
+            gone = limits.removes(totals.count, totals.bytes, costs, rows.timestamp, now_ns)
+            if gone:
+                totals.count, totals.bytes = totals.count - gone, totals.bytes - int(costs[gone - 1])
+                removed += gone
+            if gone < len(costs):
+                totals.first = int(rows.sequence[gone])
+                return place, removed
+    totals.first = totals.last + 1
+    return len(slices), 0
+
+
 def totals_of(slices: Iterable[SliceSummary]) -> Totals:
     """Returns what the server counts of a channel with these slices."""
     result = Totals()
@@ -118,44 +215,12 @@ def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc, *, chec
     """
     result = Totals()
     for files in slices:
-        if (ends := _ends(files, channel, crc)) is not None:
+        if (ends := index_ends(files, channel, crc)) is not None:
             result.add(*ends, 1, 0)
         else:
             each = summarise(files, channel, crc, check_crc=check_crc)
             result.add(each.first_seq, each.last_seq, each.count, 0)
     return result.first, result.last
-
-
-def _ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] | None:
-    """Returns the first and last sequence in an index whose first and last record are right, else None."""
-    if files.index is None or files.data is None:
-        return None
-    with ExitStack() as stack:
-        try:
-            buffer, data = stack.enter_context(mapped(files.index)), stack.enter_context(mapped(files.data))
-        except StoreUnreadableError:
-            return None
-        count, rest = divmod(len(buffer) - FILE_HEADER_SIZE, INDEX_RECORD_SIZE)
-        if count < 1 or rest or check_file_version(buffer):
-            return None
-        view = index.view(buffer, count)
-        for row in (0, count - 1):
-            begin = FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE
-            if crc(buffer[begin : begin + INDEX_RECORD_SIZE - 4]) != view[row]["crc"]:
-                return None
-        if not _last_agrees(data, view[-1], channel, crc):
-            return None
-        return int(view[0]["sequence"]), int(view[-1]["sequence"])
-
-
-@dataclass
-class Rows:
-    """The messages of a slice as columns, in the order of the file: sequence, offset, timestamp and payload size."""
-
-    sequence: npt.NDArray[np.uint64]
-    offset: npt.NDArray[np.int64]
-    timestamp: npt.NDArray[np.int64]
-    size: npt.NDArray[np.uint32]
 
 
 def summarise(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> SliceSummary:
@@ -181,61 +246,6 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = 
         return SliceSummary(files, problems=(error.message,))
 
 
-@contextmanager
-def trusted_index(
-    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, *, check_crc: bool = True
-) -> Iterator[tuple[IndexView | None, str]]:
-    """Opens a slice's index and checks whether it can be believed.
-
-    Yields:
-        Its records, or None if it cannot be believed; and what is wrong, "" if nothing. Records with a problem mean
-        that the server believes them, too, and does not see what lies behind.
-    """
-    if files.index is None:
-        yield None, "" if len(data) == FILE_HEADER_SIZE else "the index is missing"
-        return
-    with ExitStack() as stack:
-        try:
-            buffer = stack.enter_context(mapped(files.index))
-        except StoreUnreadableError as error:
-            yield None, error.message
-            return
-        yield _check_index(buffer, data, channel, crc, check_crc)
-
-
-def _check_index(
-    buffer: Buffer, data: Buffer, channel: bytes, crc: Crc, check_crc: bool
-) -> tuple[IndexView | None, str]:
-    if text := check_file_version(buffer):
-        return None, f"the index: {text}"
-    count, stop = scan_index(buffer, crc, check_crc=check_crc)
-    problem = ""
-    if stop == Stop.ZEROS:
-        behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE
-        zeros = counted(behind, "byte", "that begins/that begin")
-        problem = f"the index ends in {zeros} with zeros; the server cuts it there"
-    elif stop != Stop.END:
-        return None, f"the index is damaged at record {count + 1}"
-    if not count:
-        return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
-    view = index.view(buffer, count)
-    last = view[-1]
-    if not _last_agrees(data, last, channel, crc):
-        return None, "the last record of the index does not agree with the data file"
-    behind = len(data) - int(last["offset"]) - RECORD_HEADER_SIZE - int(last["size"])
-    if behind:
-        unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
-        problem = problem or f"{unnamed} behind the last message of the index"
-    return view, problem
-
-
-def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
-    """Tells whether the message that the last record of an index names is there."""
-    columns, stops = _few_columns(), np.zeros(1, np.uint8)
-    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
-    return bool(stops[0] == Stop.END and columns.sequence[0] == last["sequence"] and columns.size[0] == last["size"])
-
-
 def _from_index(
     files: SliceFiles, data: Buffer, view: IndexView, problem: str, channel: bytes, crc: Crc
 ) -> SliceSummary:
@@ -250,28 +260,8 @@ def _from_index(
         int(last["timestamp"]),
         Source.INDEX,
         (problem,) if problem else (),
-        _look_encrypted(data, view["offset"][-_SAMPLES:], channel, crc),
+        samples_look_encrypted(data, view["offset"][-SAMPLES:], channel, crc),
     )
-
-
-def _few_columns() -> MessageColumns:
-    """Returns columns for a few messages; each thread uses its own again and again, for stores with many channels."""
-    if not hasattr(_own, "columns"):
-        _own.columns = MessageColumns(_SAMPLES)
-    columns: MessageColumns = _own.columns
-    return columns
-
-
-_own = threading.local()
-
-
-def _look_encrypted(data: Buffer, offsets: npt.NDArray[np.int64], channel: bytes, crc: Crc) -> bool:
-    """Tells whether most of some messages look encrypted; a single one can do so by chance."""
-    columns, stops = _few_columns().take(len(offsets)), np.zeros(len(offsets), np.uint8)
-    kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc, True, channel, columns, stops)
-    places = zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
-    looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]
-    return sum(looks) * 2 > len(looks)
 
 
 def _from_scan(
@@ -291,40 +281,12 @@ def _from_scan(
         summary.count += part.capacity
         summary.bytes += int(part.size.sum(dtype=np.int64)) + MESSAGE_OVERHEAD * part.capacity
         summary.last_seq, summary.last_timestamp = int(part.sequence[-1]), int(part.timestamp[-1])
-        offsets = part.offset[-_SAMPLES:].copy()
+        offsets = part.offset[-SAMPLES:].copy()
     if damaged:
         places = counted(damaged, "place", "is/are")
         problems.append(f"{places} damaged in the data file, {counted(bytes_damaged, 'byte')}")
     summary.source = Source.SCAN if summary.count else Source.NOTHING
     if summary.count:
-        summary.encrypted = _look_encrypted(data, offsets, channel, crc)
+        summary.encrypted = samples_look_encrypted(data, offsets, channel, crc)
     summary.problems = tuple(problems)
     return summary
-
-
-def rows_of(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> Rows:
-    """Returns the messages of a slice as columns, from the index where it can be believed.
-
-    Raises:
-        StoreUnreadableError: The data file cannot be read.
-    """
-    parts = [_NO_ROWS]
-    if files.data is not None:
-        with mapped(files.data) as data:
-            with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, _):
-                if view is not None:
-                    return Rows(*(view[name].copy() for name in ("sequence", "offset", "timestamp", "size")))
-            if not check_file_version(data):
-                for part in scan_slice(data, channel, crc, check_crc=check_crc):
-                    if not isinstance(part, Damage):
-                        copies = part.sequence.copy(), part.offset.copy(), part.timestamp.copy(), part.size.copy()
-                        parts.append(Rows(*copies))
-    return Rows(
-        np.concatenate([p.sequence for p in parts]),
-        np.concatenate([p.offset for p in parts]),
-        np.concatenate([p.timestamp for p in parts]),
-        np.concatenate([p.size for p in parts]),
-    )
-
-
-_NO_ROWS = Rows(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))

@@ -26,8 +26,8 @@ from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
+from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import BATCH_ROWS, scan_slice
 
 #: Bytes in which the first good message of a file must lie that may be a slice, if it does not begin with one.
 _PROOF = 1 << 20

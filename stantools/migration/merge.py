@@ -25,7 +25,7 @@ from stantools.errors import UsageError
 from stantools.format.columns import MessageColumns
 from stantools.migration.batches import Batch
 from stantools.migration.source import ChannelSource
-from stantools.migration.sourceread import Piece, part_of
+from stantools.migration.sourceread import Piece
 from stantools.store.mapping import Buffer
 
 _U64 = npt.NDArray[np.uint64]
@@ -262,7 +262,7 @@ class MergedSource:
             if begin < end:
                 feed = merged.feeds[source]
                 channel, subject = self.parts[feed.number]
-                columns = part_of(feed.columns, row + begin - low, row + end - low)
+                columns = feed.columns.part(row + begin - low, row + end - low)
                 yield Batch(channel.raw_name, subject, feed.buffer, columns, numbers[begin:end])
             low = high
 

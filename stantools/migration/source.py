@@ -24,7 +24,7 @@ from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
 from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Rewrite, Step
 from stantools.store.directory import Datastore, subject_matches
 from stantools.store.ranges import Ranges
-from stantools.store.scan import BATCH_ROWS
+from stantools.store.reading import BATCH_ROWS
 from stantools.store.sublog import Subscription
 
 #: Stands for a cluster id that is lost: a migration needs none, so that a lost server.dat is no obstacle.

@@ -15,7 +15,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
 from stantools.migration.headers import safe_value
-from stantools.migration.sourceread import Piece, part_of
+from stantools.migration.sourceread import Piece
 from stantools.store.mapping import Buffer
 
 _U8 = npt.NDArray[np.uint8]
@@ -65,7 +65,7 @@ class Finisher:
         if sealed is not None:
             self._decrypt(payloads, columns, np.flatnonzero(sealed).tolist())
         replies = [safe_value(reply) for reply in _texts(buffer, columns.reply_start, columns.reply_size)]
-        part = part_of(columns, 0, columns.capacity)
+        part = columns.part(0, columns.capacity)
         part.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         part.reply_size = np.fromiter(map(len, replies), np.uint32, len(replies))
         ends = np.cumsum(part.data_size.astype(np.int64))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
@@ -21,7 +20,7 @@ from stantools.inspection.runs import Run
 from stantools.recovery.salvage.model import Copy, Rewrite, Step
 from stantools.store.mapping import WINDOW, Buffer, Window, mapped
 from stantools.store.ranges import Ranges
-from stantools.store.scan import BATCH_ROWS
+from stantools.store.reading import BATCH_ROWS
 
 #: Bytes of records in one batch, at most; a longer record comes alone.
 BATCH_BYTES = WINDOW // 2
@@ -132,37 +131,11 @@ def _among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
     """Returns the rows of a batch, in rising order, whose sequences are wanted."""
     low = int(np.searchsorted(batch.sequence, np.uint64(wanted.first)))
     high = int(np.searchsorted(batch.sequence, np.uint64(wanted.last), side="right"))
-    part = part_of(batch, low, high)
+    part = batch.part(low, high)
     if high - low > 1:
         chosen = wanted.select(part.sequence)
         if not chosen.all():
-            return picked(part, np.flatnonzero(chosen))
-    return part
-
-
-def part_of(columns: MessageColumns, low: int, high: int) -> MessageColumns:
-    """Returns rows of columns as views."""
-    part = object.__new__(MessageColumns)
-    part.capacity = high - low
-    # Written out: where channels are merged, this is done for every few messages.
-    part.offset = columns.offset[low:high]
-    part.size = columns.size[low:high]
-    part.sequence = columns.sequence[low:high]
-    part.timestamp = columns.timestamp[low:high]
-    part.data_start = columns.data_start[low:high]
-    part.data_size = columns.data_size[low:high]
-    part.reply_start = columns.reply_start[low:high]
-    part.reply_size = columns.reply_size[low:high]
-    part.flags = columns.flags[low:high]
-    return part
-
-
-def picked(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> MessageColumns:
-    """Returns chosen rows of columns, copied."""
-    part = object.__new__(MessageColumns)
-    part.capacity = len(rows)
-    for name in MessageColumns.__slots__:
-        setattr(part, name, getattr(columns, name)[rows])
+            return part.pick(chosen)
     return part
 
 

@@ -15,9 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
 from stantools.store.directory import subject_matches
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 DEFAULT_MAX_CHANNELS = 100
 DEFAULT_MAX_MSGS = 1_000_000
@@ -62,6 +67,37 @@ class ChannelLimits:
         ):
             if value.startswith("-"):
                 raise UsageError(f"max {name} limit cannot be negative ({value})", "use 0 for no limit")
+
+    def removes(
+        self,
+        count: int,
+        size: int,
+        costs: NDArray[np.int64],
+        timestamps: NDArray[np.int64],
+        now_ns: int,
+        spent: int = 0,
+    ) -> int:
+        """Returns how many of a channel's oldest messages go (filestore.md sections 5.4 and 7.6).
+
+        First go those that are too many or too large, but never the newest; then, behind them, those that are too old.
+
+        Args:
+            count: Messages of the channel.
+            size: Their bytes in the server's accounting.
+            costs: Bytes of the oldest messages, summed up.
+            timestamps: Their timestamps.
+            now_ns: The present.
+            spent: What the sums begin with.
+        """
+        gone = max(count - self.max_msgs, 0) if self.max_msgs > 0 else 0
+        if 0 < self.max_bytes < size:
+            gone = max(gone, int(costs.searchsorted(size - self.max_bytes + spent)) + 1)
+        gone = min(gone, count - 1, len(costs))
+        age = self.max_age_ns
+        if age > 0 and gone < len(costs) and now_ns - int(timestamps[gone]) >= age:
+            (young,) = (now_ns - timestamps[gone:] < age).nonzero()
+            gone = gone + int(young[0]) if len(young) else len(costs)
+        return gone
 
 
 UNLIMITED = ChannelLimits(0, 0, 0, 0, 0)

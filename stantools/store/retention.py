@@ -177,14 +177,7 @@ class Retention:
         rows = self._load()
         at = self._row - rows.first
         spent = int(rows.costs[at - 1]) if at else 0
-        gone = max(count - limits.max_msgs, 0) if limits.max_msgs > 0 else 0
-        if 0 < limits.max_bytes < size:
-            gone = max(gone, int(rows.costs[at:].searchsorted(size - limits.max_bytes + spent)) + 1)
-        gone = min(gone, count - 1, len(rows.costs) - at)
-        if age and at + gone < len(rows.costs) and now_ns - int(rows.timestamps[at + gone]) >= age:
-            # By age goes whatever is old enough behind what went by the other limits.
-            young = np.flatnonzero(now_ns - rows.timestamps[at + gone :] < age)
-            gone = gone + int(young[0]) if len(young) else len(rows.costs) - at
+        gone = limits.removes(count, size, rows.costs[at:], rows.timestamps[at:], now_ns, spent)
         return (gone, int(rows.costs[at + gone - 1]) - spent) if gone else (0, 0)
 
     def _load(self) -> _Rows:

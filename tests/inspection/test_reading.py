@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stantools.format.crc import Crc
-from stantools.inspection.logicalview import apply_limits
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.overview import overview
 from stantools.inspection.records import kind_of, read_records
-from stantools.inspection.slicesummary import summarise
+from stantools.inspection.slicesummary import logical_view, summarise
 from stantools.inspection.subscribers import as_ranges, load_clients, load_subs
 from stantools.inspection.verify import verify
 from stantools.store.directory import list_channel, open_datastore
@@ -159,7 +158,7 @@ def test_limits_message_by_message(healthy: Path, messages: int, size: int, age:
                     rows.append((fields["sequence"], record.length + 32, fields["timestamp"]))
     limits = ChannelLimits(messages, size, age)
     now = rows[-1][2] + 1_000_000
-    view = apply_limits(slices, limits, files.raw_name, CRC, now_ns=now)
+    view = logical_view(slices, limits, files.raw_name, CRC, now_ns=now)
     assert (view.first_seq, view.count, view.bytes) == left_after(rows, limits, now)
     assert view.removed == len(rows) - view.count
 

@@ -21,8 +21,7 @@ from stantools.format.crc import CASTAGNOLI, IEEE, Crc
 from stantools.format.envelope import records
 from stantools.format.layout import Stop, SubRecord
 from stantools.inspection.forecast import ServerOptions, forecast
-from stantools.inspection.logicalview import LogicalView, apply_limits
-from stantools.inspection.slicesummary import summarise
+from stantools.inspection.slicesummary import LogicalView, logical_view, summarise
 from stantools.inspection.verify import verify
 from stantools.recovery.compact import (
     CompactionPlan,
@@ -132,7 +131,7 @@ def test_with_the_stores_own_slice_limits_the_slices_stay_byte_for_byte(golden, 
 def view(root: Path, limits: StoreLimits, now_ns: int = 0) -> dict[str, LogicalView]:
     crc = Crc()
     return {
-        channel.name: apply_limits(
+        channel.name: logical_view(
             [each for each in (summarise(one, channel.raw_name, crc) for one in channel.slices) if each.count],
             limits.limits_for(channel.name),
             channel.raw_name,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from stantools.format import index, kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage, DamageKind, Resync
-from stantools.store.scan import scan_slice
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -27,8 +27,7 @@ from stantools.inspection.forecast import CurrentUser, ServerOptions
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.recover import recover
-from stantools.inspection.forecast.rows import data_batches
-from stantools.inspection.forecast.slices import Recovery, Slice
+from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
 from stantools.store.durable import create_whole, fsync_file, replace_file, replacing, unwritable, write_all

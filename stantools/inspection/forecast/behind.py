@@ -24,9 +24,8 @@ from stantools.inspection.forecast.changes import Change, Cut, Delete
 from stantools.inspection.forecast.channel import RecoveredChannel
 from stantools.inspection.forecast.model import Harm, Loss
 from stantools.inspection.forecast.recover import Start
-from stantools.inspection.forecast.rows import slice_rows
-from stantools.inspection.forecast.slices import Recovery
-from stantools.inspection.slicesummary import rows_of, summarise
+from stantools.inspection.forecast.slices import Recovery, recovered_rows
+from stantools.inspection.slicesummary import summarise
 from stantools.inspection.subscribers import text
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, SliceFiles, list_channel
@@ -35,8 +34,8 @@ from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, judge_row, scan_log
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
+from stantools.store.reading import Rows, scan_slice, slice_rows
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 from stantools.store.sublog import STATUSES, SubStatus, read_subs
 
 _SUBS_WORDS: dict[int, str] = {
@@ -239,7 +238,7 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
             rest = CutFile(recovery.root, found.data_file, found.end, recovery.crc, options.check_crc)
             parts.append(rest.count().sequences)
         if not found.ascending:
-            for rows in slice_rows(found, recovery.crc, options.check_crc, channel.raw_name):
+            for rows in recovered_rows(found, recovery.crc, options.check_crc, channel.raw_name):
                 parts.append(Ranges.from_sequences(rows.sequence[rows.sequence > np.uint64(last)]))
     again = Ranges.union(parts) - Ranges.of([(0, last)])
     if again:
@@ -276,4 +275,4 @@ def _held_in(recovery: Recovery, files: SliceFiles, channel: str) -> Ranges:
         return Ranges()
     if found.last_seq - found.first_seq + 1 == found.count:
         return Ranges.of([(found.first_seq, found.last_seq)])
-    return Ranges.from_sequences(rows_of(files, raw, recovery.crc, check_crc=check_crc).sequence)
+    return Ranges.from_sequences(Rows.joined(slice_rows(files, raw, recovery.crc, check_crc=check_crc)).sequence)

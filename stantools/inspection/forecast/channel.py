@@ -15,13 +15,20 @@ from pathlib import Path
 
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.quoting import quote
-from stantools.inspection.forecast.changes import Change
+from stantools.inspection.forecast.changes import Change, Delete
 from stantools.inspection.forecast.logfiles import recover_subs
-from stantools.inspection.forecast.removal import apply_limits
-from stantools.inspection.forecast.slices import Recovery, Slice, SliceOutcome, drop_slice, recover_slice
+from stantools.inspection.forecast.slices import (
+    Recovery,
+    Slice,
+    SliceOutcome,
+    drop_slice,
+    recover_slice,
+    recovered_rows,
+)
 from stantools.inspection.forecast.tasks import Task, in_order
-from stantools.inspection.slicesummary import Totals
+from stantools.inspection.slicesummary import Held, Totals, remove_by_limits
 from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
+from stantools.store.limits import ChannelLimits
 from stantools.store.sublog import SubsState
 
 #: Nobody looked at the size of subs.dat: most are small, some take long.
@@ -157,7 +164,7 @@ def _last_task(recovery: Recovery, name: str, raw_name: bytes, files: ChannelFil
         options = recovery.options
         now = time.time_ns() if options.now_ns is None else options.now_ns
         limits = options.limits.limits_for(name)
-        channel.changes += apply_limits(channel.slices, channel.totals, limits, now, recovery, raw_name)
+        _apply_limits(channel, limits, now, recovery)
         channel.subs, channel.subs_size = subs.state, subs.size
         channel.log += subs.log
         channel.changes += subs.changes
@@ -165,3 +172,23 @@ def _last_task(recovery: Recovery, name: str, raw_name: bytes, files: ChannelFil
         return channel
 
     return apply
+
+
+def _apply_limits(channel: RecoveredChannel, limits: ChannelLimits, now_ns: int, recovery: Recovery) -> None:
+    """Removes what limits remove; a slice that loses all its messages is deleted, unless it is the last one."""
+    slices, check_crc = channel.slices, recovery.options.check_crc
+    held = [
+        Held(each.rows, each.bytes, partial(recovered_rows, each, recovery.crc, check_crc, channel.raw_name))
+        for each in slices
+    ]
+    removed = remove_by_limits(held, channel.totals, limits, now_ns)
+    if removed is None:
+        return
+    emptied, gone = removed
+    if emptied == len(slices):
+        emptied, gone = emptied - 1, slices[-1].rows
+    for each in slices[:emptied]:
+        channel.changes.append(Change(each.data_file, each.data_size, None, Delete()))
+        channel.changes.append(Change(each.index_file, each.index_size, None, Delete()))
+    del slices[:emptied]
+    slices[0].removed, slices[0].first = gone, channel.totals.first

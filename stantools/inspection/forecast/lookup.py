@@ -20,8 +20,7 @@ from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
 from stantools.inspection.forecast.model import MAX_TEXTS, Lookups
 from stantools.inspection.forecast.readahead import ReadAhead, Source
-from stantools.inspection.forecast.rows import data_batches
-from stantools.inspection.forecast.slices import Recovery, Slice
+from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
 from stantools.progress import Progress
 from stantools.store.indexes import index_parts
 from stantools.store.mapping import Buffer, Window, mapped

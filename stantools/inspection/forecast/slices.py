@@ -12,12 +12,15 @@ Rebuilding is a scan of the data file into a new index. A scan that fails delete
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from stantools.format import index as index_format
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import EOF_TEXT, FILE_HEADER_BYTES, check_file_version, crc_error_text
 from stantools.format.layout import (
@@ -38,7 +41,8 @@ from stantools.inspection.forecast.records import check_last_message
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import index_parts, scan_index
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer, Window, mapped
+from stantools.store.reading import BATCH_ROWS, Rows
 from stantools.store.sublog import SubsState
 
 
@@ -307,3 +311,34 @@ class _Step:
             found.data_end = result.end
             return ""
         return EOF_TEXT if torn else result.error
+
+
+def recovered_rows(found: Slice, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[Rows]:
+    """Iterates over all messages of a recovered slice, removed ones too; each part is valid until the next.
+
+    Args:
+        found: The slice.
+        crc: The server's CRC.
+        check_crc: The server checks CRCs.
+        channel: The channel's name.
+    """
+    if found.index is None:
+        with mapped(found.data) as data:
+            for batch in data_batches(data, found.data_end, crc, check_crc, channel):
+                yield Rows.of_columns(batch)
+    else:
+        with mapped(found.index) as index:
+            for part in index_parts(index_format.view(index, found.rows)):
+                yield Rows.of_index(part)
+
+
+def data_batches(data: Buffer, end: int, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[MessageColumns]:
+    """Iterates over the good records of a data file in batches, each valid until the next."""
+    columns = MessageColumns(BATCH_ROWS)
+    window = Window(data)
+    at, rows = FILE_HEADER_SIZE, BATCH_ROWS
+    while rows == BATCH_ROWS and at < end - RECORD_HEADER_SIZE:
+        window.reach(at)
+        rows, at, _ = kernels.scan_messages(data, at, end, crc, check_crc, channel, columns)
+        if rows:
+            yield columns.take(rows)

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
 from stantools.migration.batches import Batch
-from stantools.migration.sourceread import part_of
 
 #: Rows, and payload bytes, of one block. A longer payload is a block of its own.
 _ROWS = 4096
@@ -196,5 +195,5 @@ class Spool:
 
 def _behind(batch: Batch, low: int) -> Batch:
     """Returns the rows of a batch from one on."""
-    columns = part_of(batch.columns, low, len(batch))
+    columns = batch.columns.part(low, len(batch))
     return Batch(batch.channel, batch.subject, batch.buffer, columns, columns.sequence)

@@ -148,9 +148,9 @@ class MessageRows:
             if not right.all():
                 if self._mode is Mode.FAILFAST:
                     self._fail(part, int(right.argmin()))
-                part = _Part(part.buffer, part.content, rows_at(part.columns, right.nonzero()[0]), part.codes[right])
+                part = _Part(part.buffer, part.content, part.columns.pick(right), part.codes[right])
         for low, high in pairwise(self._bounds(part.columns)):
-            yield self._batch(_Part(part.buffer, part.content, _view(part.columns, low, high), _of(part, low, high)))
+            yield self._batch(_Part(part.buffer, part.content, part.columns.part(low, high), _of(part, low, high)))
 
     def damages(self, damages: Sequence[Damage]) -> pa.RecordBatch | None:
         """Returns rows for damaged ranges, but not for what is proven in spite of it; None if there are none.
@@ -240,7 +240,7 @@ class MessageRows:
                 except DecryptError:
                     codes[row] = _SEALED
             payloads.append(stored)
-        opened = _view(columns, 0, columns.capacity)
+        opened = columns.part(0, columns.capacity)
         opened.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
         ends_of = np.cumsum(opened.data_size, dtype=np.int64)
         opened.data_start = ends_of - opened.data_size
@@ -347,23 +347,6 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _payload(batch: pa.RecordBatch) -> int:
     place = batch.schema.get_field_index("data")
     return int(batch.column(place).nbytes) if place >= 0 else 0
-
-
-def rows_at(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> MessageColumns:
-    """Returns some rows as columns of their own."""
-    picked = object.__new__(MessageColumns)
-    picked.capacity = len(rows)
-    for name in MessageColumns.__slots__:
-        setattr(picked, name, getattr(columns, name)[rows])
-    return picked
-
-
-def _view(columns: MessageColumns, low: int, high: int) -> MessageColumns:
-    part = object.__new__(MessageColumns)
-    part.capacity = high - low
-    for name in MessageColumns.__slots__:
-        setattr(part, name, getattr(columns, name)[low:high])
-    return part
 
 
 def _of(part: _Part, low: int, high: int) -> _Codes | None:

@@ -34,8 +34,8 @@ from stantools.format.layout import (
 )
 from stantools.pipeline.tables.positions import UNKNOWN, Position
 from stantools.store.mapping import mapped
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 
 _ROWS = 4096
 #: Last index records that are looked at to find one that fits the data; the ones before are older still.

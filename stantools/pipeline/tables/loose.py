@@ -12,8 +12,8 @@ from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.pipeline.tables.listing import Entry, Place, listed
 from stantools.store.directory import INDEX_NAME, SLICE_NAME, slice_number
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 
 #: Bytes of a slice that are looked at to find its channel: most slices tell it at once, a damaged one later.
 HEADS = (1 << 14, 1 << 20, 64 << 20)

@@ -21,7 +21,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.inspection.messages import Selection, chosen
-from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_schema, rows_at
+from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_schema
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Mode, Piece, SliceRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
@@ -30,8 +30,8 @@ from stantools.pipeline.tables.sliceindex import checked, crc_of, end_of, good_r
 from stantools.pipeline.tables.text import plain_text, raw_name
 from stantools.store.indexes import INDEX_ROWS, IndexView
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage, Repair
-from stantools.store.scan import scan_slice
 
 __all__ = ["INDEXED_COLUMNS", "ReadCounter", "read_piece", "read_unreadable"]
 
@@ -229,7 +229,7 @@ class _PieceReader:
         if not self._everything:
             wanted = chosen(columns.sequence, columns.timestamp, self._selection)
             if not wanted.all():
-                columns = rows_at(columns, np.flatnonzero(wanted))
+                columns = columns.pick(wanted)
         if columns.capacity:
             yield from self._rows.messages(buffer, columns, repaired=repaired)
 

@@ -22,13 +22,13 @@ from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.messages import Selection, chosen
-from stantools.inspection.slicesummary import trusted_index
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Piece, SliceRef
 from stantools.pipeline.tables.text import raw_name
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
+from stantools.store.reading import trusted_index
 
 
 @lru_cache(maxsize=8)

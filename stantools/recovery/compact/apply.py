@@ -31,8 +31,8 @@ from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE, open
 from stantools.store.durable import writing
 from stantools.store.locks import check_not_in_use, hold_ft_lock
 from stantools.store.mapping import mapped
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs

@@ -13,8 +13,7 @@ from stantools.escaping import shell_word
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.logicalview import apply_limits
-from stantools.inspection.slicesummary import SliceSummary, summarise
+from stantools.inspection.slicesummary import SliceSummary, logical_view, summarise
 from stantools.inspection.verify import ChannelVerdict, verify
 from stantools.progress import Progress
 from stantools.store.clientlog import read_clients
@@ -208,7 +207,7 @@ def _plan_channel(plan: CompactionPlan, files: ChannelFiles, verdict: ChannelVer
     channel.messages = sum(each.count for each in slices)
     channel.bytes = sum(each.bytes for each in slices)
     if options.limits and slices:
-        view = apply_limits(slices, limits, raw, crc, now_ns=now)
+        view = logical_view(slices, limits, raw, crc, now_ns=now)
         channel.skip, channel.bytes = view.removed, view.bytes
         first = view.first_seq
         if view.removed == channel.messages:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from stantools.errors import StoreUnwritableError
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
@@ -26,8 +24,8 @@ from stantools.store.atomic import absolute, new_directory
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
+from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import BATCH_ROWS, scan_slice
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 
@@ -274,7 +272,8 @@ class _Copier:
                 at = int(batch.offset[-1]) + RECORD_HEADER_SIZE + int(batch.size[-1])
                 chosen = batch
                 if not whole:
-                    chosen = _select(batch, wanted.select(batch.sequence))
+                    mask = wanted.select(batch.sequence)
+                    chosen = batch if mask.all() else batch.pick(mask)
                     # Later pieces of the same run begin behind this one.
                     self._resume[id(run)] = begin
                 if self._channel.origin:
@@ -300,13 +299,3 @@ class _Copier:
         payloads = part(batch.data_start.tolist(), batch.data_size.tolist())
         if payloads:
             self._writer.append(batch.sequence, batch.timestamp, replies, payloads)
-
-
-def _select(batch: MessageColumns, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> MessageColumns:
-    rows = np.flatnonzero(chosen)
-    if len(rows) == len(chosen):
-        return batch
-    part = MessageColumns(len(rows))
-    for name in MessageColumns.__slots__:
-        getattr(part, name)[:] = getattr(batch, name)[rows]
-    return part

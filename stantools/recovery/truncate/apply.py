@@ -19,7 +19,7 @@ from stantools.format.crc import Crc
 from stantools.format.envelope import FILE_HEADER_BYTES
 from stantools.inspection.forecast import Forecast, Harm, forecast
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
-from stantools.inspection.forecast.rows import data_batches
+from stantools.inspection.forecast.slices import data_batches
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.truncate.backup import save

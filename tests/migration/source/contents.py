@@ -15,7 +15,7 @@ from stantools.migration.batches import Batch
 from stantools.migration.source import ChannelSource, StoreSource, open_source
 from stantools.store.directory import open_datastore
 from stantools.store.mapping import mapped
-from stantools.store.scan import scan_slice
+from stantools.store.reading import scan_slice
 
 CRC = Crc(IEEE)
 

@@ -162,7 +162,7 @@ import sys
 from stantools.pipeline.spark import masters
 from stantools.pipeline.spark.session import open_session
 from stantools.pipeline.spark.tasks import distribute
-from stantools.store.scan import scan_slice
+from stantools.store.reading import scan_slice
 
 masters.Master.loopback = property(lambda self: False)  # as if the workers were on other machines
 conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}

@@ -20,8 +20,8 @@ from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
 from stantools.pipeline.tables.positions import Offsets
 from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 from stantools.store.serverinfo import encode_server_file, new_server_info
 from stantools.store.slicefile import remove_slice
 from stantools.store.slicewriter import SliceWriter

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import IEEE, Crc
-from stantools.store import scan
+from stantools.store import reading
+from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
-from stantools.store.scan import scan_slice
 
 CRC = Crc(IEEE)
 
@@ -49,7 +49,7 @@ def test_small_batches_find_the_same(data: st.DataObject) -> None:
     del content[data.draw(st.integers(max(len(content) - 60, 4), len(content))) :]
     good, bad, _ = events(bytes(content))
     most = data.draw(st.integers(1, 700))
-    with patch.object(scan, "_MOST_BYTES", most):
+    with patch.object(reading, "_MOST_BYTES", most):
         again = events(bytes(content))
     assert again[:2] == (good, bad)
     assert max(again[2], default=0) <= most

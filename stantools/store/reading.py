@@ -1,0 +1,276 @@
+"""Reading message slices, whatever state their files are in.
+
+`scan_slice` is what verify, salvage and the tables are built on: it gives batches of good records as columns and, in
+between, the damaged ranges, in file order and without a gap. However big the file is, only a window of it is in memory.
+
+`trusted_index` opens an index as the server does at its start (filestore.md sections 5.3 and 7.6): it is believed if
+all its records are whole and the last one agrees with the data file. `slice_rows` goes by it, or else by the data.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.errors import StoreUnreadableError
+from stantools.format import index as index_format
+from stantools.format import kernels
+from stantools.format.columns import MessageColumns
+from stantools.format.crc import Crc
+from stantools.format.encryption import looks_encrypted
+from stantools.format.envelope import check_file_version
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.notation import counted
+from stantools.store.directory import SliceFiles
+from stantools.store.indexes import IndexView, index_parts, scan_index
+from stantools.store.mapping import WINDOW, Buffer, Window, mapped
+from stantools.store.resync import Damage, Resync
+
+#: Rows of one batch: its columns stay in the processor's cache.
+BATCH_ROWS = 16384
+#: Bytes of a batch, about: what is touched at once of a mapped file. The first batch only finds out the sizes.
+_BATCH_BYTES = WINDOW // 2
+#: Bytes that a batch never goes beyond, unless it is one message: long messages may follow short ones.
+_MOST_BYTES = WINDOW
+_FIRST_ROWS = 64
+#: Messages that are looked at to find out whether a slice is encrypted.
+SAMPLES = 8
+
+
+def scan_slice(
+    buffer: Buffer,
+    channel: bytes,
+    crc: Crc,
+    *,
+    index: npt.NDArray[np.void] | Callable[[], npt.NDArray[np.void] | None] | None = None,
+    check_crc: bool = True,
+    columns: MessageColumns | None = None,
+    start: int = FILE_HEADER_SIZE,
+    limit: int | None = None,
+    until: int | None = None,
+) -> Iterator[MessageColumns | Damage]:
+    """Scans a data file from the first record to the last byte.
+
+    Args:
+        buffer: The mapped data file.
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        index: Good records of the slice's index; they help to go on after damage. A function is asked for them at the
+            first damage.
+        check_crc: False takes records with a wrong CRC for good, as the server does with its check turned off.
+        columns: Where to put the batches; made here if not given.
+        start: Offset of the first record.
+        limit: Where the readable bytes end; the end of the buffer if not given.
+        until: Stop at the first record or damage that begins here or further on; what begins before is given whole. As
+            `limit` if not given.
+
+    Yields:
+        Views of `columns` that are valid until the next step, and damaged ranges. Nothing is left out: a batch begins
+        where the event before it ended.
+    """
+    columns = columns or MessageColumns(BATCH_ROWS)
+    limit = len(buffer) if limit is None else limit
+    until = limit if until is None else min(until, limit)
+    resync: Resync | None = None
+    # Nobody looks at a batch any more when the next one is read.
+    window = Window(buffer, _BATCH_BYTES, behind=0)
+    at, wanted = start, _FIRST_ROWS
+    while at < until:
+        window.reach(at)
+        begin = at
+        part = columns if wanted >= columns.capacity else columns.take(wanted)
+        most = min(at + _MOST_BYTES, until)
+        rows, at, stop = kernels.scan_messages(buffer, at, most, crc, check_crc, channel, part)
+        if most < limit and stop not in (Stop.END, Stop.FULL):
+            # Either the record goes on behind `most`, or it is bad, which shows when it is looked at by itself.
+            stop = Stop.END
+            if not rows:
+                rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, columns.take(1))
+        if rows:
+            wanted = max(1, min(columns.capacity, _BATCH_BYTES * rows // (at - begin)))
+            yield columns.take(rows)
+        if stop in (Stop.END, Stop.FULL):
+            continue
+        resync = resync or Resync(buffer, limit, channel, crc, index() if callable(index) else index)
+        damage = resync.after(at, Stop(stop))
+        yield damage
+        at = damage.end
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where messages lie and when they were stored, in the order of the file: columns of the same length.
+
+    Attributes:
+        sequence: Sequences.
+        offset: Where their records begin.
+        timestamp: Nanoseconds since 1970.
+        size: Payload sizes in bytes.
+    """
+
+    sequence: npt.NDArray[np.uint64]
+    offset: npt.NDArray[np.int64]
+    timestamp: npt.NDArray[np.int64]
+    size: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @classmethod
+    def of_columns(cls, columns: MessageColumns) -> Rows:
+        """Returns views of scanned columns."""
+        return cls(columns.sequence, columns.offset, columns.timestamp, columns.size)
+
+    @classmethod
+    def of_index(cls, records: IndexView) -> Rows:
+        """Returns views of index records."""
+        return cls(records["sequence"], records["offset"], records["timestamp"], records["size"])
+
+    @classmethod
+    def joined(cls, parts: Iterable[Rows]) -> Rows:
+        """Copies rows one behind the other."""
+        copies = [(_copied(part)) for part in parts]
+        if len(copies) == 1:
+            return copies[0]
+        copies = copies or [NO_ROWS]
+        return cls(
+            np.concatenate([part.sequence for part in copies]),
+            np.concatenate([part.offset for part in copies]),
+            np.concatenate([part.timestamp for part in copies]),
+            np.concatenate([part.size for part in copies]),
+        )
+
+    def part(self, low: int, high: int) -> Rows:
+        """Returns views of the messages from `low` up to but without `high`."""
+        return Rows(self.sequence[low:high], self.offset[low:high], self.timestamp[low:high], self.size[low:high])
+
+
+def _copied(rows: Rows) -> Rows:
+    return Rows(rows.sequence.copy(), rows.offset.copy(), rows.timestamp.copy(), rows.size.copy())
+
+
+NO_ROWS = Rows(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
+
+
+def slice_rows(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> Iterator[Rows]:
+    """Iterates over the messages of a slice, by its index where it can be believed, else by its data.
+
+    Yields:
+        Views that are valid until the next step.
+
+    Raises:
+        StoreUnreadableError: The data file cannot be read.
+    """
+    if files.data is None:
+        return
+    with mapped(files.data) as data:
+        with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, _):
+            if view is not None:
+                yield from (Rows.of_index(part) for part in index_parts(view))
+                return
+        if not check_file_version(data):
+            for part in scan_slice(data, channel, crc, check_crc=check_crc):
+                if not isinstance(part, Damage):
+                    yield Rows.of_columns(part)
+
+
+@contextmanager
+def trusted_index(
+    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, *, check_crc: bool = True
+) -> Iterator[tuple[IndexView | None, str]]:
+    """Opens a slice's index and checks whether it can be believed.
+
+    Yields:
+        Its records, or None if it cannot be believed; and what is wrong, "" if nothing. Records with a problem mean
+        that the server believes them, too, and does not see what lies behind.
+    """
+    if files.index is None:
+        yield None, "" if len(data) == FILE_HEADER_SIZE else "the index is missing"
+        return
+    with ExitStack() as stack:
+        try:
+            buffer = stack.enter_context(mapped(files.index))
+        except StoreUnreadableError as error:
+            yield None, error.message
+            return
+        yield _check_index(buffer, data, channel, crc, check_crc)
+
+
+def _check_index(
+    buffer: Buffer, data: Buffer, channel: bytes, crc: Crc, check_crc: bool
+) -> tuple[IndexView | None, str]:
+    if text := check_file_version(buffer):
+        return None, f"the index: {text}"
+    count, stop = scan_index(buffer, crc, check_crc=check_crc)
+    problem = ""
+    if stop == Stop.ZEROS:
+        behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE
+        zeros = counted(behind, "byte", "that begins/that begin")
+        problem = f"the index ends in {zeros} with zeros; the server cuts it there"
+    elif stop != Stop.END:
+        return None, f"the index is damaged at record {count + 1}"
+    if not count:
+        return None, problem or ("" if len(data) == FILE_HEADER_SIZE else "the index is empty")
+    view = index_format.view(buffer, count)
+    last = view[-1]
+    if not _last_agrees(data, last, channel, crc):
+        return None, "the last record of the index does not agree with the data file"
+    behind = len(data) - int(last["offset"]) - RECORD_HEADER_SIZE - int(last["size"])
+    if behind:
+        unnamed = f"{counted(behind, 'byte')} of the data file {'lies' if behind == 1 else 'lie'}"
+        problem = problem or f"{unnamed} behind the last message of the index"
+    return view, problem
+
+
+def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
+    """Tells whether the message that the last record of an index names is there."""
+    columns, stops = _few_columns(), np.zeros(1, np.uint8)
+    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
+    return bool(stops[0] == Stop.END and columns.sequence[0] == last["sequence"] and columns.size[0] == last["size"])
+
+
+def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] | None:
+    """Returns the first and last sequence in an index whose first and last record are right, else None."""
+    if files.index is None or files.data is None:
+        return None
+    with ExitStack() as stack:
+        try:
+            buffer, data = stack.enter_context(mapped(files.index)), stack.enter_context(mapped(files.data))
+        except StoreUnreadableError:
+            return None
+        count, rest = divmod(len(buffer) - FILE_HEADER_SIZE, INDEX_RECORD_SIZE)
+        if count < 1 or rest or check_file_version(buffer):
+            return None
+        view = index_format.view(buffer, count)
+        for row in (0, count - 1):
+            begin = FILE_HEADER_SIZE + row * INDEX_RECORD_SIZE
+            if crc(buffer[begin : begin + INDEX_RECORD_SIZE - 4]) != view[row]["crc"]:
+                return None
+        if not _last_agrees(data, view[-1], channel, crc):
+            return None
+        return int(view[0]["sequence"]), int(view[-1]["sequence"])
+
+
+def samples_look_encrypted(data: Buffer, offsets: npt.NDArray[np.int64], channel: bytes, crc: Crc) -> bool:
+    """Returns whether most of some messages look encrypted; a single one can do so by chance."""
+    columns, stops = _few_columns().take(len(offsets)), np.zeros(len(offsets), np.uint8)
+    kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc, True, channel, columns, stops)
+    places = zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
+    looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]
+    return sum(looks) * 2 > len(looks)
+
+
+def _few_columns() -> MessageColumns:
+    """Returns columns for a few messages; each thread uses its own again and again, for stores with many channels."""
+    if not hasattr(_own, "columns"):
+        _own.columns = MessageColumns(SAMPLES)
+    columns: MessageColumns = _own.columns
+    return columns
+
+
+_own = threading.local()
