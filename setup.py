@@ -9,12 +9,12 @@ from setuptools import Extension, setup
 MODULES = [
     "broker.stores.file._native",
     "broker.streaming.hot._native",
-    "broker.wire._native",
     "stantools.format._native",
     "stantools.migration.archive._native",
     "stantools.migration.proof._native",
     "stantools.migration.publish._native",
     "stantools.migration.wire._native",
+    "stantools.nats._native",
     "stantools.store.folding._native",
 ]
 

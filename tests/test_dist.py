@@ -29,9 +29,8 @@ def test_a_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     binaries = tmp_path / "empty" / "bin"
     run(binaries / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=tmp_path)
 
-    question = (
-        "from stantools.format import kernels; from broker.wire import kernels as wire; print(kernels.NAME, wire.NAME)"
-    )
+    question = "from stantools import format, nats; import stantools.format.kernels, stantools.nats.kernels; "
+    question += "print(format.kernels.NAME, nats.kernels.NAME)"
     assert run(binaries / "python", "-c", question, cwd=tmp_path) == "native native\n"
     run(binaries / "stantools", "sample", "store", "--damage", "flipped-length", cwd=tmp_path)
     found = subprocess.run([binaries / "stantools", "verify", "store"], cwd=tmp_path, capture_output=True, text=True)

@@ -31,10 +31,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rawclient import RawClient
 
-from broker.wire import frames as columns
-from broker.wire.frames import Frames
 from stantools.format.fieldscan import encode_varint, varint
 from stantools.format.proto.protocol_pb2 import Ack, PubAck, PubMsg
+from stantools.nats import frames as columns
+from stantools.nats.frames import Frames
 
 _TICK = os.sysconf("SC_CLK_TCK")
 #: Messages that are encoded, and sent again and again.

@@ -11,12 +11,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from broker.wire import frames as columns
-from broker.wire import messages
-from broker.wire.frames import Frames, Stop, frame_table
-from broker.wire.operations import Err, Info, Ping, Pong
 from stantools.format.proto.protocol_pb2 import ConnectResponse, SubscriptionResponse
 from stantools.format.proto.store_pb2 import ConnectRequest, SubscriptionRequest
+from stantools.nats import encoding
+from stantools.nats import frames as columns
+from stantools.nats.frames import Frames, Stop, frame_table
+from stantools.nats.kernels import parse_messages
+from stantools.nats.operations import MAX_LINE, Err, Info, Ping, Pong, parse_answer
 
 _BUFFER = 1 << 20
 _MAX_MESSAGE = 64 << 20
@@ -55,7 +56,7 @@ class RawClient:
         while not self.info:
             self.receive()
         options = {"verbose": False, "pedantic": False, "lang": "raw", "version": "1", "protocol": 1}
-        self.send(messages.connect({**options, "headers": True, "no_responders": True}))
+        self.send(encoding.connect({**options, "headers": True, "no_responders": True}))
         self.subscribe(self.inbox + b".H", _HEARTBEATS, self._take_heartbeats)
         self.subscribe(self._requests, _ANSWERS, self._take_answer)
         self.flush()
@@ -73,19 +74,19 @@ class RawClient:
     def subscribe(self, subject: bytes, sid: int, taker: Taker) -> None:
         """Subscribes."""
         self._takers[sid] = taker
-        self.send(messages.subscribe(subject, sid))
+        self.send(encoding.subscribe(subject, sid))
 
     def flush(self) -> None:
         """Waits until the server has taken everything."""
         wanted = self._pongs + 1
-        self.send(messages.PING)
+        self.send(encoding.PING)
         while self._pongs < wanted:
             self.receive()
 
     def request(self, subject: bytes, payload: bytes) -> bytes:
         """Sends a request and waits for the answer."""
         self._answer = None
-        self.send(messages.publish(subject, payload, self._requests))
+        self.send(encoding.publish(subject, payload, self._requests))
         while self._answer is None:
             self.receive()
         return self._answer
@@ -170,16 +171,14 @@ class RawClient:
     def _hand_out(self, end: int) -> None:
         at = 0
         while at < end:
-            _, at, stop, spans, _ = messages.parse_messages(
-                self._buffer, at, end, self._frames, messages.MAX_LINE, _MAX_MESSAGE
-            )
+            _, at, stop, spans, _ = parse_messages(self._buffer, at, end, self._frames, MAX_LINE, _MAX_MESSAGE)
             for sid, first, behind in spans:
                 self._takers[sid](self._buffer, self._frames, first, behind)
             if stop is Stop.PARTIAL:
                 break
             if stop is Stop.OTHER:
                 before = at
-                event, at = messages.parse_answer(self._buffer, at, end, messages.MAX_LINE)
+                event, at = parse_answer(self._buffer, at, end, MAX_LINE)
                 self._take(event)
                 if at == before:
                     break
@@ -197,7 +196,7 @@ class RawClient:
             case Ping():
                 # Between two prepared pieces only; a server waits minutes for this.
                 if not self._todo:
-                    self.socket.send(messages.PONG)
+                    self.socket.send(encoding.PONG)
             case Pong():
                 self._pongs += 1
             case Err(text):
@@ -207,7 +206,7 @@ class RawClient:
         for row in range(begin, end):
             at, size = frames[row, columns.REPLY : columns.REPLY_SIZE + 1].tolist()
             if not self._todo:
-                self.socket.send(messages.publish(bytes(buffer[at : at + size]), b""))
+                self.socket.send(encoding.publish(bytes(buffer[at : at + size]), b""))
 
     def _take_answer(self, buffer: bytearray, frames: Frames, begin: int, end: int) -> None:
         _, _, _, _, header, at, size, _ = frames[begin].tolist()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from broker.nats.internal import InternalClient
 from broker.nats.subscription import Subscription
 from broker.streaming.ports import Answer, Outcome, Role
-from broker.wire.subjects import valid_subject
+from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.auth import Credentials
     from broker.nats.server import NatsServer
-    from broker.wire.frames import Handler
+    from stantools.nats.frames import Handler
 
 #: In the order in which they connect (streaming-protocol.md section 1.3).
 ROLES: Final = (Role.SEND, Role.GENERAL, Role.ACKS, Role.HEARTBEATS)

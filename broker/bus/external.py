@@ -11,15 +11,15 @@ from broker.bus.link import Link
 from broker.bus.login import Login, servers
 from broker.nats.identity import token
 from broker.streaming.ports import Answer, Outcome, Role
-from broker.wire.subjects import valid_pattern
+from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.blocks import Payloads
     from broker.config.options import ConnectionOptions
-    from broker.wire.frames import Frames, Handler
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Handler
 
 _SECOND: Final = 1_000_000_000
 _NO_RESPONDERS: Final = b"NATS/1.0 503"

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.bus.login import BusError, Login, Server, discovered, tls_context
 from broker.bus.session import Session
 from broker.log import STREAMING
-from broker.wire import messages
+from stantools.nats import encoding
+from stantools.nats.kernels import encode_publishes
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.config.options import ConnectionOptions
-    from broker.wire.frames import Handler
+    from stantools.nats.frames import Handler
 
 #: Bytes that wait for the server, beyond which those who send from a store wait.
 _CONGESTED: Final = 8 << 20
@@ -124,7 +125,7 @@ class Link:
                 await self._secure(session, server, info)
                 self._error = ""
                 said = self._login.options(self.name, server, info)
-                session.write(messages.connect(said))
+                session.write(encoding.connect(said))
                 if not await session.pong():
                     raise BusError(self._error) if self._error else ConnectionResetError("the connection was closed")
         except BaseException:
@@ -134,7 +135,7 @@ class Link:
         self.informed(info)
         self._session = session
         for sid, subject in self._subjects.items():
-            session.write(messages.subscribe(subject, sid))
+            session.write(encoding.subscribe(subject, sid))
         self._pinging = loop.call_later(_PING_INTERVAL, self._ping)
 
     async def _secure(self, session: Session, server: Server, info: dict[str, Any]) -> None:
@@ -215,7 +216,7 @@ class Link:
         session = self._session
         if session is None or not session.writable or self._is_too_large(len(payload)):
             return False
-        session.write(messages.publish(subject, payload, reply))
+        session.write(encoding.publish(subject, payload, reply))
         return True
 
     @property
@@ -241,7 +242,7 @@ class Link:
         largest = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].max())
         if session is None or not session.writable or self._is_too_large(largest):
             return False
-        session.write(messages.encode_publishes(block, begin, end, subject))
+        session.write(encode_publishes(block, begin, end, subject))
         return True
 
     def _is_too_large(self, size: int) -> bool:
@@ -256,14 +257,14 @@ class Link:
         self.handlers[self._sids] = handler
         self._subjects[self._sids] = subject
         if self._session:
-            self._session.write(messages.subscribe(subject, self._sids))
+            self._session.write(encoding.subscribe(subject, self._sids))
         return self._sids
 
     def unsubscribe(self, sid: int) -> None:
         """Unsubscribes; its handler is not called any more."""
         self.handlers.pop(sid, None)
         if self._subjects.pop(sid, None) is not None and self._session:
-            self._session.write(messages.unsubscribe(sid))
+            self._session.write(encoding.unsubscribe(sid))
 
     def flush(self, done: Callable[[], None]) -> None:
         """Calls `done` when the server has everything, and we what it had for us; or when the connection is lost."""

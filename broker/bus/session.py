@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.log import NATS
-from broker.wire import messages
-from broker.wire.frames import Stop, frame_table
-from broker.wire.operations import Err, Info, Malformed, NeedMore, Ping, Pong
+from stantools.nats import encoding
+from stantools.nats.frames import Stop, frame_table
+from stantools.nats.kernels import parse_messages
+from stantools.nats.operations import MAX_LINE, Err, Info, Malformed, NeedMore, Ping, Pong, parse_answer
 
 if TYPE_CHECKING:
     import ssl
 
-    from broker.wire.frames import Handler
+    from stantools.nats.frames import Handler
 
 _READ_SIZE: Final = 1 << 18
 _ROWS: Final = 1024
@@ -117,7 +118,7 @@ class Session(asyncio.BufferedProtocol):
             self._loop.call_soon(done, False)
             return
         self._pongs.append(done)
-        self.write(messages.PING)
+        self.write(encoding.PING)
 
     async def pong(self) -> bool:
         """Pings, and waits for the answer; False if the connection was lost before."""
@@ -201,15 +202,15 @@ class Session(asyncio.BufferedProtocol):
     def _parse(self) -> int:
         """Handles all frames that are complete. Returns how many bytes the next one has, 0 if that is not known."""
         while self._begin < self._end and not self._closed:
-            rows, self._begin, stop, spans, needed = messages.parse_messages(
-                self._buffer, self._begin, self._end, self._frames, messages.MAX_LINE, _MAX_MESSAGE
+            rows, self._begin, stop, spans, needed = parse_messages(
+                self._buffer, self._begin, self._end, self._frames, MAX_LINE, _MAX_MESSAGE
             )
             if rows:
                 self._hand_over(spans)
             if stop is Stop.PARTIAL:
                 return needed
             if stop is Stop.OTHER:
-                event, self._begin = messages.parse_answer(self._buffer, self._begin, self._end, messages.MAX_LINE)
+                event, self._begin = parse_answer(self._buffer, self._begin, self._end, MAX_LINE)
                 if isinstance(event, NeedMore):
                     return 0
                 self._take(event)
@@ -232,7 +233,7 @@ class Session(asyncio.BufferedProtocol):
     def _take(self, event: object) -> None:
         match event:
             case Ping():
-                self.write(messages.PONG)
+                self.write(encoding.PONG)
             case Pong():
                 if self._pongs:
                     self._pongs.popleft()(True)

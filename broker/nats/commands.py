@@ -12,13 +12,13 @@ from broker.nats.auth import Check, Credentials, Identity
 from broker.nats.identity import nonce
 from broker.nats.reasons import Reason
 from broker.nats.subscription import Subscription
-from broker.wire import answers, operations, subjects
-from broker.wire.frames import SUBJECT, SUBJECT_SIZE
+from stantools.nats import encoding, operations, subjects
+from stantools.nats.frames import SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
     from broker.nats.connection import Connection
-    from broker.wire.frames import Frames
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
 
 _REASONS: Final = {
     operations.CLOSED_VIOLATION: Reason.VIOLATION,
@@ -155,7 +155,7 @@ class Commands:
 
     def _ok(self) -> None:
         if self.verbose:
-            self._connection.send(answers.OK)
+            self._connection.send(encoding.OK)
             if self._connection.server.tracing:
                 NATS.log(TRACE, "%s - ->> [OK]", self._connection)
 

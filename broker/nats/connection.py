@@ -24,17 +24,17 @@ from broker.nats.commands import Commands
 from broker.nats.keepalive import first_ping
 from broker.nats.reasons import Reason
 from broker.nats.subscription import Client, Subscription
-from broker.wire import answers
-from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, Stop
-from broker.wire.kernels import encode_block, encode_messages, parse_publishes
-from broker.wire.operations import Malformed, NeedMore, parse_operation, payload_too_large
+from stantools.nats import encoding
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, Stop
+from stantools.nats.kernels import encode_block, encode_messages, parse_publishes
+from stantools.nats.operations import Malformed, NeedMore, parse_operation, payload_too_large
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.router import SubjectTable
     from broker.nats.server import NatsServer
-    from broker.wire.frames import Frames
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
 
 #: A frame larger than this gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
@@ -140,7 +140,7 @@ class Connection(Client, asyncio.BufferedProtocol):
 
     def answer_ping(self) -> None:
         """Sends PONG. Only now the client may get a PING soon: many take what comes before for the answer to theirs."""
-        self.send(answers.PONG)
+        self.send(encoding.PONG)
         if not self.ponged:
             self.ponged = True
             self.ping_at = min(self.ping_at, time.monotonic_ns() + first_ping(self.server.options.ping_interval))
@@ -397,7 +397,7 @@ class Connection(Client, asyncio.BufferedProtocol):
         """Sends -ERR."""
         if self.server.tracing:
             NATS.log(TRACE, "%s - ->> [-ERR %s]", self, text)
-        self.send(answers.error(text))
+        self.send(encoding.error(text))
 
     def flush(self) -> None:
         """Writes what was collected."""
@@ -503,7 +503,7 @@ class Connection(Client, asyncio.BufferedProtocol):
         header = b""
         if header_size:
             header, payload = payload[: header_size if self.headers else 0], payload[header_size:]
-        self.send(answers.message(subject, subscription.sid, payload, reply, header))
+        self.send(encoding.message(subject, subscription.sid, payload, reply, header))
         if self.server.tracing:
             tracing.delivery(self, subscription, subject, reply, len(payload), len(header))
 
@@ -515,9 +515,9 @@ class Connection(Client, asyncio.BufferedProtocol):
         """Tells the client that nobody got its request."""
         for subscription in self.server.router.interest.match(reply).plain:
             if subscription.client is self:
-                self.send(answers.message(reply, subscription.sid, b"", b"", answers.NO_RESPONDERS))
+                self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
                 if self.server.tracing:
-                    tracing.delivery(self, subscription, reply, b"", 0, len(answers.NO_RESPONDERS))
+                    tracing.delivery(self, subscription, reply, b"", 0, len(encoding.NO_RESPONDERS))
                 return
 
     def publish_denied(self, subject: bytes) -> None:

@@ -19,14 +19,14 @@ from broker.nats.auth import Credentials, Identity
 from broker.nats.identity import token
 from broker.nats.subscription import Client, Subscription
 from broker.nats.turns import Mailbox
-from broker.wire import subjects
-from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
+from stantools.nats import subjects
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.server import NatsServer
-    from broker.wire.frames import Frames, Handler
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Handler
 
 #: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
 Callback = Callable[[bytes | None, bool], None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.log import NATS, TRACE, out_of_files
 from broker.nats.reasons import Reason
-from broker.wire import answers
+from stantools.nats import encoding
 
 if TYPE_CHECKING:
     from broker.nats.connection import Connection
@@ -78,6 +78,6 @@ class Keepalive:
             return
         connection.pings += 1
         connection.ping_sent = now
-        connection.send(answers.PING)
+        connection.send(encoding.PING)
         if self._server.tracing:
             NATS.log(TRACE, "%s - ->> [PING]", connection)

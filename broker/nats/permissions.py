@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.wire import subjects
+from stantools.nats import subjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

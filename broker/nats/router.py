@@ -22,16 +22,16 @@ import numpy as np
 
 from broker.log import NATS
 from broker.nats.subscription import Client, Counters, Subscription
-from broker.wire.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
-from broker.wire.interest import Interest, Remembered, finished
-from broker.wire.kernels import Names
+from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.interest import Interest, Remembered, finished
+from stantools.nats.kernels import Names
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.connection import Connection
     from broker.nats.permissions import Permit
-    from broker.wire.frames import Frames, Span
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Span
 
 _UNFIT: Final = re.compile(rb"\A\.|\.\.|\.\Z|\s|\A\Z")
 #: Bytes that remembered subjects and routes may take, about; then all are forgotten.

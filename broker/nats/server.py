@@ -26,8 +26,8 @@ from broker.nats.options import VERSION
 from broker.nats.reasons import Reason
 from broker.nats.router import Router
 from broker.nats.turns import Mailbox, Turns
-from broker.wire import answers
-from broker.wire.frames import frame_table
+from stantools.nats import encoding
+from stantools.nats.frames import frame_table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -316,7 +316,7 @@ class NatsServer:
         self._clients[connection.cid] = self._connections[connection.cid] = connection
         NATS.debug("%s - Client connection created", connection)
         if self._context is None:
-            connection.send(answers.info(self.info(connection)))
+            connection.send(encoding.info(self.info(connection)))
             connection.commands.greeted()
         if full:
             NATS.error("%s - maximum connections exceeded", connection)
@@ -334,7 +334,7 @@ class NatsServer:
         if connection.closed or self.options.tls is None:
             return
         connection.transport.pause_reading()
-        connection.send(answers.info(self.info(connection)))
+        connection.send(encoding.info(self.info(connection)))
         connection.flush()
         loop = asyncio.get_running_loop()
         timeout = self.options.tls.timeout
@@ -404,7 +404,7 @@ class NatsServer:
         """Tells the clients that understand it what has changed."""
         for connection in self.connections():
             if connection.commands.protocol >= 1:
-                connection.send(answers.info(self.info(connection)))
+                connection.send(encoding.info(self.info(connection)))
 
     # Clients in this process
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.permissions import Permit
-    from broker.wire.frames import Frames, Handler
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Handler
 
 
 @dataclass(slots=True, eq=False)

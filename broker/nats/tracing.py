@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.log import NATS, TRACE
-from broker.wire.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.connection import Connection
     from broker.nats.subscription import Subscription
-    from broker.wire.frames import Frames
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
 
 
 def duration(nanoseconds: int) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.nats.connection import Connection
 from broker.nats.tracing import duration
-from broker.wire import subjects
+from stantools.nats import subjects
 
 if TYPE_CHECKING:
     from broker.nats.server import NatsServer

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from broker.streaming.context import Context, Timer
     from broker.streaming.registry import Channels
     from broker.streaming.state import QueueGroup, Subscription
-    from broker.wire.frames import Frames, Handler
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Handler
 
 #: How long those wait whose clients do not keep up (ns).
 _PAUSE: Final = 5_000_000

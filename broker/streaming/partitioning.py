@@ -12,9 +12,9 @@ from broker import log
 from broker.streaming.names import partition_subject, quoted, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode, one_by_one
-from broker.wire.subjects import matches
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
+from stantools.nats.subjects import matches
 
 if TYPE_CHECKING:
     from broker.streaming.context import Context, Timer

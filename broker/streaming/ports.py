@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.blocks import Payloads
-from broker.wire.frames import Handler
+from stantools.nats.frames import Handler
 
 
 class Role(enum.StrEnum):

@@ -23,9 +23,9 @@ from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode, is_control, requests
-from broker.wire.frames import PAYLOAD_SIZE, frame_table
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
+from stantools.nats.frames import PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from broker.streaming.partitioning import Waiting
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.state import Channel
-    from broker.wire.frames import Frames
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
 
 #: Rows of the table that the kernels fill.
 _TABLE_ROWS: Final = 4096

@@ -13,8 +13,8 @@ from broker.streaming.errors import RefusedError
 from broker.streaming.expiry import Expiry
 from broker.streaming.names import quoted, without_case
 from broker.streaming.state import Channel, Client
-from broker.wire.kernels import Names
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.kernels import Names
 
 if TYPE_CHECKING:
     from broker.stores.interface import ChannelStore

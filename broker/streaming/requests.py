@@ -8,7 +8,10 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from broker.wire.frames import (
+from stantools.format import gogo
+from stantools.format.envelope import Buffer
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.nats.frames import (
     HEADER_SIZE,
     PAYLOAD,
     PAYLOAD_SIZE,
@@ -19,9 +22,6 @@ from broker.wire.frames import (
     Frames,
     Handler,
 )
-from stantools.format import gogo
-from stantools.format.envelope import Buffer
-from stantools.format.proto import protocol_pb2 as protocol
 
 M = TypeVar("M", bound=Message)
 

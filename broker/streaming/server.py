@@ -20,7 +20,7 @@ from broker.streaming.requests import one_by_one
 from broker.streaming.startup import Recovery, StartError, detect, recover_server
 from broker.streaming.subscribe import Subscribing
 from broker.streaming.unsubscribe import Unsubscribing
-from broker.wire.subjects import valid_subject
+from stantools.nats.subjects import valid_subject
 
 if TYPE_CHECKING:
     from broker.stores.interface import Store

@@ -63,7 +63,7 @@ NOT_OURS_TO_SERVE = {
     "broker.bus.external",
     "broker.streaming.partitioning",
     "broker.stores.file",
-    "broker.wire.plain",
+    "stantools.nats.plain",
     "stantools.inspection",
     "stantools.migration",
 }

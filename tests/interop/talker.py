@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from broker.wire.subjects import valid_subject
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
+from stantools.nats.subjects import valid_subject
 
 #: How long something that has to come may take on a busy machine.
 PATIENCE = 60.0

@@ -11,8 +11,8 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from broker.wire._names cimport number_of
-from broker.wire._native cimport Names
+from stantools.nats._names cimport number_of
+from stantools.nats._native cimport Names
 from stantools.format._bytes cimport Polynomial, crc_of, multiply_from, put_varint, store32
 from stantools.format._fields cimport same_bytes, varint_size
 

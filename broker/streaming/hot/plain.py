@@ -22,9 +22,9 @@ from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
 
 if TYPE_CHECKING:
     from broker.streaming.hot.columns import Rows, Table
-    from broker.wire.frames import Frames
-    from broker.wire.plain import Names
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
+    from stantools.nats.plain import Names
 
 NAME: Final = "plain"
 

@@ -19,9 +19,9 @@ from broker.config.options import ConnectionOptions
 from broker.nats.options import NatsOptions
 from broker.nats.server import NatsServer
 from broker.streaming.ports import Answer, Outcome, Role
-from broker.wire import frames as columns
-from broker.wire.frames import Frames
 from stantools.format.envelope import Buffer
+from stantools.nats import frames as columns
+from stantools.nats.frames import Frames
 from tests import servers
 
 Bus = EmbeddedBus | ExternalBus

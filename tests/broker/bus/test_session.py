@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.bus.session import Session
-from broker.wire import answers
+from stantools.nats import encoding
 from tests.broker.bus.test_bus import Heard
 
-INFO = answers.info({"server_id": "X", "max_payload": 1048576})
+INFO = encoding.info({"server_id": "X", "max_payload": 1048576})
 
 
 class Transport:
@@ -81,14 +81,14 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 subjects = st.sampled_from([b"a", b"a.b", b"_INBOX.x.y"])
 frames = st.one_of(
     st.builds(
-        answers.message,
+        encoding.message,
         subjects,
         st.sampled_from([b"1", b"2", b"3"]),
         st.one_of(st.binary(max_size=50), st.just(b"z" * 300_000)),
         st.sampled_from([b"", b"r.s"]),
-        st.sampled_from([b"", answers.NO_RESPONDERS]),
+        st.sampled_from([b"", encoding.NO_RESPONDERS]),
     ),
-    st.sampled_from([answers.PING, answers.PONG, answers.OK, answers.error("Slow Consumer"), INFO]),
+    st.sampled_from([encoding.PING, encoding.PONG, encoding.OK, encoding.error("Slow Consumer"), INFO]),
 )
 
 
@@ -101,7 +101,7 @@ def test_in_whatever_pieces(parts: list[bytes], places: list[int]) -> None:
     other, transport_of_other, _ = feed(cut(data, places))
     assert other.heard.messages == whole.heard.messages
     assert other.events == whole.events
-    assert transport_of_other.written == transport.written == b"PONG\r\n" * parts.count(answers.PING)
+    assert transport_of_other.written == transport.written == b"PONG\r\n" * parts.count(encoding.PING)
     assert len(whole.heard.messages) == sum(b"MSG" in part[:4] and b" 3 " not in part[:20] for part in parts)
 
 
@@ -112,7 +112,7 @@ def test_whatever_comes(parts: list[bytes]) -> None:
 
 
 def test_byte_by_byte() -> None:
-    data = INFO + answers.message(b"a", b"1", b"x" * 100, b"r") + answers.PING + answers.message(b"a", b"2", b"")
+    data = INFO + encoding.message(b"a", b"1", b"x" * 100, b"r") + encoding.PING + encoding.message(b"a", b"2", b"")
     owner, transport, _ = feed([data[i : i + 1] for i in range(len(data))])
     assert owner.heard.messages == [(b"a", b"r", b"x" * 100), (b"a", b"", b"")]
     assert transport.written == b"PONG\r\n"

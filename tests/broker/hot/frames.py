@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from broker.wire import frames
-from broker.wire.frames import Frames, frame_table
+from stantools.nats import frames
+from stantools.nats.frames import Frames, frame_table
 
 
 def lay_out(messages: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[bytes, Frames]:
@@ -27,4 +27,4 @@ def lay_out(messages: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[bytes, Fram
 
 def names_for(kernel: ModuleType) -> Any:
     """A table of names that kernels of that kind look into."""
-    return importlib.import_module(f"broker.wire.{'_native' if kernel.NAME == 'native' else 'plain'}").Names()
+    return importlib.import_module(f"stantools.nats.{'_native' if kernel.NAME == 'native' else 'plain'}").Names()

@@ -16,8 +16,8 @@ from broker.nats.options import Authorization, NatsOptions, Permissions, Subject
 from broker.nats.reasons import Reason
 from broker.nats.reload import ReloadError
 from broker.nats.server import ListenError, NatsServer
-from broker.wire.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames
 from stantools.format.envelope import Buffer
+from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames
 from tests.broker.nats.serving import Raw, eventually, serving
 from tests.broker.nats.test_permissions import user
 

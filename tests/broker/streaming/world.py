@@ -14,10 +14,10 @@ from broker.stores.memory import MemoryStore
 from broker.streaming.options import StreamingOptions
 from broker.streaming.ports import Answer, Outcome, Role
 from broker.streaming.server import StreamingServer
-from broker.wire.frames import Handler, frame_table
-from broker.wire.subjects import matches
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
+from stantools.nats.frames import Handler, frame_table
+from stantools.nats.subjects import matches
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND

@@ -5,12 +5,12 @@ from types import ModuleType
 
 import pytest
 
-from broker.wire import plain
+from stantools.nats import plain
 
 
 def _twins() -> list[ModuleType]:
     try:
-        return [plain, importlib.import_module("broker.wire._native")]
+        return [plain, importlib.import_module("stantools.nats._native")]
     except ImportError:
         return [plain]
 

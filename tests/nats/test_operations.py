@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.wire import messages
-from broker.wire.operations import (
+from stantools.nats import encoding
+from stantools.nats.operations import (
+    MAX_LINE,
     NEED_MORE,
     Connect,
     Err,
@@ -180,15 +181,15 @@ def test_any_bytes(name: bytes, rest: bytes, end: bytes, limit: int) -> None:
 
 
 def test_what_a_server_says() -> None:
-    assert parse_answer(b'INFO {"proto":1} \r\n', 0, 19, messages.MAX_LINE) == (Info({"proto": 1}), 19)
+    assert parse_answer(b'INFO {"proto":1} \r\n', 0, 19, MAX_LINE) == (Info({"proto": 1}), 19)
     assert parse_answer(b"-ERR 'Invalid Subject'\r\n", 0, 24, 4096)[0] == Err("'Invalid Subject'")
     assert isinstance(parse_answer(b"SUB foo 1\r\n", 0, 11, 4096)[0], Malformed)
     assert isinstance(parse_answer(b"CONNECT {}\r\n", 0, 12, 4096)[0], Malformed)
 
 
 def test_what_a_client_sends_is_understood() -> None:
-    data = messages.subscribe(b"foo", 3) + messages.subscribe(b"a.>", 4, b"q") + messages.unsubscribe(3)
-    data += messages.unsubscribe(4, 10) + messages.connect({"verbose": False, "name": "ü"}) + messages.PING
+    data = encoding.subscribe(b"foo", 3) + encoding.subscribe(b"a.>", 4, b"q") + encoding.unsubscribe(3)
+    data += encoding.unsubscribe(4, 10) + encoding.connect({"verbose": False, "name": "ü"}) + encoding.PING
     at, events = 0, []
     while at < len(data):
         event, at = parse_operation(data, at, len(data), 4096)
@@ -201,6 +202,6 @@ def test_what_a_client_sends_is_understood() -> None:
         Connect({"verbose": False, "name": "ü"}),
         Ping(),
     ]
-    assert messages.publish(b"foo", b"hi") == b"PUB foo 2\r\nhi\r\n"
+    assert encoding.publish(b"foo", b"hi") == b"PUB foo 2\r\nhi\r\n"
     header = b"NATS/1.0\r\n\r\n"
-    assert messages.publish(b"foo", b"hi", b"re", header) == b"HPUB foo re 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"
+    assert encoding.publish(b"foo", b"hi", b"re", header) == b"HPUB foo re 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"

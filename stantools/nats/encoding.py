@@ -1,7 +1,4 @@
-"""The client's side: what a client of a NATS server reads and sends.
-
-`parse_messages` reads whole batches of messages; where it stops with OTHER, `parse_answer` goes on.
-"""
+"""Single commands as bytes, what clients send and what servers send. Many messages at once are for `kernels`."""
 
 from __future__ import annotations
 
@@ -9,27 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from broker.wire.kernels import encode_publishes, parse_messages
-from broker.wire.operations import parse_answer
-
-__all__ = [
-    "MAX_LINE",
-    "PING",
-    "PONG",
-    "connect",
-    "encode_publishes",
-    "parse_answer",
-    "parse_messages",
-    "publish",
-    "subscribe",
-    "unsubscribe",
-]
-
-#: Most bytes of a line of a server that is believed: INFO lists the addresses of a whole cluster.
-MAX_LINE: Final = 1 << 20
-
+OK: Final = b"+OK\r\n"
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
+#: Header block of the message that a requester gets if nobody listens.
+NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 
 def connect(options: Mapping[str, object]) -> bytes:
@@ -55,3 +36,23 @@ def publish(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = 
         size = len(header) + len(payload)
         return b"HPUB %b %b%d %d\r\n%b%b\r\n" % (subject, reply, len(header), size, header, payload)
     return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+
+
+def message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
+    """Returns one message for one subscription; the header block, if any, with its empty line."""
+    if reply:
+        reply += b" "
+    if header:
+        size = len(header) + len(payload)
+        return b"HMSG %b %b %b%d %d\r\n%b%b\r\n" % (subject, sid, reply, len(header), size, header, payload)
+    return b"MSG %b %b %b%d\r\n%b\r\n" % (subject, sid, reply, len(payload), payload)
+
+
+def error(text: str) -> bytes:
+    """Returns -ERR with a text."""
+    return f"-ERR '{text}'\r\n".encode()
+
+
+def info(fields: Mapping[str, object]) -> bytes:
+    """Returns INFO."""
+    return b"INFO " + json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b" \r\n"

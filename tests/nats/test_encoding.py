@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from broker.blocks import Payloads
-from broker.wire import answers
-from broker.wire.frames import Stop, frame_table
-from tests.broker.wire.feeding import columns
+from stantools.nats import encoding
+from stantools.nats.frames import Stop, frame_table
+from tests.nats.feeding import columns
 
 DATA = (
     b"PUB foo 2\r\nhi\r\nPUB foo re 0\r\n\r\nHPUB bar re 12 14\r\nNATS/1.0\r\n\r\nho\r\n"
@@ -71,7 +71,7 @@ def block(sizes: list[int]) -> Payloads:
 
 def test_blocks(kernels: ModuleType) -> None:
     payloads = block([5, 5, 0, 12, 1000, 1000, 9, 10])
-    expected = [answers.message(b"in.box", b"7", payloads.payload(row)) for row in range(len(payloads))]
+    expected = [encoding.message(b"in.box", b"7", payloads.payload(row)) for row in range(len(payloads))]
     for begin in range(9):
         for end in range(begin, 9):
             assert kernels.encode_block(payloads, begin, end, b"in.box", b"7") == b"".join(expected[begin:end])
@@ -101,10 +101,10 @@ def test_what_is_encoded_can_be_parsed(kernels: ModuleType) -> None:
 
 
 def test_single_answers() -> None:
-    assert answers.message(b"a", b"1", b"hi", b"re") == b"MSG a 1 re 2\r\nhi\r\n"
+    assert encoding.message(b"a", b"1", b"hi", b"re") == b"MSG a 1 re 2\r\nhi\r\n"
     assert (
-        answers.message(b"a", b"1", b"hi", b"", answers.NO_RESPONDERS)
+        encoding.message(b"a", b"1", b"hi", b"", encoding.NO_RESPONDERS)
         == b"HMSG a 1 16 18\r\nNATS/1.0 503\r\n\r\nhi\r\n"
     )
-    assert answers.error("Invalid Subject") == b"-ERR 'Invalid Subject'\r\n"
-    assert answers.info({"proto": 1, "name": "ü"}) == 'INFO {"proto":1,"name":"ü"} \r\n'.encode()
+    assert encoding.error("Invalid Subject") == b"-ERR 'Invalid Subject'\r\n"
+    assert encoding.info({"proto": 1, "name": "ü"}) == 'INFO {"proto":1,"name":"ü"} \r\n'.encode()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.wire.frames import Stop, frame_table
-from tests.broker.wire.feeding import Feeder, columns
+from stantools.nats.frames import Stop, frame_table
+from tests.nats.feeding import Feeder, columns
 
 ACCEPTED: dict[bytes, tuple[Any, ...]] = {
     b"PUB foo 2\r\nhi\r\n": (b"foo", b"", b"", b"hi", 0),
@@ -232,7 +232,7 @@ def test_names(kernels: ModuleType) -> None:
 
 
 def test_wrong_tables_are_refused() -> None:
-    native = pytest.importorskip("broker.wire._native")
+    native = pytest.importorskip("stantools.nats._native")
     with pytest.raises(ValueError, match="int32"):
         native.parse_publishes(b"", 0, 0, np.zeros((4, 8)), native.Names(), 1, 1)
     with pytest.raises(ValueError, match="int32"):

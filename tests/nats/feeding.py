@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.wire import frames
-from broker.wire.frames import Stop
-from broker.wire.operations import CLOSED_LINE, Malformed, NeedMore, parse_operation, payload_too_large
+from stantools.nats import frames
+from stantools.nats.frames import Stop
+from stantools.nats.operations import CLOSED_LINE, Malformed, NeedMore, parse_operation, payload_too_large
 
 
 def columns(buffer: bytes, row: list[int]) -> tuple[Any, ...]:

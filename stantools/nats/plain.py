@@ -1,6 +1,6 @@
 """The work on many frames at once, in Python: always there, and the reference for the compiled twin.
 
-Use it through `broker.wire.kernels`. Whatever the bytes are, parsing raises nothing and reads nothing outside of them.
+Use it through `stantools.nats.kernels`. Whatever the bytes are, parsing raises nothing and reads nothing outside them.
 
 A control line ends with CR LF or LF; its words are separated by blanks and tabs; operations are read without regard to
 case. A line is too long if what follows the operation and its blanks is, or if those blanks alone are. One thing is
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.wire.frames import Span, Stop
+from stantools.nats.frames import Span, Stop
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
-    from broker.wire.frames import Frames
     from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Payloads
 
 NAME: Final = "plain"
 

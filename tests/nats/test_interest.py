@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.wire.interest import Interest, Remembered
-from broker.wire.subjects import matches
+from stantools.nats.interest import Interest, Remembered
+from stantools.nats.subjects import matches
 
 SUBJECTS = [b"a", b"b", b"a.b", b"a.a", b"b.a", b"a.b.c", b"a.b.b", b"b.b.b", b"a.b.c.d", b"c"]
 PATTERNS = [*SUBJECTS[:6], b"*", b">", b"a.*", b"*.b", b"a.>", b"*.*", b"*.>", b"a.b.*", b"a.*.c", b"a.b.>", b"b.*.b"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import servers
-from tests.broker.wire import test_operations, test_parsing
+from tests.nats import test_operations, test_parsing
 
 #: Refused by us only: a CR within a word.
 STRICTER = (b"PUB foo b\rar 2\r\nhi\r\n",)

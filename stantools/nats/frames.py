@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,14 @@ Handler = Callable[[Buffer, Frames, int, int], None]
 
 #: A run of rows with the same route: route, first row, row behind the last.
 Span = tuple[int, int, int]
+
+
+class Payloads(Protocol):
+    """Payloads that lie somewhere in a buffer: where each begins, and how many bytes it has."""
+
+    data: Buffer
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.uint32]
 
 
 class Stop(enum.IntEnum):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from stantools.format.choice import choose
 
-_kernels = choose("broker.wire")
+_kernels = choose("stantools.nats")
 
 #: Which kernels are in use: "native" or "plain".
 NAME: str = _kernels.NAME
 
 if TYPE_CHECKING:
-    from broker.wire.plain import (
+    from stantools.nats.plain import (
         Names,
         encode_block,
         encode_messages,

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.blocks import Payloads
-from broker.wire.frames import frame_table
-from tests.broker.wire.feeding import Feeder
+from stantools.nats.frames import frame_table
+from tests.nats.feeding import Feeder
 
 SUBJECTS = st.sampled_from([b"foo", b"bar", b"foo.bar", b"x", b"_INBOX.abc", b"1", b"a" * 60])
 BLANK = st.sampled_from([b" ", b" ", b" ", b"\t", b"  \t"])

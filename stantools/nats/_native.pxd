@@ -1,6 +1,6 @@
 """What other compiled kernels use: names, to be looked up in buffers (see `_names.pxd`)."""
 
-from broker.wire._names cimport HashTable
+from stantools.nats._names cimport HashTable
 
 
 cdef class Names:

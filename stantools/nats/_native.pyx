@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The work on many frames at once, compiled. What it does is documented in `broker.wire.plain`, its twin.
+"""The work on many frames at once, compiled. What it does is documented in `stantools.nats.plain`, its twin.
 
 A pointer moves only after the distance to its end was checked, and a size is used only after it was compared with what is
 left. Arguments are taken as plain buffers (one acquisition each): calls for a single frame are as frequent as long ones.
@@ -11,12 +11,12 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
-from broker.wire._names cimport Entry, HashTable, close_gap, entry_of, number_of
+from stantools.nats._names cimport Entry, HashTable, close_gap, entry_of, number_of
 from stantools.format._bytes cimport load64
 
 import os
 
-from broker.wire.frames import Stop
+from stantools.nats.frames import Stop
 
 NAME = "native"
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.wire.connecting import RefusedError, parse_object, parse_options
+from stantools.nats.connecting import RefusedError, parse_object, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +103,9 @@ class Malformed:
     log: str
     closed: str = CLOSED_VIOLATION
 
+
+#: Most bytes of a line of a server that is believed: INFO lists the addresses of a whole cluster.
+MAX_LINE: Final = 1 << 20
 
 NEED_MORE: Final = NeedMore()
 _PING: Final = Ping()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from broker.wire.subjects import is_literal
+from stantools.nats.subjects import is_literal
 
 #: A subscription: anything with a hash.
 S = TypeVar("S")
