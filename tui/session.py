@@ -279,7 +279,7 @@ class StoreSession:
         result.era = era(result)
 
     def _verify(self, job: Job[None]) -> None:
-        from stantools.inspection.surveyor import survey_channels
+        from stantools.inspection.survey import survey_channels
         from stantools.inspection.verify import verify_channel, verify_root
 
         names = list(self.channels)
@@ -303,7 +303,7 @@ class StoreSession:
 
     def _forecast(self, job: Job[None]) -> None:
         from stantools.inspection.forecast import forecast_both
-        from stantools.inspection.forecast.ownserver import own_server
+        from stantools.inspection.forecast.options import own_server
 
         job.begin_phase("forecasting a start", self.store.data_size(list(self.channels)))
         self.stage = Stage.FORECAST

@@ -211,7 +211,7 @@ class Histogram:
         return self.start + self.width * len(self)
 
     def covers(self, start: int, stop: int) -> bool:
-        """Tells whether a stretch of time lies within."""
+        """Returns whether a stretch of time lies within."""
         return self.start <= start and stop <= self.stop
 
     def places(self, times: Times) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:

@@ -81,7 +81,7 @@ class HistoryRecord:
 def subscription_history(
     buffer: Buffer, crc: Crc, ids: Container[int] = (), *, check_crc: bool = True
 ) -> Iterator[HistoryRecord]:
-    """Gives the records of a subs.dat in file order with what is pending after each; damage is among them.
+    """Iterates over the records of a subs.dat in file order with what is pending after each; damage is among them.
 
     Args:
         buffer: The file.

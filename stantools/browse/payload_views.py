@@ -42,7 +42,7 @@ class Form(enum.StrEnum):
 
 
 def likely_form(data: bytes) -> Form:
-    """Tells as what a payload is best shown at first."""
+    """Returns the form in which a payload is best shown at first."""
     if not data:
         return Form.TEXT
     start = data[:64].lstrip()[:1]
@@ -57,7 +57,7 @@ def likely_form(data: bytes) -> Form:
 
 
 def _almost_text(data: bytes) -> bool:
-    """Tells whether most of it can be read: text with a few control characters or wrong bytes in it."""
+    """Returns whether most of it can be read: text with a few control characters or wrong bytes in it."""
     text = data.decode("utf-8", "surrogateescape")
     return sum(each.isprintable() or each in "\n\r\t" for each in text) * 10 > len(text) * 8
 

@@ -139,7 +139,7 @@ class _Reader:
 
 
 def is_text(data: bytes) -> bool:
-    """Tells whether bytes are a text that can be shown as it is: UTF-8 without control characters but line breaks."""
+    """Returns whether bytes are a text that can be shown as it is: UTF-8 without control characters but line breaks."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -148,7 +148,7 @@ def is_text(data: bytes) -> bool:
 
 
 def guesses(found: WireField) -> Iterator[str]:
-    """Gives what else a number may mean, besides itself."""
+    """Iterates over what else a number may mean, besides itself."""
     value = found.value
     if isinstance(value, bytes):
         return

@@ -75,7 +75,7 @@ class Part:
 
 
 def record_parts(record: bytes, kind: FileKind, crc: Crc, *, offset: int, length: int | None = None) -> list[Part]:
-    """Tells what every byte of a record, or of a damaged range, means. Never raises for what is in it.
+    """Returns what every byte of a record, or of a damaged range, means. Never raises for what is in it.
 
     Args:
         record: Its bytes; of a long one the beginning is enough.

@@ -136,7 +136,7 @@ class RecordReader:
             return b""
 
     def parts(self, row: RecordRow) -> list[Part]:
-        """Tells what every byte of a record means."""
+        """Returns what every byte of a record means."""
         return record_parts(
             self.read(row.offset, min(row.length, MOST)), self.kind, self._crc, offset=row.offset, length=row.length
         )

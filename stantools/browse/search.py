@@ -137,7 +137,7 @@ class Searcher:
         return next(self.matches(first, last, progress), None)
 
     def matches(self, first: int, last: int, progress: Progress | None = None) -> Iterator[int]:
-        """Gives every row that matches, rising; see `forward`."""
+        """Iterates over every row that matches, rising; see `forward`."""
         at = first
         for low, high in self._spans(first, last):
             yield from self._of_span(low, high, progress)
@@ -253,7 +253,7 @@ def _texts(data: bytes, reply: bytes) -> Sequence[bytes]:
 
 
 def _regions(located: Rows) -> Iterator[tuple[int, int]]:
-    """Gives parts of some messages that are read together."""
+    """Iterates over parts of some messages that are read together."""
     ends = located.offset + located.size.astype(np.int64) + RECORD_HEADER_SIZE
     low = 0
     while low < len(located):
@@ -293,7 +293,7 @@ class Matcher:
         self._process = self._end = None
 
     def matching(self, messages: Sequence[Sequence[bytes]], progress: Progress | None = None) -> list[bool]:
-        """Tells for each message whether the pattern is found in one of its texts.
+        """Returns for each message whether the pattern is found in one of its texts.
 
         Args:
             messages: The texts of each message.

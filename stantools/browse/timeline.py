@@ -7,7 +7,6 @@ What was read is remembered in pieces with their times, so that a look at a shor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,6 @@ from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.survey import ChannelSurvey
 from stantools.progress import Progress
@@ -25,7 +23,7 @@ from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
-from stantools.store.reading import BATCH_ROWS, Rows, scan_slice, trusted_index
+from stantools.store.reading import BATCH_ROWS, Rows, open_slice, scan_slice
 from stantools.store.resync import Damage
 
 #: Bins over the whole time: so many that zooming in finds details at once for some steps.
@@ -190,14 +188,12 @@ class Timeline:
         if files.data is None:
             return
         channel = self._files.raw_name
-        with mapped(files.data) as data, ExitStack() as stack:
-            if files.number not in self._distrusted and not check_file_version(data):
-                opened = trusted_index(files, data, channel, self._crc, check_crc=self._check_crc)
-                view, problem = stack.enter_context(opened)
-                if view is not None and not problem:
-                    yield from self._from_index(files, view)
-                    return
-            for part in scan_slice(data, channel, self._crc, check_crc=self._check_crc):
+        trusted = files.number not in self._distrusted
+        with open_slice(files, channel, self._crc, check_crc=self._check_crc, by_index=trusted) as opened:
+            if opened.index is not None and not opened.problem:
+                yield from self._from_index(files, opened.index)
+                return
+            for part in scan_slice(opened.data, channel, self._crc, check_crc=self._check_crc):
                 if isinstance(part, Damage):
                     continue
                 rows = Rows.of_columns(part)

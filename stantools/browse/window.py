@@ -170,7 +170,7 @@ class Window:
     # where messages lie
 
     def stretches(self, first: int, last: int) -> Iterator[tuple[Stretch, int, int, int]]:
-        """Gives what lies in a range of rows, for who reads many messages.
+        """Iterates over what lies in a range of rows, for who reads many messages.
 
         Yields:
             A stretch, the row it begins at, and which positions of it are in the range: from, up to but without.
@@ -187,7 +187,7 @@ class Window:
             place += 1
 
     def single_rows(self, first: int, last: int) -> Iterator[int]:
-        """Gives the rows in a range that hold a message by themselves, outside of stretches."""
+        """Iterates over the rows in a range that hold a message by themselves, outside of stretches."""
         place = bisect_right(self._starts, first) - 1
         while place < len(self._pieces) and self._starts[place] < last:
             if isinstance(self._pieces[place], Proven) and self._starts[place] >= first:
@@ -195,7 +195,7 @@ class Window:
             place += 1
 
     def located(self, stretch: Stretch, low: int, high: int) -> Rows:
-        """Tells where messages of a stretch lie, by their positions; fewer if the files have changed.
+        """Returns where messages of a stretch lie, by their positions; fewer if the files have changed.
 
         Raises:
             StoreUnreadableError: A file cannot be read.

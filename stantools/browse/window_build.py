@@ -26,7 +26,6 @@ from stantools.browse.window_reader import StretchReader
 from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.crc import Crc
-from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import Run, RunBuilder
@@ -35,9 +34,9 @@ from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView, index_parts
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges
-from stantools.store.reading import scan_slice, trusted_index
+from stantools.store.reading import OpenSlice, open_slice, scan_slice
 from stantools.store.resync import Damage, DamageKind
 
 #: Slices at the start and at the end of a channel that are looked at when it is opened.
@@ -69,13 +68,13 @@ def _number(files: SliceFiles) -> int:
 
 
 def is_small(files: ChannelFiles) -> bool:
-    """Tells whether a channel can be looked at whole while somebody waits."""
+    """Returns whether a channel can be looked at whole while somebody waits."""
     slices = in_order(files)
     return len(slices) <= SMALL_SLICES and sum(each.data_size for each in slices) <= SMALL_BYTES
 
 
 def roughly(files: ChannelFiles) -> list[SliceParts]:
-    """Tells at once what the ends of the channel's indexes say; nothing is checked."""
+    """Returns at once what the ends of the channel's indexes say; nothing is checked."""
     channel = files.raw_name
     slices = in_order(files)
     parts: list[SliceParts] = []
@@ -184,28 +183,26 @@ class Builder:
     def _look(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
         if files.data is not None:
             try:
-                with mapped(files.data) as data:
-                    if not check_file_version(data):
-                        pieces = self._of_index(files, data, progress)
-                        if pieces is not None:
-                            return pieces
+                with open_slice(files, self._channel, self._crc, check_crc=self._check_crc) as opened:
+                    pieces = self._of_index(files, opened, progress)
+                    if pieces is not None:
+                        return pieces
             except StoreUnreadableError as error:
                 return (Note(NoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
         return self._of_survey(survey_slice(files, self._channel, Reading(self._crc, self._check_crc, progress)))
 
-    def _of_index(self, files: SliceFiles, data: Buffer, progress: Progress | None) -> tuple[Piece, ...] | None:
+    def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
         """Returns the pieces by the index and what lies behind it, or None if the index is not enough."""
-        with trusted_index(files, data, self._channel, self._crc, check_crc=self._check_crc) as (view, problem):
-            if view is None or not len(view) or (problem and not self._live):
-                return None
-            stretches = _stretches(files, view, progress)
-            if stretches is None:
-                return None
-            end = stretches[-1].end
-        return (*(replace(each, subject=self._channel) for each in stretches), *self._behind(files, data, end))
+        if opened.index is None or (opened.problem and not self._live):
+            return None
+        stretches = _stretches(files, opened.index, progress)
+        if stretches is None:
+            return None
+        behind = self._behind(files, opened.data, stretches[-1].end)
+        return (*(replace(each, subject=self._channel) for each in stretches), *behind)
 
     def _behind(self, files: SliceFiles, data: Buffer, start: int) -> Iterator[Piece]:
-        """Gives what the index does not name yet."""
+        """Iterates over what the index does not name yet."""
         builder = RunBuilder(files, self._channel, data)
         damages: list[Neighbours] = []
         for part in scan_slice(data, self._channel, self._crc, check_crc=self._check_crc, start=start):
@@ -237,7 +234,7 @@ class Builder:
         return (*notes, *pieces, *_named(survey, pieces))
 
     def _index_from(self, survey: SliceSurvey) -> int | None:
-        """Tells whether the index can be used to find records: 0 for its first record, None if not."""
+        """Returns whether the index can be used to find records: 0 for its first record, None if not."""
         report = survey.index
         usable = report.agrees() and report.count == sum(run.count for run in survey.runs)
         return 0 if usable else None
@@ -283,7 +280,7 @@ def _whole(
 
 
 def _merged(files: SliceFiles, runs: list[Run], damages: list[Neighbours], index_from: int | None) -> Iterator[Piece]:
-    """Gives runs and damages in the order of the file."""
+    """Iterates over runs and damages in the order of the file."""
     found: list[tuple[int, Run | Neighbours]] = [(run.start, run) for run in runs]
     found += [(each.damage.offset, each) for each in damages]
     at = index_from
@@ -418,7 +415,7 @@ def _cut(stretch: Stretch, position: int, reader: StretchReader) -> tuple[Stretc
 
 
 def _named(survey: SliceSurvey, pieces: list[Piece]) -> Iterator[Piece]:
-    """Gives what only the index names, apart from what the damages tell."""
+    """Iterates over what only the index names, apart from what the damages tell."""
     told = Ranges.of((each.first, each.last) for each in pieces if isinstance(each, Note) and each.last)
     present = Ranges.union([run.sequences for run in survey.runs])
     proven = Ranges.of((each.sequence, each.sequence) for each in pieces if isinstance(each, Proven))

@@ -171,7 +171,7 @@ class StretchReader:
     # where messages lie
 
     def located(self, stretch: Stretch, low: int, high: int) -> Rows:
-        """Tells where messages of a stretch lie; fewer if the files have changed.
+        """Returns where messages of a stretch lie; fewer if the files have changed.
 
         Args:
             stretch: One of this window.
@@ -364,7 +364,7 @@ class StretchReader:
         )
 
     def looks_encrypted(self, stretch: Stretch) -> bool:
-        """Tells whether most of the last messages look encrypted; a single one can do so by chance."""
+        """Returns whether most of the last messages look encrypted; a single one can do so by chance."""
         try:
             rows = self.messages(stretch, self.located(stretch, max(stretch.count - _SAMPLES, 0), stretch.count))
         except StoreUnreadableError:

@@ -63,7 +63,7 @@ def command(store: Path, history: bool, reading: ReadOptions, output: str) -> in
 
 def _rows(result: Overview) -> Iterator[dict[str, Any]]:
     from stantools.format.proto import store_pb2 as pb
-    from stantools.inspection.clientlist import ClientList
+    from stantools.inspection.overview import ClientList
     from stantools.inspection.subscribers import client_json
 
     found = ClientList(result.clients)

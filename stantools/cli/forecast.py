@@ -77,9 +77,8 @@ def command(
     """
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
-    from stantools.inspection.advice import advise
+    from stantools.inspection.advice import advise, harmless
     from stantools.inspection.forecast import forecast_versions
-    from stantools.inspection.forecast.judgement import harmless
 
     opened, crc = open_store(store, reading)
     options = server_options(
@@ -123,7 +122,7 @@ def command(
 
 def print_starts(versions: Sequence[tuple[Forecast, Forecast]]) -> None:
     """Prints what starts come to and what they destroy."""
-    from stantools.inspection.forecast.judgement import harmless, sentence
+    from stantools.inspection.advice import harmless, sentence
 
     (normal, truncating), *others = versions
     said = [("", normal)]

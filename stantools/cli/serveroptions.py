@@ -46,7 +46,7 @@ def server_options(
 
     The cluster id is the store's own if it is not given: a start with another one fails anyway.
     """
-    from stantools.inspection.forecast.ownserver import own_server
+    from stantools.inspection.forecast.options import own_server
     from stantools.store.limits import ChannelLimits
 
     options = own_server(store, crc, reading, version=version or _VERSIONS[0], workers=workers)

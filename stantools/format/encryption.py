@@ -89,7 +89,7 @@ def channel_key(key: bytes, channel: bytes) -> bytes:
 
 
 def looks_encrypted(stored: Data) -> bool:
-    """Tells whether stored data could be encrypted, by its length and its first byte. Plain data can look so, too."""
+    """Returns whether stored data could be encrypted, by its length and its first byte. Plain data can look so, too."""
     return len(stored) > OVERHEAD and stored[0] in (Cipher.AES, Cipher.CHACHA)
 
 

@@ -96,7 +96,7 @@ class IndexReport:
         return self.present and self.header_error is None and self.count > 0
 
     def agrees(self) -> bool:
-        """Tells whether the index names exactly the good records of the data file."""
+        """Returns whether the index names exactly the good records of the data file."""
         return (
             self.present
             and self.header_error is None

@@ -21,15 +21,14 @@ from stantools.format import gogo, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, DecryptError
-from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.slicesummary import channel_ends
 from stantools.inspection.survey import stop_text
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.indexes import IndexView
-from stantools.store.mapping import Buffer, mapped
-from stantools.store.reading import scan_slice, trusted_index
+from stantools.store.mapping import Buffer
+from stantools.store.reading import open_slice, scan_slice
 from stantools.store.resync import Damage
 
 _BATCH = 4096
@@ -147,7 +146,7 @@ class MessageReader:
         return channel_ends(self._slices, self._channel, self._crc, check_crc=self._check_crc)[1]
 
     def read(self, selection: Selection) -> Iterator[StoredMessage | Trouble]:
-        """Gives the selected messages in the order of the slices, with every trouble where it is met.
+        """Iterates over the selected messages in the order of the slices, with every trouble where it is met.
 
         Troubles of slices that need not be read are not met.
         """
@@ -182,25 +181,23 @@ class MessageReader:
     ) -> Iterator[StoredMessage | Trouble]:
         assert files.data is not None
         try:
-            with mapped(files.data) as data:
-                if text := check_file_version(data):
-                    yield Trouble(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, text)
-                    yield from self._scan(files, data, selection)
+            with open_slice(files, self._channel, self._crc, check_crc=self._check_crc) as opened:
+                data = opened.data
+                if opened.index is not None:
+                    yield from self._indexed(files, data, opened.index, selection, most)
                     return
-                with trusted_index(files, data, self._channel, self._crc, check_crc=self._check_crc) as (view, problem):
-                    if view is None or not len(view):
-                        if problem:
-                            yield Trouble((files.index or files.data).name, None, None, None, problem)
-                        yield from self._scan(files, data, selection)
-                    else:
-                        yield from self._indexed(files, data, view, selection, most)
+                if opened.header_error:
+                    yield Trouble(files.name, 0, min(len(data), FILE_HEADER_SIZE), None, opened.header_error)
+                elif opened.problem:
+                    yield Trouble((files.index or files.data).name, None, None, None, opened.problem)
+                yield from self._scan(files, data, selection)
         except StoreUnreadableError as error:
             yield Trouble(files.name, None, None, None, error.message)
 
     def _indexed(
         self, files: SliceFiles, data: Buffer, view: IndexView, selection: Selection, most: int | None
     ) -> Iterator[StoredMessage | Trouble]:
-        """Gives messages by their index records, as long as these are right, then by a scan."""
+        """Iterates over messages by their index records, as long as these are right, then by a scan."""
         rows = np.flatnonzero(chosen(view["sequence"], view["timestamp"], selection))
         if most is not None and selection.pattern is None:
             rows = rows[-most:]
@@ -238,7 +235,7 @@ class MessageReader:
         unindexed: bool = False,
         before: int = 0,
     ) -> Iterator[StoredMessage | Trouble]:
-        """Gives messages by reading the data file from an offset.
+        """Iterates over messages by reading the data file from an offset.
 
         Args:
             files: The slice.
@@ -369,7 +366,7 @@ def follow(
     wait: Callable[[], bool],
     selection: Selection,
 ) -> Iterator[StoredMessage]:
-    """Gives the messages that a running server adds.
+    """Iterates over the messages that a running server adds.
 
     A record that is still being written is given when it is whole. Damage is not reported: what looks like it may be
     a write in progress.

@@ -6,9 +6,10 @@ cannot be believed. Damage in the middle of a data file is not seen here; `inspe
 
 from __future__ import annotations
 
+import enum
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from stantools.store.era import era_of
 from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import ServerFile, ServerOutcome, read_server_info
+from stantools.store.sublog import SubStatus
 
 #: Channels that are listed ahead of the one that is being put together.
 _AHEAD = 64
@@ -140,7 +142,7 @@ class Overview:
     problems: list[str] = field(default_factory=list)
 
     def all_problems(self) -> Iterator[str]:
-        """Gives every problem, the store's first, with the channel's name in front of those of channels."""
+        """Iterates over every problem, the store's first, with the channel's name in front of those of channels."""
         yield from self.problems
         for channel in self.channels:
             yield from (f"{channel.name}/{problem}" for problem in channel.problems)
@@ -263,7 +265,7 @@ def channel_overviews(
 
 
 def era(result: Overview) -> str:
-    """Tells which releases of the server an overview looks like, once its channels are known."""
+    """Returns which releases of the server an overview looks like, once its channels are known."""
     slices = [each.files for channel in result.channels for each in channel.slices if each.count]
     return era_of(result.server, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
 
@@ -332,3 +334,68 @@ def _disk_bytes(files: ChannelFiles) -> int:
         except OSError:
             continue  # gone in between: it takes no space any more
     return total
+
+
+class ClientStatus(enum.StrEnum):
+    """Where a client is known."""
+
+    REGISTERED = "registered"  #: it is in clients.dat
+    AWAY = "away"  #: it left and has durables that wait for it
+    GHOST = "ghost"  #: it is not in clients.dat, and has subscriptions that need it
+
+
+@dataclass
+class ClientSummary:
+    """A client with what it owns.
+
+    Attributes:
+        id: Its id as stored.
+        info: Its record in clients.dat; None if there is none.
+        channels: Number of its subscriptions by channel.
+        pending: Messages that were sent to it and not acknowledged.
+        needed: Subscriptions that the server drops or deletes because it does not know the client.
+    """
+
+    id: bytes
+    info: pb.ClientInfo | None = None
+    channels: dict[str, int] = field(default_factory=dict)
+    pending: int = 0
+    needed: int = 0
+
+    @property
+    def subscriptions(self) -> int:
+        """How many subscriptions it has."""
+        return sum(self.channels.values())
+
+    @property
+    def status(self) -> ClientStatus:
+        """Where it is known."""
+        if self.info is not None:
+            return ClientStatus.REGISTERED
+        return ClientStatus.GHOST if self.needed else ClientStatus.AWAY
+
+
+class ClientList:
+    """Puts clients together with their subscriptions, channel by channel.
+
+    Args:
+        registered: The clients of clients.dat, in their order.
+    """
+
+    def __init__(self, registered: Iterable[pb.ClientInfo]) -> None:
+        self._clients = {info.id: ClientSummary(info.id, info) for info in registered}
+
+    def add(self, channel: ChannelOverview) -> None:
+        """Counts the subscriptions of another channel."""
+        for each in channel.subscriptions:
+            if not (name := each.state.client_id):
+                continue
+            client = self._clients.setdefault(name, ClientSummary(name))
+            client.channels[channel.name] = client.channels.get(channel.name, 0) + 1
+            client.pending += len(each.pending)
+            client.needed += each.status in (SubStatus.GHOST, SubStatus.ORPHAN)
+
+    def clients(self) -> list[ClientSummary]:
+        """Returns the registered clients in their order, then the others by id."""
+        others = sorted((each for each in self._clients.values() if each.info is None), key=lambda each: each.id)
+        return [each for each in self._clients.values() if each.info is not None] + others

@@ -58,7 +58,7 @@ _NAMES = (
 
 
 def kind_of(name: str) -> FileKind | None:
-    """Tells from a file's name what it holds; None if the name says nothing."""
+    """Returns from a file's name what it holds; None if the name says nothing."""
     for pattern, kind in _NAMES:
         if pattern.fullmatch(name):
             return kind
@@ -106,7 +106,7 @@ class FileRecord:
 def read_records(
     buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b"", check_crc: bool = True
 ) -> Iterator[FileRecord]:
-    """Gives every record of a file; together they cover all its bytes.
+    """Iterates over every record of a file; together they cover all its bytes.
 
     Args:
         buffer: The file.
@@ -225,7 +225,7 @@ def _messages(buffer: Buffer, crc: Crc, check_crc: bool, channel: bytes) -> Iter
 
 
 def _message_fields(message: pb.MsgProto) -> dict[str, Any]:
-    """Gives the fields that a server stores; the payload as bytes under `data`."""
+    """Returns the fields that a server stores; the payload as bytes under `data`."""
     return {
         "sequence": message.sequence,
         "timestamp": message.timestamp,

@@ -15,21 +15,20 @@ import numpy as np
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.format.envelope import check_file_version
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.notation import counted
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts
 from stantools.store.limits import ChannelLimits
-from stantools.store.mapping import Buffer, mapped
+from stantools.store.mapping import Buffer
 from stantools.store.reading import (
     SAMPLES,
     Rows,
     index_ends,
+    open_slice,
     samples_look_encrypted,
     scan_slice,
     slice_rows,
-    trusted_index,
 )
 from stantools.store.resync import Damage
 
@@ -235,13 +234,11 @@ def summarise(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = 
     if files.data is None:
         return SliceSummary(files, problems=("the index has no data file",))
     try:
-        with mapped(files.data) as data:
-            if text := check_file_version(data):
-                return _from_scan(files, data, channel, crc, check_crc, text)
-            with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, problem):
-                if view is not None and len(view):
-                    return _from_index(files, data, view, problem, channel, crc)
-            return _from_scan(files, data, channel, crc, check_crc, problem)
+        with open_slice(files, channel, crc, check_crc=check_crc) as opened:
+            if opened.index is not None:
+                return _from_index(files, opened.data, opened.index, opened.problem, channel, crc)
+            problem = opened.header_error or opened.problem
+            return _from_scan(files, opened.data, channel, crc, check_crc, problem)
     except StoreUnreadableError as error:
         return SliceSummary(files, problems=(error.message,))
 

@@ -6,23 +6,23 @@ index compares. Nothing in it is a verdict; `inspection.verify` makes findings o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
-from stantools.format.layout import (
-    FILE_HEADER_SIZE,
-    RECORD_HEADER_SIZE,
-    Stop,
-)
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import Run, RunBuilder
 from stantools.progress import Progress
-from stantools.store.directory import ChannelFiles, SliceFiles
+from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
 from stantools.store.indexes import scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
@@ -94,12 +94,12 @@ class ChannelSurvey:
         return cls(files, surveys[:count], lone, error, [each for each in rest if each.files.data and each.runs])
 
     def runs(self) -> Iterator[Run]:
-        """Gives all runs, by slice number and then by offset."""
+        """Iterates over all runs, by slice number and then by offset."""
         for survey in self.slices:
             yield from survey.runs
 
     def own_runs(self) -> Iterator[Run]:
-        """Gives the runs whose subject is the channel."""
+        """Iterates over the runs whose subject is the channel."""
         return (run for run in self.runs() if run.subject == self.files.raw_name)
 
     @cached_property
@@ -200,7 +200,7 @@ def survey_slice(files: SliceFiles, channel: bytes, reading: Reading) -> SliceSu
 
 
 def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
-    """Tells whether a file is a slice: it begins as one, and soon comes a good message."""
+    """Returns whether a file is a slice: it begins as one, and soon comes a good message."""
     if len(data) <= FILE_HEADER_SIZE or envelope.check_file_version(data):
         return False
     if kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), crc, True, channel, MessageColumns(1))[0]:
@@ -285,3 +285,77 @@ _STOPS = {
     Stop.BAD_CRC: "the payload does not match its CRC",
     Stop.BAD_DECODE: "the payload is not a message",
 }
+
+
+#: Slices listed ahead for each worker.
+_AHEAD = 4
+#: Slices below this many bytes are scanned where they are needed.
+_SMALL = 1 << 20
+
+
+def survey_channels(
+    store: Datastore,
+    names: Sequence[str],
+    crc: Crc,
+    *,
+    check_crc: bool = True,
+    workers: int = 2,
+    archived: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[ChannelSurvey]:
+    """Scans channels in order, slices in parallel, archived ones first where they are wanted.
+
+    Only a few slices are open at any time and only a few channels are listed ahead, however many there are. A channel
+    that cannot be listed comes as a survey with `error` set.
+    """
+    local = threading.local()
+
+    def work(files: SliceFiles, channel: bytes) -> SliceSurvey:
+        if not hasattr(local, "reading"):
+            local.reading = Reading(crc, check_crc, progress)
+        return survey_slice(files, channel, local.reading)
+
+    waiting: deque[tuple[ChannelFiles, str | None, list[Callable[[], SliceSurvey]]]] = deque()
+    upcoming = iter(names)
+    ahead = 0
+    with ThreadPoolExecutor(workers) as pool, _cancelling(pool):
+        while True:
+            while ahead < _AHEAD * workers and (name := next(upcoming, None)) is not None:
+                files, error = _list(store, name)
+                if archived:
+                    files.slices = [*files.archived, *files.slices]
+                futures = [_start(pool, work, s, files.raw_name) for s in files.all_slices]
+                waiting.append((files, error, futures))
+                ahead += len(futures) + 1
+            if not waiting:
+                return
+            files, error, futures = waiting.popleft()
+            ahead -= len(futures) + 1
+            surveys = [future() for future in futures]
+            yield ChannelSurvey.of(files, surveys, error)
+
+
+@contextmanager
+def _cancelling(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Drops what has not begun when the work is given up, so that Ctrl-C does not wait for it."""
+    try:
+        yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+
+
+def _start(
+    pool: ThreadPoolExecutor, work: Callable[[SliceFiles, bytes], SliceSurvey], files: SliceFiles, channel: bytes
+) -> Callable[[], SliceSurvey]:
+    """Starts a scan, or puts it off until its result is wanted where handing it to a thread costs more than it."""
+    if files.data_size + files.index_size < _SMALL:
+        return partial(work, files, channel)
+    return pool.submit(work, files, channel).result
+
+
+def _list(store: Datastore, name: str) -> tuple[ChannelFiles, str | None]:
+    try:
+        return store.channel(name), None
+    except StoreUnreadableError as error:
+        return ChannelFiles(name, store.path / name), error.message

@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.catalogue import finding
-from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.generations import History, arrange
-from stantools.inspection.logfindings import log_findings, subscription_findings
-from stantools.inspection.slicefindings import (
+from stantools.inspection.file_findings import (
     directory_findings,
     foreign_findings,
+    log_findings,
     sequence_findings,
     slice_findings,
+    subscription_findings,
 )
-from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.findings import Finding, Severity
+from stantools.inspection.runs import History, arrange
+from stantools.inspection.survey import ChannelSurvey, survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
@@ -235,7 +235,7 @@ def channel_verdict(survey: ChannelSurvey) -> ChannelVerdict:
 
 
 def store_findings(store: Datastore) -> Iterator[Finding]:
-    """Gives the findings that the names in the root directory tell."""
+    """Iterates over the findings that the names in the root directory tell."""
     for path in store.leftovers:
         yield finding("leftover-file", "left by an interrupted compaction", file=path.name)
     for path in store.foreign:
@@ -298,7 +298,7 @@ def channel_findings(
     subs: SubsState | str | None,
     known_clients: Container[bytes],
 ) -> Iterator[Finding]:
-    """Gives all findings of one channel.
+    """Iterates over all findings of one channel.
 
     Args:
         root: The store's directory.

@@ -184,7 +184,7 @@ class Datastore:
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
-    """Tells whether a subject matches a pattern with NATS wildcards."""
+    """Returns whether a subject matches a pattern with NATS wildcards."""
     if "*" not in pattern and ">" not in pattern:
         return pattern == subject
     wanted, have = pattern.split("."), subject.split(".")
@@ -320,7 +320,7 @@ def list_channel(path: Path) -> ChannelFiles:
 
 
 def possible_slices(files: Iterable[Path]) -> Iterator[SliceFiles]:
-    """Gives files that may be slices under a name of which no server makes one."""
+    """Iterates over files that may be slices under a name of which no server makes one."""
     for path in files:
         try:
             size = path.stat().st_size
@@ -347,7 +347,7 @@ def slice_number(text: str) -> int | None:
 
 
 def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
-    """Tells whether an entry is a directory or a link to one; a link that goes round in circles is none."""
+    """Returns whether an entry is a directory or a link to one; a link that goes round in circles is none."""
     try:
         return entry.is_dir()
     except OSError:

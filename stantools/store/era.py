@@ -37,7 +37,7 @@ def refuse_0_1(store: Datastore) -> None:
 
 
 def _clients_of_0_1(buffer: Buffer) -> bool:
-    """Tells whether a clients.dat consists of the lines of release 0.1: `A <id> <inbox>` and `D <id>`."""
+    """Returns whether a clients.dat consists of the lines of release 0.1: `A <id> <inbox>` and `D <id>`."""
     if len(buffer) < FILE_HEADER_SIZE or FILE_HEADER.unpack_from(buffer)[0] != FILE_VERSION:
         return False
     line = bytes(buffer[FILE_HEADER_SIZE : FILE_HEADER_SIZE + 4096]).split(b"\r\n")

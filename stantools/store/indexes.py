@@ -42,7 +42,7 @@ def scan_index(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> tuple[int
 
 
 def index_parts(records: IndexView, start: int = 0) -> Iterator[IndexView]:
-    """Gives the records of a mapped index in parts of `INDEX_ROWS`.
+    """Iterates over the records of a mapped index in parts of `INDEX_ROWS`.
 
     Args:
         records: As `format.index.view` gives them.

@@ -206,7 +206,7 @@ ONE_SLICE = SliceLimits(0, 0, 0)
 
 
 def is_channel_name(name: str, *, wildcards: bool = False) -> bool:
-    """Tells whether a name is a valid channel name, or with `wildcards` a pattern of limits.
+    """Returns whether a name is a valid channel name, or with `wildcards` a pattern of limits.
 
     Facts: filestore.md section 1.2.
     """

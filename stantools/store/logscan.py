@@ -273,7 +273,7 @@ class LogEntry:
 
 
 def history(buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True) -> Iterator[LogEntry | LogDamage]:
-    """Gives a log record by record, damaged ranges included, in file order."""
+    """Iterates over a log record by record, damaged ranges included, in file order."""
     for part in scan_log(buffer, layout, crc, check_crc=check_crc):
         if isinstance(part, LogDamage):
             yield part
@@ -287,7 +287,7 @@ def history(buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = Tr
 
 
 def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) -> LogDamage:
-    """Tells what the damage is at which a scan stopped, and how far it reaches."""
+    """Returns what the damage is at which a scan stopped, and how far it reaches."""
     limit = len(buffer)
     if stop is Stop.SHORT_HEADER:
         detail = f"{limit - at} bytes are left, a record header has {RECORD_HEADER_SIZE}"

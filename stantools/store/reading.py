@@ -3,7 +3,7 @@
 `scan_slice` is what verify, salvage and the tables are built on: it gives batches of good records as columns and, in
 between, the damaged ranges, in file order and without a gap. However big the file is, only a window of it is in memory.
 
-`trusted_index` opens an index as the server does at its start (filestore.md sections 5.3 and 7.6): it is believed if
+`open_slice` opens a slice as the server does at its start (filestore.md sections 5.3 and 7.6): its index is believed if
 all its records are whole and the last one agrees with the data file. `slice_rows` goes by it, or else by the data.
 """
 
@@ -134,7 +134,7 @@ class Rows:
     @classmethod
     def joined(cls, parts: Iterable[Rows]) -> Rows:
         """Copies rows one behind the other."""
-        copies = [(_copied(part)) for part in parts]
+        copies = [_copied(part) for part in parts]
         if len(copies) == 1:
             return copies[0]
         copies = copies or [NO_ROWS]
@@ -168,15 +168,58 @@ def slice_rows(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool =
     """
     if files.data is None:
         return
-    with mapped(files.data) as data:
-        with trusted_index(files, data, channel, crc, check_crc=check_crc) as (view, _):
-            if view is not None:
-                yield from (Rows.of_index(part) for part in index_parts(view))
-                return
-        if not check_file_version(data):
-            for part in scan_slice(data, channel, crc, check_crc=check_crc):
+    with open_slice(files, channel, crc, check_crc=check_crc) as opened:
+        if opened.index is not None:
+            yield from (Rows.of_index(part) for part in index_parts(opened.index))
+        elif not opened.header_error:
+            for part in scan_slice(opened.data, channel, crc, check_crc=check_crc):
                 if not isinstance(part, Damage):
                     yield Rows.of_columns(part)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlice:
+    """A slice whose files are mapped.
+
+    Attributes:
+        data: The data file.
+        index: Records of the index, at least one, if it can be believed; else None.
+        problem: What is wrong with the index; "" if nothing. One that can be believed may have a problem, too: the
+            server does not see what lies behind its end.
+        header_error: What is wrong with the data file's version; "" if nothing. Then its index is not looked at.
+    """
+
+    data: Buffer
+    index: IndexView | None = None
+    problem: str = ""
+    header_error: str = ""
+
+
+@contextmanager
+def open_slice(
+    files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True, by_index: bool = True
+) -> Iterator[OpenSlice]:
+    """Opens a slice that has a data file, and checks whether its index can be believed.
+
+    Args:
+        files: The slice.
+        channel: The channel's name as stored in subjects.
+        crc: The store's CRC.
+        check_crc: False passes over CRCs of index records.
+        by_index: False does not look at the index.
+
+    Raises:
+        StoreUnreadableError: The data file cannot be read.
+    """
+    assert files.data is not None
+    with mapped(files.data) as data:
+        if text := check_file_version(data):
+            yield OpenSlice(data, header_error=text)
+        elif not by_index:
+            yield OpenSlice(data)
+        else:
+            with trusted_index(files, data, channel, crc, check_crc=check_crc) as (index, problem):
+                yield OpenSlice(data, index, problem)
 
 
 @contextmanager
@@ -228,7 +271,7 @@ def _check_index(
 
 
 def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
-    """Tells whether the message that the last record of an index names is there."""
+    """Returns whether the message that the last record of an index names is there."""
     columns, stops = _few_columns(), np.zeros(1, np.uint8)
     kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
     return bool(stops[0] == Stop.END and columns.sequence[0] == last["sequence"] and columns.size[0] == last["size"])

@@ -132,7 +132,7 @@ class Resync:
         self._many = MessageColumns(256)
 
     def after(self, at: int, stop: Stop) -> Damage:
-        """Tells what the damage at a record boundary is and how far it reaches.
+        """Returns what the damage at a record boundary is and how far it reaches.
 
         Args:
             at: Where the scan stopped.
@@ -212,7 +212,7 @@ class Resync:
         return self._damage(at, chosen, DamageKind.GARBAGE, stop, stored, computed)
 
     def _acceptable(self, at: int, found: int, end: int, following: int) -> bool:
-        """Tells whether a chain that was found is a real one. In doubt it is: nothing intact may be lost."""
+        """Returns whether a chain that was found is a real one. In doubt it is: nothing intact may be lost."""
         if self._entry(found) is not None:
             return True
         if end == self._limit or (following >= 0 and end >= following > found):
@@ -222,7 +222,7 @@ class Resync:
         return not self._is_inside(end)
 
     def _is_inside(self, end: int) -> bool:
-        """Tells whether records that end here lie at the end of a payload: a timestamp field, then a good record."""
+        """Returns whether records that end here lie at the end of a payload: a timestamp field, then a good record."""
         if end >= self._limit or self._buffer[end] != _TIMESTAMP_TAG:
             return False
         for place in range(end + 1, min(end + 11, self._limit)):
@@ -243,7 +243,7 @@ class Resync:
                 window.reach(end)
 
     def _hides_records(self, at: int, own: int | None, natural: int) -> bool:
-        """Tells whether real records lie where a damaged length claims payload: up to its end, or across it.
+        """Returns whether real records lie where a damaged length claims payload: up to its end, or across it.
 
         Args:
             at: The damaged record.
@@ -272,7 +272,7 @@ class Resync:
         return self._reaches_across(at + 1, natural)
 
     def _reaches_across(self, start: int, place: int) -> bool:
-        """Tells whether a good record begins at `start` or behind it, but before `place`, and ends behind `place`."""
+        """Returns whether a good record begins at `start` or behind it, but before `place`, and ends behind `place`."""
         for block in range(start, place, _SEARCH_BLOCK):
             offsets = np.arange(block, min(block + _SEARCH_BLOCK, place, self._limit - RECORD_HEADER_SIZE))
             content = np.frombuffer(self._buffer[block : block + len(offsets) + RECORD_HEADER_SIZE], dtype=np.uint8)
@@ -332,7 +332,7 @@ class Resync:
         return -1
 
     def _is_next_entry(self, at: int, following: int) -> bool:
-        """Tells whether the index has one record only between `at` and the next good one."""
+        """Returns whether the index has one record only between `at` and the next good one."""
         entry = self._entry(at)
         return (
             entry is not None

@@ -165,7 +165,7 @@ class Retention:
         self._seen = len(self._writer.finished)
 
     def _next(self, now_ns: int) -> tuple[int, int]:
-        """Tells how many of the next messages of the oldest slice go, and their bytes."""
+        """Returns how many of the next messages of the oldest slice go, and their bytes."""
         limits, count, size = self.limits, self.count, self.bytes
         over = count > 1 and (0 < limits.max_msgs < count or 0 < limits.max_bytes < size)
         age = limits.max_age_ns

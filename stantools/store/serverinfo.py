@@ -145,7 +145,7 @@ def encode_server_file(info: pb.ServerInfo, crc: Crc) -> bytes:
 
 
 def written_by_0_1(buffer: Buffer) -> bool:
-    """Tells whether a server.dat is from release 0.1, whose records have a size and no CRC.
+    """Returns whether a server.dat is from release 0.1, whose records have a size and no CRC.
 
     Later servers cannot read such a store, and neither can this library.
     """

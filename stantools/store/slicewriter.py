@@ -438,7 +438,7 @@ class SliceWriter:
         return self._open_next() if have is None else have
 
     def _room(self, have: SliceState, ends: NDArray[np.int64], spent: int, timestamp: NDArray[np.int64]) -> int:
-        """Tells how many of the next messages belong into the current slice, at least one.
+        """Returns how many of the next messages belong into the current slice, at least one.
 
         Args:
             have: The current slice, which is not full.

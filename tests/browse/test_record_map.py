@@ -18,8 +18,7 @@ from stantools.browse.slice_map import Segment, State, cells, index_state, segme
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of, read_records
-from stantools.inspection.survey import Reading, SliceSurvey, survey_slice
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.survey import Reading, SliceSurvey, survey_channels, survey_slice
 from stantools.store.directory import list_channel, open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.options import ReadOptions, resolve_crc

@@ -26,7 +26,7 @@ from stantools.browse.histogram import (
 )
 from stantools.browse.timeline import Timeline, read_timeline
 from stantools.inspection.slicesummary import summarise
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.survey import survey_channels
 from stantools.store.directory import open_datastore
 from stantools.store.options import ReadOptions, resolve_crc
 from stantools.store.ranges import Ranges

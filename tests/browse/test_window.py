@@ -16,8 +16,7 @@ from stantools.browse.window_reader import OpenFiles
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
-from stantools.inspection.survey import ChannelSurvey
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.survey import ChannelSurvey, survey_channels
 from stantools.inspection.verify import verify
 from stantools.store.directory import ChannelFiles, list_channel, open_datastore
 from stantools.store.limits import SliceLimits
@@ -281,7 +280,7 @@ def test_what_is_known_is_not_looked_at_again(large: Path, monkeypatch: pytest.M
         raise AssertionError("it was read again")
 
     monkeypatch.setattr("stantools.browse.window_build.survey_slice", never)
-    monkeypatch.setattr("stantools.browse.window_build.trusted_index", never)
+    monkeypatch.setattr("stantools.browse.window_build.open_slice", never)
     assert len(refine(window, files, CRC)) == len(window)
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stantools.inspection.advice import advise
+from stantools.inspection.advice import advise, harmless, losses, sentence
 from stantools.inspection.findings import Severity
 from stantools.inspection.forecast import Forecast, forecast_both
-from stantools.inspection.forecast.judgement import harmless, losses, sentence
-from stantools.inspection.forecast.outlook import subscription_outlook
+from stantools.inspection.forecast.startup import subscription_outlook
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use

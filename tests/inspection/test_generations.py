@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.inspection.generations import History, arrange
-from stantools.inspection.runs import Run
+from stantools.inspection.runs import History, Run, arrange
 from stantools.inspection.survey import Reading, survey_slice
 from stantools.store.directory import list_channel
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.browse.log_history import log_loss
-from stantools.inspection.clientlist import ClientList, ClientStatus
-from stantools.inspection.overview import overview
+from stantools.inspection.overview import ClientList, ClientStatus, overview
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import as_ranges, first_ranges, queue_groups
 from stantools.store.directory import open_datastore

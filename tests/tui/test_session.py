@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import StoreUnreadableError
-from stantools.inspection.forecast.judgement import harmless
+from stantools.inspection.advice import harmless
 from stantools.inspection.overview import overview
 from stantools.inspection.verify import verify
 from stantools.store.sample import SampleOptions, write_sample

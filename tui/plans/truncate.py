@@ -9,8 +9,7 @@ from pathlib import Path
 
 from stantools.errors import ExitCode
 from stantools.inspection.forecast import ServerOptions
-from stantools.inspection.forecast.model import SERVER_VERSIONS
-from stantools.inspection.forecast.ownserver import own_server
+from stantools.inspection.forecast.options import SERVER_VERSIONS, own_server
 from stantools.notation import describe_ranges, format_size
 from stantools.recovery.place import check_outside, check_room, free_bytes
 from stantools.recovery.truncate import TruncationPlan, TruncationResult, apply_truncation, plan_truncation

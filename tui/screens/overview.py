@@ -275,7 +275,7 @@ def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:
     elif session.forecasts is None:
         yield [("what the server would do: not known yet", "dim")]
     else:
-        from stantools.inspection.forecast.judgement import harmless, sentence
+        from stantools.inspection.advice import harmless, sentence
 
         normal = session.forecasts[0]
         yield [(sentence(normal), "good" if harmless(normal) else "bad")]

@@ -13,9 +13,9 @@ from textual.widget import Widget
 
 from stantools.browse.slice_map import IndexState, cells, index_state, segments
 from stantools.errors import StoreUnreadableError
+from stantools.inspection.file_findings import missing_slices
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
-from stantools.inspection.slicefindings import missing_slices
 from stantools.inspection.survey import ChannelSurvey, Reading, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges, format_size
 from stantools.store.directory import ChannelFiles, SliceFiles

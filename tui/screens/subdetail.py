@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stantools.browse.log_history import LogLoss
 from stantools.inspection.forecast.model import Forecast
-from stantools.inspection.forecast.outlook import subscription_outlook
+from stantools.inspection.forecast.startup import subscription_outlook
 from stantools.inspection.subscribers import Subscriber, first_ranges
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, counted, name_text, number

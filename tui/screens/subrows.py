@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stantools.inspection.clientlist import ClientList, ClientStatus, ClientSummary
-from stantools.inspection.overview import ChannelOverview, Overview
+from stantools.inspection.overview import ChannelOverview, ClientList, ClientStatus, ClientSummary, Overview
 from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups, text
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number

@@ -26,7 +26,7 @@ from stantools.format.layout import (
     RECORD_HEADER_SIZE,
     Stop,
 )
-from stantools.inspection.forecast.records import decode_message, read_payload
+from stantools.inspection.forecast.server_reading import decode_message, read_payload
 from stantools.store.slicestate import SliceState
 
 #: Messages of one read at most: its columns stay in the processor's cache.

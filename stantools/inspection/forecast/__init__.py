@@ -7,31 +7,24 @@
 A forecast goes through the server's own steps (filestore.md section 7) on the files as they are. What the
 server would change is noted as planned changes (`changes`), which `recovery.truncate` can carry out.
 
+    options       how the server would be started, and what its user may do
     recover       a whole start: witness file, server.dat, clients.dat, channels
-    channel       the slices and subscriptions of each channel, in threads, put together in the server's order
+    channel       the slices, limits and subscriptions of each channel, put together in the server's order
     slices        one slice: index good, cut or rebuilt, data file cut or refused
-    removal       what limits remove
     lookup        which messages can be read, with the effects of reading ahead
-    delivery      what a subscriber gets, where it stalls
+    model         the outcome; what a subscriber gets, where it stalls
     startup       what is sent to recovered subscriptions at once
     behind        what is intact and destroyed: `Forecast.destroys`
-    judgement     all of it in one sentence
+
+`inspection.advice` says all of it in one sentence.
 """
 
 from __future__ import annotations
 
-from stantools.inspection.forecast.access import Access, CurrentUser, OtherUser
 from stantools.inspection.forecast.changes import Append, Change, Cut, Delete, RebuildIndex, Write
-from stantools.inspection.forecast.messages import forecast, forecast_both, forecast_versions
-from stantools.inspection.forecast.model import (
-    SERVER_VERSIONS,
-    ChannelForecast,
-    Forecast,
-    Harm,
-    Lookups,
-    Loss,
-    ServerOptions,
-)
+from stantools.inspection.forecast.forecaster import forecast, forecast_both, forecast_versions
+from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm, Lookups, Loss
+from stantools.inspection.forecast.options import SERVER_VERSIONS, Access, CurrentUser, OtherUser, ServerOptions
 
 __all__ = [
     "SERVER_VERSIONS",

@@ -132,7 +132,7 @@ class CutFile:
             return read(buffer, self.crc, check_crc=self.check_crc).rows
 
     def records(self) -> Iterator[RemovedRecord]:
-        """Gives everything behind the cut, in file order."""
+        """Iterates over everything behind the cut, in file order."""
         if self.layout is not None:
             with mapped(self.root / self.file) as buffer:
                 yield from self._log_records(buffer, self.layout)
@@ -230,7 +230,7 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
 
 
 def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
-    """Gives the messages on disk whose sequences the server thinks are still free."""
+    """Iterates over the messages on disk whose sequences the server thinks are still free."""
     options, last = recovery.options, channel.totals.last
     parts = []
     for found in channel.slices:
@@ -246,7 +246,7 @@ def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss
 
 
 def _positions_lost(channel: RecoveredChannel, clients: dict[bytes, pb.ClientInfo]) -> Iterator[Loss]:
-    """Gives the durable queue groups all of whose members are deleted as ghosts."""
+    """Iterates over the durable queue groups all of whose members are deleted as ghosts."""
     table = channel.subs.subscriptions
     statuses, wanted = table.statuses(clients), SubFlag.HAS_GROUP | SubFlag.IS_DURABLE
     rows = np.flatnonzero(table.flags & wanted == wanted).tolist()

@@ -19,7 +19,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, DecryptError
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
 from stantools.inspection.forecast.model import MAX_TEXTS, Lookups
-from stantools.inspection.forecast.readahead import ReadAhead, Source
+from stantools.inspection.forecast.server_reading import ReadAhead, Source
 from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
 from stantools.progress import Progress
 from stantools.store.indexes import index_parts
@@ -463,7 +463,7 @@ def _positions(order: NDArray[np.uint64], found: Slice) -> tuple[NDArray[np.uint
 
 
 def wanted_of_slices(slices: list[Slice]) -> Iterator[Ranges | None]:
-    """Tells which sequences are looked for in which slice: of slices that overlap, the last one comes first."""
+    """Returns which sequences are looked for in which slice: of slices that overlap, the last one comes first."""
     if len(slices) == 1:
         yield None
         return

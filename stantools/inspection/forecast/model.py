@@ -1,82 +1,24 @@
-"""What a forecast is asked for and what it says: the server's options, and the outcome of a start.
+"""What a forecast says: the outcome of a start.
 
 Facts: filestore.md sections 7, 10 and 11. docs/reference/json.md has the json form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from stantools.errors import UsageError
 from stantools.escaping import escape
-from stantools.format.crc import IEEE
 from stantools.format.proto import store_pb2 as pb
-from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change
 from stantools.inspection.subscribers import NOBODY, Subscribers, subscription_json, text
 from stantools.notation import counted, describe_ranges, describe_sequences
-from stantools.store.limits import StoreLimits
 from stantools.store.ranges import Ranges
-
-DEFAULT_CLUSTER_ID = "test-cluster"
-DEFAULT_READ_BUFFER = 2 * 1024 * 1024
-
-#: Versions whose behaviour is known, by what is given as `--server-version`.
-SERVER_VERSIONS = ("0.23.2", "0.25.6")
 
 #: Errors of single messages that are kept with their text, per channel; of the others only the sequence is kept.
 MAX_TEXTS = 1000
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """How the server would be started; the defaults are the server's.
-
-    Attributes:
-        version: One of `SERVER_VERSIONS`.
-        polynomial: `-file_crc_poly`, reflected.
-        check_crc: `-file_crc`.
-        limits: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
-        read_buffer_size: `-file_read_buffer_size` in bytes; 0 turns reading ahead off.
-        encryption_key: `-encryption_key`; None is a server without encryption.
-        cluster_id: `-cluster_id`.
-        store_name: The directory as given to `-dir`, for messages; the store's path if None.
-        now_ns: The time of the start, for age limits; None is the time of the forecast.
-        access: Which files the server's user may open and create; None is the owner of the store's directory.
-        workers: Threads of the forecast itself. The outcome does not depend on it.
-
-    Raises:
-        UsageError: The version is unknown or the read buffer size negative.
-    """
-
-    version: str = SERVER_VERSIONS[0]
-    polynomial: int = IEEE
-    check_crc: bool = True
-    limits: StoreLimits = field(default_factory=StoreLimits)
-    read_buffer_size: int = DEFAULT_READ_BUFFER
-    encryption_key: bytes | None = field(default=None, repr=False)
-    cluster_id: str = DEFAULT_CLUSTER_ID
-    store_name: str | None = None
-    now_ns: int | None = None
-    access: Access | None = None
-    workers: int = 2
-
-    def __post_init__(self) -> None:
-        if self.version not in SERVER_VERSIONS:
-            raise UsageError(
-                f"the behaviour of server version {self.version!r} is not known",
-                f"use one of {', '.join(SERVER_VERSIONS)}",
-            )
-        if self.read_buffer_size < 0:
-            raise UsageError("read buffer size value must be a positive number", "use 0 to turn reading ahead off")
-
-    @property
-    def since_0_25(self) -> bool:
-        """The server is 0.25.0 or later."""
-        return self.version == "0.25.6"
 
 
 @dataclass
@@ -306,3 +248,44 @@ def _lookups_json(lookups: Lookups) -> dict[str, Any]:
 
 def _sizes_json(sizes: dict[str, tuple[int | None, int | None]]) -> dict[str, dict[str, int | None]]:
     return {path: {"size_before": before, "size_after": after} for path, (before, after) in sizes.items()}
+
+
+def complete(channel: ChannelForecast) -> None:
+    """Fills in what follows from the lookups: missing sequences, what is delivered, where it stalls.
+
+    A subscriber that reads from the first message on skips missing sequences. At a sequence that gives an error,
+    delivery stops for good. Where a sequence gives another message than its own, that one is delivered, and delivery
+    goes on with the next sequence.
+    """
+    lookups = channel.lookups
+    if lookups.readable.pairs() == [(channel.first_seq, channel.last_seq)]:
+        channel.delivered = [(channel.first_seq, channel.last_seq)]
+        return
+    if 0 < channel.first_seq <= channel.last_seq:
+        channel.missing = Ranges.of([(channel.first_seq, channel.last_seq)]) - lookups.found()
+    if lookups.failing:
+        channel.stalls_at = lookups.failing.first
+        channel.stall_error = lookups.errors.get(channel.stalls_at, "")
+    channel.delivered = list(_delivered(channel))
+
+
+def _delivered(channel: ChannelForecast) -> Iterator[tuple[int, int]]:
+    """The sequences of what is delivered, as runs in the order of delivery."""
+    lookups, end = channel.lookups, channel.stalls_at
+    asked = [(first, last, first) for first, last in lookups.readable]
+    asked += [(sequence, sequence, got) for sequence, got in lookups.wrong.items()]
+    run: tuple[int, int] | None = None
+    for first, last, got in sorted(asked):
+        if end is not None and first > end:
+            break
+        if end is not None:
+            last = min(last, end - 1)
+        part = (got, got + last - first)
+        if run is not None and run[1] + 1 == part[0]:
+            run = (run[0], part[1])
+            continue
+        if run is not None:
+            yield run
+        run = part
+    if run is not None:
+        yield run

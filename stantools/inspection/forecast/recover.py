@@ -9,8 +9,7 @@ from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
 from stantools.inspection.forecast.changes import Change, Delete, Write, by_path
-from stantools.inspection.forecast.channel import RecoveredChannel, recover_channels
-from stantools.inspection.forecast.logfiles import open_clients, recover_clients
+from stantools.inspection.forecast.channel import RecoveredChannel, open_clients, recover_channels, recover_clients
 from stantools.inspection.forecast.model import Forecast
 from stantools.inspection.forecast.slices import Recovery
 from stantools.inspection.subscribers import text

@@ -33,11 +33,9 @@ from stantools.format.layout import (
 )
 from stantools.format.quoting import quote
 from stantools.inspection.forecast import report
-from stantools.inspection.forecast.access import Access
 from stantools.inspection.forecast.changes import Change, Cut, Delete, RebuildIndex, Write
-from stantools.inspection.forecast.datascan import DataScan, scan_data
-from stantools.inspection.forecast.model import ServerOptions
-from stantools.inspection.forecast.records import check_last_message
+from stantools.inspection.forecast.options import Access, ServerOptions
+from stantools.inspection.forecast.server_reading import DataScan, check_last_message, scan_data
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import index_parts, scan_index

@@ -1,8 +1,8 @@
-"""Surveys of channels on Spark: what `inspection.surveyor` does with threads, over many stores and machines.
+"""Surveys of channels on Spark: what `inspection.survey` does with threads, over many stores and machines.
 
 A channel of some slices is one item of work. A channel with more data is surveyed slice by slice, and put together
 when all its slices are there; what is then asked of it runs in a task again, because it may have to read records once
-more (`inspection.generations`).
+more (`inspection.runs`).
 """
 
 from __future__ import annotations

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.format.crc import Crc
+from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
 from stantools.inspection.findings import Finding
-from stantools.inspection.generations import arrange
-from stantools.inspection.slicefindings import foreign_findings, sequence_findings, slice_findings
-from stantools.inspection.survey import ChannelSurvey, Reading, survey_slice
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.runs import arrange
+from stantools.inspection.survey import ChannelSurvey, Reading, survey_channels, survey_slice
 from stantools.inspection.verify import (
     ChannelReport,
     RootReport,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from stantools.errors import StoreUnreadableError
 from stantools.inspection.catalogue import finding
+from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
 from stantools.inspection.findings import Finding
-from stantools.inspection.generations import arrange
-from stantools.inspection.slicefindings import foreign_findings, sequence_findings, slice_findings
-from stantools.inspection.survey import ChannelSurvey, Reading, survey_slice
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.runs import arrange
+from stantools.inspection.survey import ChannelSurvey, Reading, survey_channels, survey_slice
 from stantools.inspection.verify import verify_channel, verify_root
 from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.parts import LocalPart, Row, int64, text

@@ -10,10 +10,16 @@ from pathlib import Path
 from stantools.errors import RefusedError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
-from stantools.inspection.generations import Generation, History, arrange, same_records
-from stantools.inspection.runs import Run
-from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
-from stantools.inspection.surveyor import survey_channels
+from stantools.inspection.runs import Generation, History, Run, arrange, same_records
+from stantools.inspection.survey import (
+    ChannelSurvey,
+    Neighbours,
+    Reading,
+    SliceSurvey,
+    stop_text,
+    survey_channels,
+    survey_slice,
+)
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.recovery.salvage.identity import find_identity

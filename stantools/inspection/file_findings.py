@@ -1,24 +1,30 @@
-"""Findings of one channel's message slices, made from its survey."""
+"""Findings of a channel's slices, made from its survey, and of clients.dat and subs.dat, from their tolerant folds."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding, Severity
-from stantools.inspection.generations import History, Piece
 from stantools.inspection.indexcheck import IndexReport
-from stantools.inspection.runs import Run
+from stantools.inspection.runs import History, Piece, Run
 from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text
 from stantools.notation import counted
 from stantools.store.limits import is_channel_name
+from stantools.store.logscan import LogDamage, LogDamageKind
 from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
+from stantools.store.sublog import STATUSES, SubsState, SubStatus
+
+if TYPE_CHECKING:
+    from stantools.store.clientlog import ClientsState
 
 _CODES = {
     DamageKind.TORN: "slice-torn",
@@ -35,7 +41,7 @@ _RANGES_SHOWN = 8
 
 
 def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
-    """Gives the findings of all slices of a channel, in the order of the files."""
+    """Iterates over the findings of all slices of a channel, in the order of the files."""
     channel = survey.files.name
     if survey.error:
         yield finding("file-unreadable", survey.error, file=channel, channel=channel)
@@ -58,7 +64,7 @@ def slice_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
 
 
 def _stray(root: Path, survey: ChannelSurvey, stray: SliceSurvey) -> Iterator[Finding]:
-    """Gives the messages of a file that is a slice under another name, unless the slices have all of them."""
+    """Iterates over the messages of a file that is a slice under another name, unless the slices have all of them."""
     assert stray.files.data is not None
     file, channel = _relative(root, stray.files.data), survey.files.name
     runs = [run for run in stray.runs if run.subject == survey.files.raw_name]
@@ -94,7 +100,7 @@ class MissingSlices(NamedTuple):
 
 
 def missing_slices(survey: ChannelSurvey) -> Iterator[MissingSlices]:
-    """Gives the gaps in the numbers of a channel's slices that messages are missing in, too."""
+    """Iterates over the gaps in the numbers of a channel's slices that messages are missing in, too."""
     filled = [one for one in survey.slices if one.runs]
     for one, two in pairwise(filled):
         low, high = one.files.number + 1, two.files.number - 1
@@ -206,7 +212,7 @@ def _index_stop(report: IndexReport) -> str:
 
 
 def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Finding]:
-    """Gives the findings about the sequences of a channel as a whole."""
+    """Iterates over the findings about the sequences of a channel as a whole."""
     channel = survey.files.name
     damaged, missing = survey.damaged, survey.missing
     if damaged:
@@ -230,7 +236,7 @@ def sequence_findings(survey: ChannelSurvey, history: History) -> Iterator[Findi
 
 
 def foreign_findings(root: Path, survey: ChannelSurvey) -> Iterator[Finding]:
-    """Gives the findings about messages whose subject is not the channel."""
+    """Iterates over the findings about messages whose subject is not the channel."""
     channel = survey.files.name
     for run in survey.runs():
         if run.subject != survey.files.raw_name:
@@ -268,7 +274,7 @@ def _pieces(code: str, channel: str, pieces: list[Piece], words: str) -> Iterato
 
 
 def directory_findings(root: Path, survey: ChannelSurvey, *, in_use: bool) -> Iterator[Finding]:
-    """Gives the findings about what else lies in a channel directory.
+    """Iterates over the findings about what else lies in a channel directory.
 
     Args:
         root: The store.
@@ -312,3 +318,72 @@ def _sequences(sequences: Ranges) -> str:
 
 def _relative(root: Path, path: Path) -> str:
     return str(path.relative_to(root))
+
+
+_LOG_CODES = {
+    LogDamageKind.VERSION: "file-version",
+    LogDamageKind.TORN: "log-torn",
+    LogDamageKind.ZEROS: "log-zeros",
+    LogDamageKind.PAYLOAD: "log-damaged",
+    LogDamageKind.LENGTH: "log-damaged",
+    LogDamageKind.TYPE: "log-damaged",
+    LogDamageKind.CRC_FIELD: "log-damaged",
+    LogDamageKind.UNDECODABLE: "log-damaged",
+    LogDamageKind.GARBAGE: "log-damaged",
+}
+
+
+def log_findings(file: str, state: ClientsState | SubsState, channel: str | None = None) -> Iterator[Finding]:
+    """Iterates over a finding for each damaged range of a log.
+
+    Args:
+        file: Path relative to the store's root.
+        state: Its tolerant fold.
+        channel: The channel of a subs.dat.
+    """
+    for damage in state.damages:
+        code, text = _LOG_CODES[damage.kind], damage.detail
+        if damage.stop == Stop.DANGLING and damage.length == RECORD_HEADER_SIZE:
+            code = "log-dangling-header"
+        elif _unknown_type(damage):
+            code = "log-unknown-type"
+        if damage.repaired:
+            text += "; the record is proven and can be kept"
+        yield finding(code, text, file=file, offset=damage.offset, length=damage.length, channel=channel)
+
+
+def _unknown_type(damage: LogDamage) -> bool:
+    return damage.kind == LogDamageKind.TYPE or (damage.kind == LogDamageKind.UNDECODABLE and "type" in damage.detail)
+
+
+def subscription_findings(
+    file: str, channel: str, state: SubsState, known_clients: Container[bytes], last_sequence: int
+) -> Iterator[Finding]:
+    """Iterates over the findings about subscriptions whose client is not there, or that are ahead of the messages.
+
+    Args:
+        file: The subs.dat, relative to the root.
+        channel: The channel.
+        state: Its tolerant fold.
+        known_clients: Ids of the clients in clients.dat.
+        last_sequence: Highest sequence of the channel that is there, damaged or not.
+    """
+    table = state.subscriptions
+    statuses = table.statuses(known_clients)
+    ahead = table.last_sent > np.uint64(max(last_sequence, 0))
+    gone = np.isin(statuses, [STATUSES.index(SubStatus.GHOST), STATUSES.index(SubStatus.ORPHAN)])
+    for row in np.flatnonzero(ahead | gone).tolist():
+        subscription, status, number = table.at(row), STATUSES[statuses[row]], int(table.ids[row])
+        client = os.fsdecode(subscription.state.client_id)
+        if status == SubStatus.GHOST:
+            text = (
+                f"subscription {number} of client {client!r}, group {os.fsdecode(subscription.state.q_group)!r}, "
+                f"last sent {subscription.state.last_sent}, {len(subscription.pending)} pending"
+            )
+            yield finding("ghost-durable-queue", text, file=file, channel=channel, seq=number)
+        elif status == SubStatus.ORPHAN:
+            text = f"subscription {number} of client {client!r}"
+            yield finding("orphan-subscription", text, file=file, channel=channel, seq=number, severity=Severity.INFO)
+        if subscription.state.last_sent > last_sequence and status != SubStatus.ORPHAN:
+            text = f"subscription {number}: last sent {subscription.state.last_sent}, last message {last_sequence}"
+            yield finding("subscription-ahead", text, file=file, channel=channel, seq=number)

@@ -8,21 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from stantools.format.crc import Crc
-from stantools.inspection.forecast.access import owner_of
 from stantools.inspection.forecast.behind import destroyed
 from stantools.inspection.forecast.changes import Append, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
-from stantools.inspection.forecast.datascan import DataScan
-from stantools.inspection.forecast.delivery import complete
 from stantools.inspection.forecast.lookup import lookup_slice, unite, wanted_of_slices
-from stantools.inspection.forecast.model import (
-    SERVER_VERSIONS,
-    ChannelForecast,
-    Forecast,
-    Lookups,
-    ServerOptions,
-)
+from stantools.inspection.forecast.model import ChannelForecast, Forecast, Lookups, complete
+from stantools.inspection.forecast.options import SERVER_VERSIONS, ServerOptions, owner_of
 from stantools.inspection.forecast.recover import Start, recover
+from stantools.inspection.forecast.server_reading import DataScan
 from stantools.inspection.forecast.slices import Recovery
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
 from stantools.inspection.forecast.tasks import Task, in_order

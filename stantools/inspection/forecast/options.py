@@ -1,0 +1,174 @@
+"""How the server would be started: its options, and what its user may do with files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from stantools.errors import UsageError
+from stantools.format.crc import IEEE, Crc
+from stantools.store.directory import Datastore
+from stantools.store.limits import StoreLimits
+from stantools.store.options import ReadOptions
+from stantools.store.serverinfo import stored_cluster_id
+
+DEFAULT_CLUSTER_ID = "test-cluster"
+DEFAULT_READ_BUFFER = 2 * 1024 * 1024
+
+#: Versions whose behaviour is known, by what is given as `--server-version`.
+SERVER_VERSIONS = ("0.23.2", "0.25.6")
+
+_READ_WRITE = 6
+_WRITE_SEARCH = 3
+_SEARCH = 1
+
+
+class Access(Protocol):
+    """What the server's user may do: its open and create calls fail where this says no.
+
+    The server opens every file of a store for reading and writing, and creates those that are missing.
+    """
+
+    def may_open(self, path: Path) -> bool:
+        """Returns whether an existing file can be opened for reading and writing."""
+
+    def may_change(self, directory: Path) -> bool:
+        """Returns whether files can be created, renamed and removed in a directory."""
+
+    def may_list(self, directory: Path) -> bool:
+        """Returns whether a directory can be listed."""
+
+
+@dataclass(frozen=True)
+class CurrentUser:
+    """The user that runs the forecast."""
+
+    def may_open(self, path: Path) -> bool:
+        """Returns whether an existing file can be opened for reading and writing."""
+        return _access(path, os.R_OK | os.W_OK)
+
+    def may_change(self, directory: Path) -> bool:
+        """Returns whether files can be created, renamed and removed in a directory."""
+        return _access(directory, os.W_OK | os.X_OK)
+
+    def may_list(self, directory: Path) -> bool:
+        """Returns whether a directory can be listed."""
+        return _access(directory, os.R_OK | os.X_OK)
+
+
+@dataclass(frozen=True)
+class OtherUser:
+    """Any other user, judged by owner, group and mode bits.
+
+    Attributes:
+        uid: User id; 0 may do everything.
+        groups: Group ids.
+    """
+
+    uid: int
+    groups: frozenset[int] = field(default_factory=frozenset)
+
+    def may_open(self, path: Path) -> bool:
+        """Returns whether an existing file can be opened for reading and writing."""
+        return self._may(path.parent, _SEARCH) and self._may(path, _READ_WRITE)
+
+    def may_change(self, directory: Path) -> bool:
+        """Returns whether files can be created, renamed and removed in a directory."""
+        return self._may(directory, _WRITE_SEARCH)
+
+    def may_list(self, directory: Path) -> bool:
+        """Returns whether a directory can be listed."""
+        return self._may(directory, 5)
+
+    def _may(self, path: Path, wanted: int) -> bool:
+        status = path.stat()
+        if self.uid == 0:
+            return True
+        shift = 6 if status.st_uid == self.uid else 3 if status.st_gid in self.groups else 0
+        return (stat.S_IMODE(status.st_mode) >> shift) & wanted == wanted
+
+
+def owner_of(directory: Path) -> OtherUser:
+    """Returns the user that owns a directory: mostly the one that runs the server."""
+    status = directory.stat()
+    return OtherUser(status.st_uid, frozenset({status.st_gid}))
+
+
+def _access(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How the server would be started; the defaults are the server's.
+
+    Attributes:
+        version: One of `SERVER_VERSIONS`.
+        polynomial: `-file_crc_poly`, reflected.
+        check_crc: `-file_crc`.
+        limits: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
+        read_buffer_size: `-file_read_buffer_size` in bytes; 0 turns reading ahead off.
+        encryption_key: `-encryption_key`; None is a server without encryption.
+        cluster_id: `-cluster_id`.
+        store_name: The directory as given to `-dir`, for messages; the store's path if None.
+        now_ns: The time of the start, for age limits; None is the time of the forecast.
+        access: Which files the server's user may open and create; None is the owner of the store's directory.
+        workers: Threads of the forecast itself. The outcome does not depend on it.
+
+    Raises:
+        UsageError: The version is unknown or the read buffer size negative.
+    """
+
+    version: str = SERVER_VERSIONS[0]
+    polynomial: int = IEEE
+    check_crc: bool = True
+    limits: StoreLimits = field(default_factory=StoreLimits)
+    read_buffer_size: int = DEFAULT_READ_BUFFER
+    encryption_key: bytes | None = field(default=None, repr=False)
+    cluster_id: str = DEFAULT_CLUSTER_ID
+    store_name: str | None = None
+    now_ns: int | None = None
+    access: Access | None = None
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.version not in SERVER_VERSIONS:
+            raise UsageError(
+                f"the behaviour of server version {self.version!r} is not known",
+                f"use one of {', '.join(SERVER_VERSIONS)}",
+            )
+        if self.read_buffer_size < 0:
+            raise UsageError("read buffer size value must be a positive number", "use 0 to turn reading ahead off")
+
+    @property
+    def since_0_25(self) -> bool:
+        """The server is 0.25.0 or later."""
+        return self.version == "0.25.6"
+
+
+def own_server(
+    store: Datastore, crc: Crc, reading: ReadOptions, *, version: str = SERVER_VERSIONS[0], workers: int = 2
+) -> ServerOptions:
+    """Returns the options of a start by the user who asks; what the store does not tell is the server's default.
+
+    The cluster id is the store's own: a start with another one fails anyway.
+
+    Args:
+        store: The store.
+        crc: Its CRC.
+        reading: Whether CRCs are checked, and the encryption key.
+        version: The server's version.
+        workers: Threads of the forecast.
+    """
+    return ServerOptions(
+        version=version,
+        polynomial=crc.polynomial,
+        check_crc=reading.check_crc,
+        encryption_key=reading.encryption_key,
+        cluster_id=stored_cluster_id(store.server, crc) or DEFAULT_CLUSTER_ID,
+        access=CurrentUser(),
+        workers=workers,
+    )
