@@ -15,6 +15,7 @@ MODULES = [
     "stantools.migration.publish._native",
     "stantools.migration.wire._native",
     "stantools.nats._native",
+    "stantools.store._native",
     "stantools.store.folding._native",
 ]
 

@@ -47,6 +47,13 @@ class StoreUnreadableError(StantoolsError):
     """A path is not a store, or cannot be read."""
 
 
+class StoreChangedError(StantoolsError):
+    """A file got shorter, or its disk failed, while it was read: what was found up to then does not count.
+
+    No `StoreUnreadableError`, which many turn into a finding about a file and go on.
+    """
+
+
 class StoreUnwritableError(StantoolsError):
     """Output cannot be written: no permission, no space, or it is there already."""
 

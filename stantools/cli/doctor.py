@@ -21,7 +21,7 @@ from stantools.cli.options import (
 from stantools.cli.output import print_json
 from stantools.cli.serveroptions import server_options, server_user_option
 from stantools.cli.verbs import verb
-from stantools.errors import ExitCode, StantoolsError
+from stantools.errors import ExitCode, StantoolsError, StoreChangedError
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def command(
             shown.total = opened.data_size(opened.channel_names)
         try:
             starts = forecast_versions(opened, options, progress=shown.advance)
+        except StoreChangedError:
+            raise
         except StantoolsError as problem:  # the rest is worth knowing all the same
             console.warning(f"what the server would do cannot be told: {problem.message}", problem.remedy)
     diagnosis = diagnose(store, found, starts, uses)

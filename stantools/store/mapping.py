@@ -8,8 +8,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import StoreChangedError, StoreUnreadableError
 
 #: A read-only view of a file's bytes.
 Buffer = memoryview
@@ -18,11 +19,69 @@ Buffer = memoryview
 _SMALL = 1 << 16
 
 
+class _Mapping(mmap.mmap):
+    """A mapped file that knows when its bytes are no longer there.
+
+    Attributes:
+        path: The file's name.
+    """
+
+    path: Path
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        # Loaded with the first large file only. Where it is not compiled a look at what is gone ends the process.
+        try:
+            from stantools.store._native import Guard
+        except ImportError:
+            self._guard = None
+        else:
+            self._guard = Guard()
+            self._guard.watch(self)
+
+    def close(self) -> None:
+        # The addresses may be another's as soon as this one lets go of them.
+        if self._guard:
+            self._guard.leave()
+        try:
+            super().close()
+        except BufferError:
+            if self._guard:
+                self._guard.watch(self)
+            raise
+
+    def check(self, end: int) -> None:
+        """Looks whether the file is still what was mapped.
+
+        Args:
+            end: How much of it counts, in bytes from its start.
+
+        Raises:
+            StoreChangedError: It has become shorter than that, or a part of it could not be read.
+        """
+        if self.size() < end:
+            raise _cut(self.path, len(self), self.size())
+        if self._guard and self._guard.fault >= 0:
+            raise StoreChangedError(
+                f"{self.path}: cannot be read from byte {self._guard.fault} on, though it has {self.size()} bytes: "
+                "it was cut and written again while it was read, or its disk gives an error",
+                "see what the system log says about the disk; copy the store to another disk, with ddrescue where a "
+                "plain copy fails, and run the command on the copy",
+            )
+
+
+def _cut(path: Path, before: int, now: int) -> StoreChangedError:
+    return StoreChangedError(
+        f"{path}: was cut while it was read: it had {before} bytes and now has {now}; expected was a file that only grows",
+        "stop what writes to the store (a server, another tool, a copy that is not finished) and run the command again",
+    )
+
+
 @contextmanager
 def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
     """Maps a file read-only for the length of the `with` block; a small one is read.
 
-    The buffer has the file's size at the time of opening: what a running server appends later is not seen.
+    The buffer has the file's size at the time of opening: what a running server appends later is not seen. If the file
+    gets shorter, what is gone reads as zeros, and the end of the block, or `Window.reach` before it, says so.
 
     Args:
         path: A regular file.
@@ -33,6 +92,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
 
     Raises:
         StoreUnreadableError: The file is missing, not a regular file, or must not be read.
+        StoreChangedError: It got shorter while it was read.
     """
     content = _open(path)
     view = memoryview(content)
@@ -42,7 +102,14 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
     if sequential and hasattr(content, "madvise"):
         content.madvise(mmap.MADV_SEQUENTIAL)
     try:
-        yield view
+        try:
+            yield view
+        except Exception as error:
+            # Zeros may have led to it.
+            if not isinstance(error, StoreChangedError):
+                content.check(len(content))
+            raise
+        content.check(len(content))
     finally:
         # Where a column or payload view still points into the mapping, it closes when the last view goes.
         with suppress(BufferError):
@@ -50,7 +117,7 @@ def mapped(path: Path, *, sequential: bool = False) -> Iterator[Buffer]:
             content.close()
 
 
-def _open(path: Path) -> mmap.mmap | bytes:
+def _open(path: Path) -> _Mapping | bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
@@ -65,9 +132,13 @@ def _open(path: Path) -> mmap.mmap | bytes:
         try:
             if status.st_size <= _SMALL:
                 return os.read(descriptor, status.st_size)
-            return mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+            mapping = _Mapping(descriptor, status.st_size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise StoreUnreadableError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:  # shorter already
+            raise _cut(path, status.st_size, os.fstat(descriptor).st_size) from error
+        mapping.path = path
+        return mapping
     finally:
         os.close(descriptor)
 
@@ -91,16 +162,21 @@ class Window:
 
     def __init__(self, buffer: Buffer, size: int = WINDOW, behind: int | None = None) -> None:
         mapping = buffer.obj
-        self._mapping = mapping if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise") else None
+        self._mapping = mapping if isinstance(mapping, _Mapping) and hasattr(mapping, "madvise") else None
         self._size = size
         self._behind = size if behind is None else behind
         self._ready = 0
         self._kept = 0
 
     def reach(self, at: int) -> None:
-        """Makes the bytes from `at` on ready, and lets go what lies further before it than is to stay."""
+        """Makes the bytes from `at` on ready, and lets go what lies further before it than is to stay.
+
+        Raises:
+            StoreChangedError: The file has become shorter.
+        """
         if self._mapping is None or at + self._size // 2 <= self._ready:
             return
+        self.check()
         behind = (at - self._behind) // mmap.PAGESIZE * mmap.PAGESIZE
         if behind > self._kept:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._kept, behind - self._kept)
@@ -112,6 +188,18 @@ class Window:
             with suppress(OSError):
                 self._mapping.madvise(_POPULATE_READ, start, length)
             self._ready = start + length
+
+    def check(self, end: int | None = None) -> None:
+        """Looks whether the bytes are still what they were.
+
+        Args:
+            end: How much of the file counts, in bytes from its start; all of it if not given.
+
+        Raises:
+            StoreChangedError: The file has become shorter than that.
+        """
+        if self._mapping is not None:
+            self._mapping.check(len(self._mapping) if end is None else end)
 
     def drop(self) -> None:
         """Lets go of everything; what is looked at again is mapped again."""

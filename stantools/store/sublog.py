@@ -94,7 +94,8 @@ class SubTable(Mapping[int, Subscription]):
 
     Args:
         folded: The columns. A `place` is the offset of a record in `content`, or, below zero, -1 - i for `states[i]`.
-        content: The log; it is kept as long as the table, where the records are too many to be copied.
+        content: The log; it is kept as long as the table, where the records are too many to be copied. What reads it
+            then raises StoreChangedError if it has lost any of them.
         states: States that are not in the log as they are.
 
     Attributes:
@@ -113,6 +114,8 @@ class SubTable(Mapping[int, Subscription]):
         self._states = states
         self._content = self._copied(memoryview(content))
         self._window = Window(self._content)
+        last = int(self._place.max(initial=-1))
+        self._end = last + RECORD_HEADER_SIZE + self._size(self._content, last) if last >= 0 else 0
         self._seen = 0
 
     def _copied(self, content: Buffer) -> Buffer:
@@ -136,12 +139,11 @@ class SubTable(Mapping[int, Subscription]):
 
     def __reduce__(self) -> tuple[object, ...]:
         # To another process go the records alone, and none of what surrounds them in the log.
-        places, records, total = self._place.copy(), bytearray(), 0
+        places, records = self._place.copy(), bytearray()
         for row in np.flatnonzero(places >= 0).tolist():
-            begin = int(places[row])
-            end = begin + RECORD_HEADER_SIZE + self._size(self._content, begin)
-            places[row], total = total, total + end - begin
-            records += self._content[begin:end]
+            record = self._record(int(places[row]))
+            places[row] = len(records)
+            records += record
         columns = Folded(self.ids, places, self.last_sent, self.flags, self._first, self._pending)
         return SubTable, (columns, bytes(records), self._states)
 
@@ -191,13 +193,19 @@ class SubTable(Mapping[int, Subscription]):
         usual = bool(self.flags[row] & _USUAL)
         return self._read(int(self._place[row]), usual, int(self.last_sent[row]))
 
+    def _record(self, place: int) -> bytes:
+        record = bytes(self._content[place : place + RECORD_HEADER_SIZE + self._size(self._content, place)])
+        # Of what a file has lost all reads as zeros. A record that was there may end in one as well, but few do.
+        if not record[-1]:
+            self._window.check(self._end)
+        return record
+
     def _read(self, place: int, usual: bool, last_sent: int) -> pb.SubState:
         if place < 0:
             state = pb.SubState()
             state.CopyFrom(self._states[-1 - place])
         else:
-            begin, content = place + RECORD_HEADER_SIZE, self._content
-            payload = bytes(content[begin : begin + (RECORD_HEADER.unpack_from(content, place)[0] & MAX_TYPED_PAYLOAD)])
+            payload = self._record(place)[RECORD_HEADER_SIZE:]
             state = pb.SubState.FromString(payload) if usual else gogo.decode(pb.SubState, payload)
         state.last_sent = last_sent
         return state
@@ -226,8 +234,7 @@ class SubTable(Mapping[int, Subscription]):
         place, flags = int(self._place[row]), int(self.flags[row])
         if place < 0 or flags & _AS_STORED != _USUAL:
             return None
-        end = place + RECORD_HEADER_SIZE + self._size(self._content, place)
-        record = bytearray(self._content[place:end])
+        record = bytearray(self._record(place))
         record[3] = SubRecord.NEW
         return bytes(record)
 

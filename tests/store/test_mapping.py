@@ -1,0 +1,219 @@
+"""Mapped files that get shorter, or whose disk fails, while they are read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stantools.errors import StoreChangedError, StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.store import mapping
+from stantools.store.mapping import Window, mapped
+from stantools.store.sublog import read_subs
+from tests.store.test_folding import durables
+
+SIZE = 1 << 20
+CRC = Crc()
+
+
+def guarded() -> bool:
+    try:
+        import stantools.store._native  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+needs_guard = pytest.mark.skipif(not guarded(), reason="the handler of SIGBUS is not compiled")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * SIZE)
+    return path
+
+
+@needs_guard
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_000, SIZE - 1])
+def test_what_is_gone_reads_as_zeros_and_the_end_says_so(file: Path, size: int) -> None:
+    with pytest.raises(StoreChangedError, match=f"had {SIZE} bytes and now has {size}; expected"), mapped(file) as data:
+        os.truncate(file, size)
+        assert bytes(data) == b"x" * size + bytes(SIZE - size)
+
+
+@needs_guard
+def test_cut_and_written_again(file: Path) -> None:
+    with pytest.raises(StoreChangedError, match="cannot be read from byte 1044480 on, though it has"), mapped(file) as it:
+        os.truncate(file, 100_000)
+        assert it[-1] == 0
+        os.truncate(file, 2 * SIZE)
+
+
+def test_a_file_that_grows_is_as_it_was(file: Path) -> None:
+    with mapped(file) as data:
+        with file.open("ab") as more:
+            more.write(b"y")
+        assert bytes(data) == b"x" * SIZE
+
+
+def test_shorter_before_it_is_mapped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(mapping._Mapping):
+        def __new__(cls, *given: object, **more: object) -> Late:
+            os.truncate(file, 10)
+            return super().__new__(cls, *given, **more)
+
+    monkeypatch.setattr(mapping, "_Mapping", Late)
+    with pytest.raises(StoreChangedError, match=f"had {SIZE} bytes and now has 10"), mapped(file):
+        pass
+
+
+def test_a_window_stops_at_once(file: Path) -> None:
+    """With or without the handler: before the next pages are touched."""
+    reached = 0
+    with pytest.raises(StoreChangedError), mapped(file) as data:  # noqa: PT012
+        window = Window(data, 1 << 16)
+        for at in range(0, SIZE, 1 << 16):
+            if at == SIZE // 2:
+                os.truncate(file, at)
+            window.reach(at)
+            reached = at
+    assert reached < SIZE // 2 + (1 << 16)
+
+
+@needs_guard
+def test_the_cut_counts_and_not_what_came_of_it(file: Path) -> None:
+    with pytest.raises(StoreChangedError) as caught, mapped(file) as data:  # noqa: PT012
+        os.truncate(file, 0)
+        raise ValueError(f"{data[-1]} makes no sense")
+    assert isinstance(caught.value.__context__, ValueError)
+    file.write_bytes(b"x" * SIZE)
+    with pytest.raises(KeyboardInterrupt), mapped(file):  # noqa: PT012
+        os.truncate(file, 0)
+        raise KeyboardInterrupt
+
+
+@needs_guard
+def test_views_that_outlive_the_block(file: Path) -> None:
+    """Their mapping stays, and so does the guard; the addresses of those that went are nobody's."""
+    with mapped(file) as data:
+        column = np.frombuffer(data[SIZE // 2 :], np.uint8)
+        window = Window(data)
+    os.truncate(file, 0)
+    assert not column.any()
+    with pytest.raises(StoreChangedError):
+        window.check()
+
+
+@needs_guard
+def test_many_threads(tmp_path: Path) -> None:
+    """Each learns of its own file, whatever others map, cut and let go meanwhile."""
+    ready = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        for turn in range(40):
+            path = tmp_path / f"{number}.{turn}"
+            path.write_bytes(b"x" * (SIZE // 4))
+            ready.wait(60)
+            if (number + turn) % 2:
+                with mapped(path) as data:
+                    assert bytes(data) == b"x" * (SIZE // 4)
+            else:
+                with pytest.raises(StoreChangedError, match=path.name), mapped(path) as data:
+                    os.truncate(path, 5000)
+                    assert np.count_nonzero(np.frombuffer(data, np.uint8)) == 5000
+            path.unlink()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+_ELSEWHERE = """
+import mmap, os, sys
+from pathlib import Path
+from stantools.store.mapping import mapped
+path = Path(sys.argv[1])
+with mapped(path) as guarded, path.open("rb") as file:
+    other = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    os.truncate(path, 0)
+    print(guarded[-1], flush=True)
+    print(other[-1])
+"""
+
+
+@needs_guard
+@pytest.mark.parametrize("faulthandler", ["", "1"])
+def test_other_mappings_are_not_ours(file: Path, faulthandler: str) -> None:
+    environment = os.environ | {"PYTHONFAULTHANDLER": faulthandler}
+    done = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, str(file)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGBUS
+    assert done.stdout == "0\n"
+    assert ("Fatal Python error: Bus error" in done.stderr) == bool(faulthandler)
+
+
+@needs_guard
+def test_a_signal_from_outside_ends_the_process(file: Path) -> None:
+    code = _ELSEWHERE.partition("    other")[0] + f"    os.kill(os.getpid(), {int(signal.SIGBUS)})"
+    done = subprocess.run([sys.executable, "-c", code, str(file)], check=False)
+    assert done.returncode == -signal.SIGBUS
+
+
+def test_without_the_handler(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no compiler a cut is told if no page that is gone was touched."""
+    monkeypatch.setitem(sys.modules, "stantools.store._native", None)
+    with pytest.raises(StoreChangedError, match="now has 4096"), mapped(file) as data:
+        os.truncate(file, 4096)
+        assert data[0] == ord("x")
+    with pytest.raises(StoreUnreadableError), mapped(file.with_name("missing")):
+        pass
+
+
+@needs_guard
+def test_only_large_files_load_the_handler(tmp_path: Path, file: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from stantools.store.mapping import mapped\n"
+        "def look(path):\n    with mapped(Path(path)): pass\n    print('stantools.store._native' in sys.modules)\n"
+        "for path in sys.argv[1:]: look(path)"
+    )
+    (tmp_path / "small").write_bytes(b"x")
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "small", file], capture_output=True, check=True)
+    assert done.stdout.split() == [b"False", b"True"]
+
+
+@needs_guard
+@pytest.mark.parametrize("size", [0, 12_345_678])
+def test_a_table_whose_log_is_cut(tmp_path: Path, size: int) -> None:
+    """A large table reads its log long after it was folded."""
+    path = durables(tmp_path / "store", 150_000) / "foo" / "subs.dat"
+    with mapped(path) as data:
+        table = read_subs(data, CRC).subscriptions
+    assert len(data_of(table)) > 1 << 20
+    with path.open("ab") as more:
+        more.write(bytes(100))  # what the table does not need may come and go
+    assert [state.id for state, _ in table.each(np.array([149_999]))] == [150_000]
+    os.truncate(path, size)
+    seen = []
+    with pytest.raises(StoreChangedError, match=f"now has {size}"):
+        seen.extend(state.id for state, _ in table.each(np.arange(len(table))))
+    assert seen == list(range(1, len(seen) + 1))
+    assert bool(seen) == bool(size)
+    for use in (table.state, table.encoded):
+        with pytest.raises(StoreChangedError):
+            use(len(table) - 1)
+
+
+def data_of(table: object) -> memoryview:
+    content = table._content  # type: ignore[attr-defined]
+    assert isinstance(content.obj, mmap.mmap)
+    return content
