@@ -131,7 +131,7 @@ def _line(store: StoreVerdict) -> tuple[object, ...]:
         sum(each.bytes for each in verdict.channels),
         errors or None,
         warnings or None,
-        "clean" if verdict.clean else "not clean",
+        "clean" if store.clean else "not read" if verdict.clean else "not clean",
     )
 
 

@@ -71,7 +71,8 @@ class _Mapping(mmap.mmap):
 
 def _cut(path: Path, before: int, now: int) -> StoreChangedError:
     return StoreChangedError(
-        f"{path}: was cut while it was read: it had {before} bytes and now has {now}; expected was a file that only grows",
+        f"{path}: was cut while it was read: it had {before} bytes and now has {now}; "
+        "expected was a file that only grows",
         "stop what writes to the store (a server, another tool, a copy that is not finished) and run the command again",
     )
 

@@ -137,7 +137,12 @@ DATA, INDEX, SUBS, CLIENTS = "foo/msgs.1.dat", "foo/msgs.1.idx", "foo/subs.dat",
 )
 def test_every_verb(whole: Path, cutter: Path, tmp_path: Path, arguments: str, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
-    names = {"STORE": str(store), "OTHER": str(whole), "OUT": str(tmp_path / "out"), "PLAN": str(tmp_path / "plan.yaml")}
+    names = {
+        "STORE": str(store),
+        "OTHER": str(whole),
+        "OUT": str(tmp_path / "out"),
+        "PLAN": str(tmp_path / "plan.yaml"),
+    }
     for name, value in names.items():
         arguments = arguments.replace(name, value)
     stantools(cutter, store / file, *arguments.split())

@@ -53,7 +53,10 @@ def test_what_is_gone_reads_as_zeros_and_the_end_says_so(file: Path, size: int) 
 
 @needs_guard
 def test_cut_and_written_again(file: Path) -> None:
-    with pytest.raises(StoreChangedError, match="cannot be read from byte 1044480 on, though it has"), mapped(file) as it:
+    with (
+        pytest.raises(StoreChangedError, match="cannot be read from byte 1044480 on, though it has"),
+        mapped(file) as it,
+    ):
         os.truncate(file, 100_000)
         assert it[-1] == 0
         os.truncate(file, 2 * SIZE)
@@ -80,7 +83,7 @@ def test_shorter_before_it_is_mapped(file: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_window_stops_at_once(file: Path) -> None:
     """With or without the handler: before the next pages are touched."""
     reached = 0
-    with pytest.raises(StoreChangedError), mapped(file) as data:  # noqa: PT012
+    with pytest.raises(StoreChangedError), mapped(file) as data:
         window = Window(data, 1 << 16)
         for at in range(0, SIZE, 1 << 16):
             if at == SIZE // 2:
@@ -92,12 +95,12 @@ def test_a_window_stops_at_once(file: Path) -> None:
 
 @needs_guard
 def test_the_cut_counts_and_not_what_came_of_it(file: Path) -> None:
-    with pytest.raises(StoreChangedError) as caught, mapped(file) as data:  # noqa: PT012
+    with pytest.raises(StoreChangedError) as caught, mapped(file) as data:
         os.truncate(file, 0)
         raise ValueError(f"{data[-1]} makes no sense")
     assert isinstance(caught.value.__context__, ValueError)
     file.write_bytes(b"x" * SIZE)
-    with pytest.raises(KeyboardInterrupt), mapped(file):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), mapped(file):
         os.truncate(file, 0)
         raise KeyboardInterrupt
 

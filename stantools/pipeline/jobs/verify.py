@@ -48,14 +48,21 @@ class StoreVerdict:
     Attributes:
         root: The store.
         verdict: As the local verb has it; its seconds are those of all tasks together.
+        whole: Everything in it could be read; the verdict is about the rest.
     """
 
     root: str
     verdict: Verdict
+    whole: bool = True
+
+    @property
+    def clean(self) -> bool:
+        """It could be read, and nothing worse than an information was found."""
+        return self.whole and self.verdict.clean
 
     def as_json(self) -> dict[str, Any]:
         """Returns the json of the local verb, with the store in front."""
-        return {"store": self.root, **self.verdict.as_json()}
+        return {"store": self.root, **self.verdict.as_json(), "clean": self.clean}
 
 
 @dataclass
@@ -73,7 +80,7 @@ class VerifyResult:
     @property
     def clean(self) -> bool:
         """Everything could be read, and nothing worse than an information was found."""
-        return not self.failed and all(store.verdict.clean for store in self.stores)
+        return not self.failed and all(store.clean for store in self.stores)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the result as the jobs' json contract has it."""
@@ -165,6 +172,7 @@ def run_verify(
         verdict.seconds += done.seconds
         if isinstance(done.result, Failure):
             result.failed.append(Failed.task(_path(plan, done.place), done.result))
+            result.stores[plan.owners[done.place]].whole = False
             continue
         reports[done.place] = done.result
         for each in done.result.findings if on_finding else ():
