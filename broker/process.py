@@ -20,10 +20,10 @@ from broker.config.values import ConfigurationError
 from broker.driver import LoopDriver, SystemClock, Upkeep, report_loop_error
 from broker.listening import unspecified
 from broker.log import NATS, STREAMING
-from broker.nats import reload as nats_reload
 from broker.nats import tls
 from broker.nats.auth import AuthorizationError, Credentials
 from broker.nats.identity import nonce as new_nonce
+from broker.nats.options import ReloadError
 from broker.nats.server import ListenError, NatsServer
 from broker.stores.interface import StorageError
 from broker.stores.opening import open_store
@@ -312,7 +312,7 @@ class _Process:
             self._log_files.apply(reloaded.options.logging)
         except ReloadProblem as problem:
             STREAMING.error("%s", problem.line)
-        except (nats_reload.ReloadError, AuthorizationError, tls.TLSError) as error:
+        except (ReloadError, AuthorizationError, tls.TLSError) as error:
             STREAMING.error("Reload: %s", error)
         except ConfigurationError as error:
             STREAMING.error("Reload: %s", error.message)

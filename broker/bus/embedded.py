@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from broker.nats.client import Subscription
 from broker.nats.internal import InternalClient
-from broker.nats.subscription import Subscription
 from broker.streaming.ports import Answer, Outcome, Role
 from stantools.nats.subjects import valid_subject
 

@@ -8,9 +8,7 @@ it has had its further turns. What is to be sent is collected and written once i
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -18,21 +16,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from broker.log import NATS, TRACE
+from broker.log import NATS
 from broker.nats import tracing
-from broker.nats.commands import Commands
-from broker.nats.keepalive import first_ping
-from broker.nats.reasons import Reason
-from broker.nats.subscription import Client, Subscription
+from broker.nats.auth import Credentials, Identity
+from broker.nats.client import HEARS, Client, Reason, State, Subscription
+from broker.nats.session import Session
 from stantools.nats import encoding
-from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, Stop
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
 from stantools.nats.kernels import encode_block, encode_messages, parse_publishes
 from stantools.nats.operations import Malformed, NeedMore, parse_operation, payload_too_large
+from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.router import SubjectTable
-    from broker.nats.server import NatsServer
+    from broker.nats.hub import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -52,53 +49,29 @@ _FULL: Final = 8 * 1024 * 1024
 #: How long (seconds) a publisher waits for a congested receiver, and for one that is near its limit.
 _STALL: Final = 0.005
 _LONG_STALL: Final = 0.02
-#: Reply subjects that are remembered for permission to respond.
-_REPLIES: Final = 65536
-_NEVER: Final = 1 << 63
 _NO_HEADERS: Final = Malformed("", "message headers not supported")
 #: Seconds that a closed connection gets to take what was sent to it.
 _LINGER: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class Connection(Client, asyncio.BufferedProtocol):
+class Connection(Session, asyncio.BufferedProtocol):
     """A client on a socket.
 
     Attributes:
         server: Whose client.
-        commands: What it said about itself, and what is done with its operations.
-        table: Subjects that it may publish to.
-        no_responders: It wants to know if nobody gets its requests.
         stop: When it ended, ns since the epoch.
         reason: Why.
-        pings: Pings that it has not answered.
-        ping_sent: When the last one was sent, monotonic ns; 0 if it was answered.
-        ping_at: When the next one is due, monotonic ns.
-        active: It sent something since it was looked at last.
-        ponged: It was sent a PONG.
-        tls: The TLS connection, if it is one.
-        handshaking: The TLS handshake is under way.
         tls_version: Version of TLS, `1.3`; empty without.
         tls_cipher: Its cipher suite.
     """
 
-    server: NatsServer = field(kw_only=True)
-    table: SubjectTable = field(init=False)
-    commands: Commands = field(init=False)
-    no_responders: bool = False
+    server: Hub[Connection] = field(kw_only=True)
     stop: int = 0
     reason: Reason | None = None
-    pings: int = 0
-    ping_sent: int = 0
-    ping_at: int = 0
-    active: bool = False
-    ponged: bool = False
-    tls: ssl.SSLObject | None = None
-    handshaking: bool = False
     tls_version: str = ""
     tls_cipher: str = ""
     _transport: asyncio.Transport = field(init=False)
-    _connected: bool = False
     _left: bytes | bytearray = b""
     _work: Iterator[None] | None = None
     _unfinished: bool = False
@@ -112,13 +85,8 @@ class Connection(Client, asyncio.BufferedProtocol):
     _stalled: set[Connection] = field(default_factory=set)
     _holds: int = 0
     _stall_timer: asyncio.TimerHandle | None = None
-    _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
     _progress: tuple[int, int] = (0, 0)
     _written: int = 0
-
-    def __post_init__(self) -> None:
-        self.table = self.server.router.table(None)
-        self.commands = Commands(self)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -129,21 +97,13 @@ class Connection(Client, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the client, or takes over after the TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
-        if self._connected:
+        if self.state is not State.NEW:
             return
-        self._connected = True
         self._transport.set_write_buffer_limits(_CONGESTED, _RELAXED)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
         self.ping_at = time.monotonic_ns() + int(self.server.options.ping_interval * 1e9)
         self.server.accept(self)
-
-    def answer_ping(self) -> None:
-        """Sends PONG. Only now the client may get a PING soon: many take what comes before for the answer to theirs."""
-        self.send(encoding.PONG)
-        if not self.ponged:
-            self.ponged = True
-            self.ping_at = min(self.ping_at, time.monotonic_ns() + first_ping(self.server.options.ping_interval))
 
     def upgraded(self, transport: asyncio.Transport) -> None:
         """Goes on over TLS."""
@@ -171,7 +131,8 @@ class Connection(Client, asyncio.BufferedProtocol):
         # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
         self._out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
         self._replies.clear()
-        del self._transport, self.commands
+        self.identity, self.credentials = Identity(), Credentials()
+        del self._transport
 
     def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
         """Ends the connection.
@@ -199,11 +160,11 @@ class Connection(Client, asyncio.BufferedProtocol):
     def _end(self, reason: Reason) -> bool:
         if self.closed:
             return False
-        self.closed = True
+        self.advance(State.CLOSED)
         self.reason, self.stop = reason, time.time_ns()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        self.commands.ended()
+        self.stop_timer()
         self.server.ended(self)
         NATS.debug("%s - Client connection closed: %s", self, reason)
         return True
@@ -301,7 +262,7 @@ class Connection(Client, asyncio.BufferedProtocol):
         if at == end or self.closed:
             return
         left = memoryview(data)[at:end]
-        if max(need, len(left)) > LARGE and not self.commands.waiting and not self._unfinished:
+        if max(need, len(left)) > LARGE and self.state is not State.CHECKING and not self._unfinished:
             self._needed = max(need, len(left) + 1)
             size = max(2 * len(left), 4 * LARGE)
             self._large = bytearray(min(need, size) if need else size)
@@ -315,7 +276,7 @@ class Connection(Client, asyncio.BufferedProtocol):
         server, at = self.server, 0
         options, refused, deadline = server.options, False, server.turns.deadline()
         # What comes with the end of a TLS handshake waits until its answers can go over TLS, too.
-        while at < end and not self.closed and not self.commands.waiting and not self.handshaking:
+        while at < end and self.state in HEARS:
             # However short the turn, something is done in it.
             if at and perf_counter() > deadline:
                 self._unfinished = True
@@ -323,15 +284,15 @@ class Connection(Client, asyncio.BufferedProtocol):
             rows, stop = 0, Stop.OTHER
             if data[at] in _PUBLISHES:
                 # Where each publish is answered or logged before it is delivered, they are taken one by one.
-                one_by_one = self.commands.pedantic or self.commands.verbose or server.tracing
+                one_by_one = self.pedantic or self.verbose or server.tracing
                 frames = server.frames[:1] if one_by_one else server.frames
                 rows, at, stop, spans, need = parse_publishes(
                     data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
                 )
             if rows:
                 frames = server.frames
-                if not self.commands.authorized:
-                    self.commands.unauthorized()
+                if self.state is not State.OPEN:
+                    self.unauthorized()
                     break
                 if not self.headers and (frames[0, HEADER_SIZE] or (rows > 1 and frames[:rows, HEADER_SIZE].any())):
                     # What came before is still good.
@@ -339,9 +300,9 @@ class Connection(Client, asyncio.BufferedProtocol):
                     spans = [(route, first, min(last, rows)) for route, first, last in spans if first < rows]
                     refused = True
                 if server.tracing:
-                    tracing.publishes(self, data, frames, rows)
-                if self.commands.pedantic or self.commands.verbose:
-                    self.commands.before_publishes(data, frames, rows)
+                    tracing.publishes(self, data, frames, rows, options.max_traced_msg_len)
+                if self.pedantic or self.verbose:
+                    self.before_publishes(data, frames, rows)
                 if spans:
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
@@ -350,22 +311,22 @@ class Connection(Client, asyncio.BufferedProtocol):
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
                         break
                 if refused:
-                    self.commands.malformed(_NO_HEADERS)
+                    self.malformed(_NO_HEADERS)
                     break
             if stop == Stop.PARTIAL:
                 return at, need
             if stop in _WHOLE:
                 continue
             if stop == Stop.PAYLOAD_TOO_LARGE:
-                self.commands.malformed(payload_too_large(_claimed(data, at, end), options.max_payload))
+                self.malformed(payload_too_large(_claimed(data, at, end), options.max_payload))
                 break
             event, at = parse_operation(data, at, end, options.max_control_line)
             if isinstance(event, NeedMore):
                 break
             if isinstance(event, Malformed):
-                self.commands.malformed(event)
+                self.malformed(event)
                 break
-            self.commands.handle(event)
+            self.handle(event)
         return at, 0
 
     def hold(self) -> None:
@@ -392,12 +353,6 @@ class Connection(Client, asyncio.BufferedProtocol):
         self._out_size += len(data)
         if self._out_size > _COLLECT:
             self.flush()
-
-    def send_error(self, text: str) -> None:
-        """Sends -ERR."""
-        if self.server.tracing:
-            NATS.log(TRACE, "%s - ->> [-ERR %s]", self, text)
-        self.send(encoding.error(text))
 
     def flush(self) -> None:
         """Writes what was collected."""
@@ -427,7 +382,13 @@ class Connection(Client, asyncio.BufferedProtocol):
         """So much waits to be sent that whoever can wait should."""
         return self.pending > min(_FULL, self.server.options.max_pending // 4)
 
-    def check_progress(self, now: int, deadline: int) -> None:
+    def look_after(self, now: int) -> None:
+        """Pings the client if it is time (monotonic ns), and ends the connection if it does not answer or read."""
+        self.ping_if_due(now)
+        if not self.closed:
+            self._check_progress(now, int(self.server.options.write_deadline * 1e9))
+
+    def _check_progress(self, now: int, deadline: int) -> None:
         """Ends the connection if nothing at all was taken for `deadline` ns while something waits."""
         waiting = self._transport.get_write_buffer_size()
         taken = self._written - waiting
@@ -438,7 +399,7 @@ class Connection(Client, asyncio.BufferedProtocol):
             NATS.info(
                 "%s - Slow Consumer Detected: WriteDeadline of %s exceeded with %d chunks of %d total bytes.",
                 self,
-                tracing.duration(deadline),
+                format_duration(deadline),
                 1,
                 waiting,
             )
@@ -483,7 +444,7 @@ class Connection(Client, asyncio.BufferedProtocol):
     def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
         """Sends messages of a table."""
         if self.permit is not None and self.permit.responses is not None:
-            self._remember_replies(buffer, frames, begin, end)
+            self.remember_replies(buffer, frames, begin, end)
         self.send(encode_messages(buffer, frames, begin, end, subscription.sid, self.headers))
         if self.server.tracing:
             tracing.deliveries(self, subscription, buffer, frames, begin, end)
@@ -499,68 +460,13 @@ class Connection(Client, asyncio.BufferedProtocol):
     ) -> None:
         """Sends one message."""
         if reply and self.permit is not None and self.permit.responses is not None:
-            self._remember_reply(reply)
+            self.remember_reply(reply)
         header = b""
         if header_size:
             header, payload = payload[: header_size if self.headers else 0], payload[header_size:]
         self.send(encoding.message(subject, subscription.sid, payload, reply, header))
         if self.server.tracing:
             tracing.delivery(self, subscription, subject, reply, len(payload), len(header))
-
-    def recheck(self) -> None:
-        """Asks again whether the client may stay, and may have what it has."""
-        self.commands.recheck()
-
-    def nobody_there(self, reply: bytes) -> None:
-        """Tells the client that nobody got its request."""
-        for subscription in self.server.router.interest.match(reply).plain:
-            if subscription.client is self:
-                self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
-                if self.server.tracing:
-                    tracing.delivery(self, subscription, reply, b"", 0, len(encoding.NO_RESPONDERS))
-                return
-
-    def publish_denied(self, subject: bytes) -> None:
-        """Tells the client that it may not publish there."""
-        text = subject.decode("utf-8", "replace")
-        self.send_error(f'Permissions Violation for Publish to "{text}"')
-        NATS.error('%s - Publish Violation - %s, Subject "%s"', self, self.commands.who(), text)
-
-    def may_respond(self, subject: bytes) -> bool:
-        """Tells whether the client got a message with this reply subject and may answer it; counts it."""
-        entry = self._replies.get(subject)
-        if entry is None:
-            return False
-        if entry[1] <= time.monotonic_ns():
-            del self._replies[subject]
-            return False
-        entry[0] -= 1
-        if entry[0] == 0:
-            del self._replies[subject]
-        return True
-
-    def _remember_replies(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        view = memoryview(buffer)
-        for row in range(begin, end):
-            size = int(frames[row, REPLY_SIZE])
-            if size:
-                start = int(frames[row, REPLY])
-                self._remember_reply(bytes(view[start : start + size]))
-
-    def _remember_reply(self, reply: bytes) -> None:
-        assert self.permit is not None and self.permit.responses is not None
-        rule = self.permit.responses
-        now = time.monotonic_ns()
-        # The oldest are first, and all last equally long.
-        while self._replies:
-            oldest = next(iter(self._replies))
-            if self._replies[oldest][1] > now and len(self._replies) < _REPLIES:
-                break
-            del self._replies[oldest]
-        self._replies.pop(reply, None)
-        # Negative values are no limits.
-        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NEVER
-        self._replies[reply] = [rule.max_msgs, expires]
 
 
 def _claimed(data: Buffer, begin: int, end: int) -> int:

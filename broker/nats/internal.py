@@ -10,21 +10,21 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.auth import Credentials, Identity
+from broker.nats.client import Client, State, Subscription
 from broker.nats.identity import token
-from broker.nats.subscription import Client, Subscription
+from broker.nats.options import VERSION
 from broker.nats.turns import Mailbox
 from stantools.nats import subjects
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.server import NatsServer
+    from broker.nats.hub import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
 
@@ -47,15 +47,11 @@ class InternalClient(Client):
     Attributes:
         server: Whose client.
         mailbox: What it was sent from within this process.
-        identity: Who it is.
-        credentials: What it said about that.
         on_closed: Called if the server ends the connection: after a reload it may not stay.
     """
 
-    server: NatsServer = field(kw_only=True)
+    server: Hub[Any] = field(kw_only=True)
     mailbox: Mailbox = field(kw_only=True)
-    identity: Identity = field(default_factory=Identity)
-    credentials: Credentials = field(default_factory=Credentials)
     on_closed: Callable[[], None] | None = None
     _sids: int = 0
     _inbox: bytes = b""
@@ -65,7 +61,8 @@ class InternalClient(Client):
         self.headers = True
         self.host = "127.0.0.1"
         self.lang = "python"
-        self.version = self.server.version
+        self.version = VERSION
+        self.state = State.OPEN
 
     def __str__(self) -> str:
         return f"{self.name} - cid:{self.cid}"
@@ -104,7 +101,7 @@ class InternalClient(Client):
         Args:
             subject: Where to. Empty: nothing happens.
             payload: The message.
-            reply: Subject for answers.
+            reply: Subject for encoding.
             header: Header block with its empty line; empty for none.
 
         Returns:
@@ -192,7 +189,7 @@ class InternalClient(Client):
             return
         for subscription in list(self.subscriptions.values()):
             self.server.router.unsubscribe(subscription)
-        self.closed = True
+        self.advance(State.CLOSED)
         for request in self._requests.values():
             request.timer.cancel()
         self._requests.clear()
@@ -207,7 +204,7 @@ class InternalClient(Client):
             if self.on_closed is not None:
                 self.on_closed()
             return
-        self.identity, self.user, self.permit = identity, identity.name, identity.permit
+        self.become(identity)
 
     # Messages for it
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from stantools.store.limits import format_duration
 
 #: The version of NATS whose protocol is spoken.
 VERSION: Final = "2.9.24"
@@ -154,3 +156,91 @@ class NatsOptions:
     trace: bool = False
     trace_verbose: bool = False
     max_traced_msg_len: int = 0
+
+
+#: What stays as it is until a restart: our name, the original's.
+_FIXED: Final = {
+    "host": "Host",
+    "port": "Port",
+    "name": "ServerName",
+    "max_subscriptions": "MaxSubs",
+    "max_pending": "MaxPending",
+    "lame_duck_duration": "LameDuckDuration",
+    "lame_duck_grace_period": "LameDuckGracePeriod",
+    "no_header_support": "NoHeaderSupport",
+}
+#: What can be changed at once, and how the log calls it.
+_CHANGING: Final = {
+    "trace": "trace",
+    "trace_verbose": "trace_verbose",
+    "debug": "debug",
+    "max_connections": "max_connections",
+    "max_payload": "max_payload",
+    "max_control_line": "max_control_line",
+    "ping_interval": "ping_interval",
+    "ping_max": "ping_max",
+    "write_deadline": "write_deadline",
+    "max_traced_msg_len": "max_traced_msg_len",
+    "client_advertise": "client_advertise",
+}
+_SECONDS: Final = ("ping_interval", "write_deadline", "lame_duck_duration", "lame_duck_grace_period")
+
+
+class ReloadError(ValueError):
+    """A change that is not possible while the server runs; the text is what the original logs."""
+
+
+def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], bool]:
+    """Compares the options of a running server with those that it is to take on (server-operations.md section 13).
+
+    Returns:
+        What the log says of the changes, and whether clients have to be checked again.
+
+    Raises:
+        ReloadError: Something differs that can only be changed by a restart.
+    """
+    for name, shown in _FIXED.items():
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            raise ReloadError(
+                f"config reload not supported for {shown}: old={_shown(name, old)}, new={_shown(name, new)}"
+            )
+    if before.authorization.no_auth_user != after.authorization.no_auth_user:
+        old, new = before.authorization.no_auth_user, after.authorization.no_auth_user
+        raise ReloadError(f"config reload not supported for NoAuthUser: old={old}, new={new}")
+    lines = [
+        # The original has it like this.
+        f"{'Reload' if name == 'client_advertise' else 'Reloaded'}: {shown} = {_shown(name, getattr(after, name))}"
+        for name, shown in _CHANGING.items()
+        if getattr(before, name) != getattr(after, name)
+    ]
+    # Certificates may be others in the same files.
+    if before.tls != after.tls or after.tls is not None:
+        lines.append(f"Reloaded: tls = {'enabled' if after.tls is not None else 'disabled'}")
+    authorization = _authorization(before, after)
+    lines += authorization
+    return lines, bool(authorization) or before.tls != after.tls
+
+
+def _authorization(before: NatsOptions, options: NatsOptions) -> list[str]:
+    old, new = before.authorization, options.authorization
+    lines = []
+    if (old.users, old.default_permissions) != (new.users, new.default_permissions):
+        lines.append("Reloaded: authorization users")
+    if old.user != new.user:
+        lines.append("Reloaded: authorization username")
+    if old.password != new.password:
+        lines.append("Reloaded: authorization password")
+    if old.token != new.token:
+        lines.append("Reloaded: authorization token")
+    if old.timeout != new.timeout:
+        lines.append(f"Reloaded: authorization timeout = {new.timeout:g}")
+    return lines
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _SECONDS:
+        return format_duration(round(value * 1e9))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

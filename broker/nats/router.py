@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.subscription import Client, Counters, Subscription
+from broker.nats.client import Client, Counters, Subscription
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 from stantools.nats.interest import Interest, Remembered, finished
 from stantools.nats.kernels import Names
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.connection import Connection
     from broker.nats.permissions import Permit
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Span
@@ -277,17 +276,17 @@ class Router:
 
     def publish(
         self,
-        origin: Connection,
+        origin: Client,
         table: SubjectTable,
         buffer: Buffer,
         frames: Frames,
         spans: list[Span],
         deadline: float,
     ) -> tuple[int, Iterator[None] | None]:
-        """Hands over what a connection published.
+        """Hands over what a client on a socket published.
 
         Args:
-            origin: The connection.
+            origin: The client.
             table: What it may publish to.
             buffer: Where the frames are.
             frames: The table of frames.
@@ -333,7 +332,7 @@ class Router:
         return rows, rest
 
     def _publish_unknown(
-        self, origin: Connection, table: SubjectTable, batch: _Batch, begin: int, end: int, size: int
+        self, origin: Client, table: SubjectTable, batch: _Batch, begin: int, end: int, size: int
     ) -> Iterator[None]:
         row = begin
         while row < end:
@@ -356,7 +355,7 @@ class Router:
             yield
 
     def _publish_denied(
-        self, origin: Connection, permit: Permit, subject: bytes, batch: _Batch, begin: int, end: int
+        self, origin: Client, permit: Permit, subject: bytes, batch: _Batch, begin: int, end: int
     ) -> Iterator[None]:
         for row in range(begin, end):
             if permit.responses is not None and origin.may_respond(subject):
@@ -367,9 +366,7 @@ class Router:
                 origin.publish_denied(subject)
             yield
 
-    def _deliver(
-        self, origin: Connection, route: Route, batch: _Batch, begin: int, end: int, size: int
-    ) -> Iterator[None]:
+    def _deliver(self, origin: Client, route: Route, batch: _Batch, begin: int, end: int, size: int) -> Iterator[None]:
         delivered = False
         for subscription in route.plain:
             client = subscription.client
@@ -500,7 +497,7 @@ class Router:
         return count
 
     def congested(self, subject: bytes) -> bool:
-        """Tells whether a receiver of a subject does not keep up. What was never published to counts as empty."""
+        """Returns whether a receiver of a subject does not keep up. What was never published to counts as empty."""
         route = self._known.values.get(subject)
         return route is not None and any(s.client.congested for s in route.plain)
 

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import os
 import platform
+import random
 import socket
 import ssl
 import time
@@ -15,15 +16,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.listening import BACKLOG, MAX_PORT, open_sockets
-from broker.log import NATS
-from broker.nats import lameduck, reload, tls
+from broker.log import NATS, out_of_files
+from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks
+from broker.nats.client import Reason, State
 from broker.nats.connection import Connection
 from broker.nats.identity import server_id
 from broker.nats.internal import InternalClient
-from broker.nats.keepalive import Keepalive
-from broker.nats.options import VERSION
-from broker.nats.reasons import Reason
+from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router
 from broker.nats.turns import Mailbox, Turns
 from stantools.nats import encoding
@@ -32,8 +32,8 @@ from stantools.nats.frames import frame_table
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from broker.nats.client import Client
     from broker.nats.options import NatsOptions
-    from broker.nats.subscription import Client
 
 _READ_BUFFER: Final = 512 * 1024
 _ROWS: Final = 4096
@@ -109,11 +109,11 @@ class NatsServer:
         self.turns = Turns()
         self.slow_checks = SlowChecks()
         self._mailbox = Mailbox(self.turns)
-        self._keepalive = Keepalive(self)
+        self._keepalive: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._context: ssl.SSLContext | None = None
         self.authenticator = Authenticator(options.authorization)
-        self.configure_tls()
+        self._configure_tls()
 
     # Facts
 
@@ -170,8 +170,8 @@ class NatsServer:
         if connection is not None:
             info["client_id"] = connection.cid
             info["client_ip"] = connection.host
-            if connection.commands.nonce:
-                info["nonce"] = connection.commands.nonce
+            if connection.nonce:
+                info["nonce"] = connection.nonce
         if self.lame:
             info["ldm"] = True
         return info
@@ -210,7 +210,7 @@ class NatsServer:
             await before_listening()
         self.start_time = time.time_ns()
         await self._listen()
-        self._keepalive.start()
+        self._look_after_later()
         NATS.info("Listening for client connections on %s", address(self.options.host, self._port))
         if self.options.tls is not None:
             NATS.info("TLS required for client connections")
@@ -240,9 +240,10 @@ class NatsServer:
             return
         self._stopped = True
         NATS.info("Initiating Shutdown...")
-        self._keepalive.stop()
+        if self._keepalive is not None:
+            self._keepalive.cancel()
         self.slow_checks.stop()
-        self.stop_listening()
+        self._stop_listening()
         for connection in self.connections():
             connection.close(Reason.SERVER_SHUTDOWN)
         for client in self.clients():
@@ -260,7 +261,7 @@ class NatsServer:
         self.turns.stop()
         NATS.info("Server Exiting..")
 
-    def stop_listening(self) -> None:
+    def _stop_listening(self) -> None:
         """Takes no more clients."""
         for listener in self._listeners:
             listener.close()
@@ -268,7 +269,27 @@ class NatsServer:
 
     async def lame_duck(self) -> None:
         """Sends the clients away, a few at a time, and stops (server-operations.md section 8: `lame_duck_duration`)."""
-        await lameduck.run(self)
+        if self.lame:
+            return
+        self.lame = True
+        options = self.options
+        NATS.info("Entering lame duck mode, stop accepting new clients")
+        self._stop_listening()
+        self._send_info()
+        if self.connections():
+            await asyncio.sleep(options.lame_duck_grace_period)
+        left = self.connections()
+        if left:
+            NATS.info("Closing existing clients")
+            pause = max(options.lame_duck_duration - options.lame_duck_grace_period, 0.0) / len(left)
+            # Many at a time where there are more than the timer can tell apart.
+            step = max(1, int(0.001 / pause)) if pause else len(left)
+            for i in range(0, len(left), step):
+                for connection in left[i : i + step]:
+                    connection.close(Reason.SERVER_SHUTDOWN)
+                if i + step < len(left):
+                    await asyncio.sleep(pause * step * random.uniform(0.5, 1.0))
+        await self.stop()
 
     def reload(self, options: NatsOptions) -> list[str]:
         """Takes on what can be changed of other options.
@@ -278,10 +299,34 @@ class NatsServer:
 
         Raises:
             ReloadError: Something else differs; nothing was changed.
+            TLSError: The new TLS options cannot be used; nothing was changed.
         """
-        return reload.apply(self, options)
+        before = self.options
+        lines, recheck = reload_changes(before, options)
+        if options.tls is not None:
+            tls.server_context(options.tls)
+        self.options = options
+        self.config_time = time.time_ns()
+        self.tracing = options.trace
+        self._configure_tls()
+        self._look_after_later()
+        if recheck:
+            self.router.forget_permissions()
+            for client in self.clients():
+                client.recheck()
+        if options.max_connections and before.max_connections != options.max_connections:
+            # Those that came last are too many.
+            for connection in self.connections()[options.max_connections :]:
+                self._one_too_many(connection)
+        told = ("max_payload", "client_advertise", "tls", "authorization")
+        if any(getattr(before, name) != getattr(options, name) for name in told):
+            self._send_info()
+        lines.append("Reloaded server configuration")
+        for line in lines:
+            NATS.info("%s", line)
+        return lines
 
-    def configure_tls(self) -> None:
+    def _configure_tls(self) -> None:
         """Makes the TLS context that the options want, and what depends on it.
 
         Raises:
@@ -291,16 +336,6 @@ class NatsServer:
         self._context = tls.server_context(options.tls) if options.tls is not None else None
         map_certificates = options.tls is not None and options.tls.verify_and_map
         self.authenticator = Authenticator(options.authorization, map_certificates=map_certificates)
-
-    def restart_keepalive(self) -> None:
-        """Looks after the connections as the options now say."""
-        self._keepalive.start()
-
-    def drop_newest(self, count: int) -> None:
-        """Ends the connections that came last: there are too many."""
-        for connection in self.connections()[-count:]:
-            NATS.error("%s - maximum connections exceeded", connection)
-            connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
 
     # Connections
 
@@ -317,12 +352,11 @@ class NatsServer:
         NATS.debug("%s - Client connection created", connection)
         if self._context is None:
             connection.send(encoding.info(self.info(connection)))
-            connection.commands.greeted()
+            connection.greeted()
         if full:
-            NATS.error("%s - maximum connections exceeded", connection)
-            connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
+            self._one_too_many(connection)
         elif self._context is not None:
-            connection.handshaking = True
+            connection.advance(State.HANDSHAKE)
             task = asyncio.get_running_loop().create_task(self._upgrade(connection, self._context))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -347,21 +381,40 @@ class NatsServer:
             if isinstance(problem, asyncio.CancelledError) and not isinstance(problem, OSError):
                 connection.close(Reason.SERVER_SHUTDOWN, abort=True)
                 raise
-            NATS.error("%s - TLS handshake error: %s", connection, tls_problem(problem))
+            NATS.error("%s - TLS handshake error: %s", connection, tls.handshake_problem(problem))
             connection.close(Reason.TLS_HANDSHAKE, abort=True)
             return
         if transport is None or connection.closed:
             connection.close(Reason.TLS_HANDSHAKE, abort=True)
             return
-        connection.handshaking = False
         connection.upgraded(transport)
         NATS.debug("%s - TLS handshake complete", connection)
-        connection.commands.greeted()
+        connection.greeted()
         connection.go_on()
 
-    def certificate_names(self, connection: Connection) -> tuple[str, ...] | None:
-        """Returns who a client is by its certificate, if that matters."""
-        return tls.names(connection.tls) if self.authenticator.map_certificates else None
+    @staticmethod
+    def _one_too_many(connection: Connection) -> None:
+        NATS.error("%s - maximum connections exceeded", connection)
+        connection.close(Reason.MAX_CONNECTIONS, "maximum connections exceeded")
+
+    def _look_after_later(self) -> None:
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+        options = self.options
+        period = min(1.0, options.ping_interval / 2, options.write_deadline / 2)
+        self._keepalive = asyncio.get_running_loop().call_later(max(period, 0.01), self._look_after)
+
+    def _look_after(self) -> None:
+        """Pings connections, and drops those that do not answer or do not read."""
+        now = time.monotonic_ns()
+        for connection in self.connections():
+            connection.look_after(now)
+        try:
+            # uvloop turns clients away without a word when there is no descriptor for them.
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as problem:
+            out_of_files(problem)
+        self._look_after_later()
 
     def ended(self, connection: Connection) -> None:
         """A connection is no more."""
@@ -400,10 +453,10 @@ class NatsServer:
                 self._flushing = asyncio.get_running_loop().call_soon(self.flush)
                 return
 
-    def send_info(self) -> None:
+    def _send_info(self) -> None:
         """Tells the clients that understand it what has changed."""
         for connection in self.connections():
-            if connection.commands.protocol >= 1:
+            if connection.protocol >= 1:
                 connection.send(encoding.info(self.info(connection)))
 
     # Clients in this process
@@ -432,12 +485,12 @@ class NatsServer:
         self._cid += 1
         self.total_connections += 1
         client = InternalClient(self._cid, name, server=self, mailbox=self._mailbox)
-        client.user, client.permit = identity.name, identity.permit
-        client.identity, client.credentials = identity, credentials or Credentials()
+        client.become(identity)
+        client.credentials = credentials or Credentials()
         self._clients[client.cid] = client
         return client
 
-    def forget(self, client: InternalClient) -> None:
+    def forget(self, client: Client) -> None:
         """A part of this process has disconnected."""
         self._clients.pop(client.cid, None)
 
@@ -453,12 +506,3 @@ def address(host: str, port: int) -> str:
         if ipaddress.ip_address(host).version == 6:
             return f"[{host}]:{port}"
     return f"{host}:{port}"
-
-
-def tls_problem(problem: BaseException) -> str:
-    """Returns why a handshake failed."""
-    if isinstance(problem, ssl.SSLError):
-        return (problem.reason or str(problem)).replace("_", " ").lower()
-    if isinstance(problem, TimeoutError) or "timeout" in str(problem).lower() or "longer than" in str(problem):
-        return "timeout"
-    return str(problem) or "EOF"

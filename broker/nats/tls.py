@@ -172,3 +172,12 @@ def certificate_names(raw: bytes) -> tuple[str, ...]:
             found += extension.value.get_values_for_type(kind)
     found.append(certificate.subject.rfc4514_string())
     return tuple(found)
+
+
+def handshake_problem(problem: BaseException) -> str:
+    """Returns why a handshake failed."""
+    if isinstance(problem, ssl.SSLError):
+        return (problem.reason or str(problem)).replace("_", " ").lower()
+    if isinstance(problem, TimeoutError) or "timeout" in str(problem).lower() or "longer than" in str(problem):
+        return "timeout"
+    return str(problem) or "EOF"

@@ -9,30 +9,9 @@ from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REP
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.connection import Connection
-    from broker.nats.subscription import Subscription
+    from broker.nats.client import Client, Subscription
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
-
-
-def duration(nanoseconds: int) -> str:
-    """Returns a duration as logs show it: `10s`, `1m30s`, `1.5s`, `500ms`."""
-    if nanoseconds < 1_000_000_000:
-        for unit, size in (("ms", 1_000_000), ("µs", 1000)):
-            if nanoseconds >= size:
-                return _trimmed(nanoseconds / size) + unit
-        return f"{nanoseconds}ns" if nanoseconds else "0s"
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    tail = f"{seconds}" + (f".{rest:09d}".rstrip("0") if rest else "") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{tail}"
-    return f"{minutes}m{tail}" if minutes else tail
-
-
-def _trimmed(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def _text(words: bytes) -> str:
@@ -49,10 +28,9 @@ def quoted(payload: bytes, limit: int) -> str:
     return f'"{body}{"..." if len(shown) < len(payload) else ""}"'
 
 
-def publishes(connection: Connection, data: Buffer, frames: Frames, rows: int) -> None:
-    """Logs what a client published."""
+def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit: int) -> None:
+    """Logs what a client published, at most `limit` bytes of each payload if that is not 0."""
     view = memoryview(data)
-    limit = connection.server.options.max_traced_msg_len
     for row in frames[:rows].tolist():
         subject = bytes(view[row[SUBJECT] : row[SUBJECT] + row[SUBJECT_SIZE]])
         reply = bytes(view[row[REPLY] : row[REPLY] + row[REPLY_SIZE]])
@@ -65,16 +43,14 @@ def publishes(connection: Connection, data: Buffer, frames: Frames, rows: int) -
         NATS.log(TRACE, "%s - <<- MSG_PAYLOAD: [%s]", connection, quoted(payload, limit))
 
 
-def delivery(
-    connection: Connection, to: Subscription, subject: bytes, reply: bytes, size: int, header_size: int
-) -> None:
+def delivery(connection: Client, to: Subscription, subject: bytes, reply: bytes, size: int, header_size: int) -> None:
     """Logs one message that a client is sent; `size` is that of the payload behind the headers."""
     words = [_text(word) for word in (subject, to.sid, reply) if word]
     words += [str(header_size), str(header_size + size)] if header_size else [str(size)]
     NATS.log(TRACE, "%s - ->> [%s %s]", connection, "HMSG" if header_size else "MSG", " ".join(words))
 
 
-def deliveries(connection: Connection, to: Subscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
+def deliveries(connection: Client, to: Subscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
     """Logs messages that a client is sent."""
     view = memoryview(data)
     for row in frames[begin:end].tolist():
@@ -84,7 +60,7 @@ def deliveries(connection: Connection, to: Subscription, data: Buffer, frames: F
         delivery(connection, to, subject, reply, row[PAYLOAD_SIZE] - row[HEADER_SIZE], headers)
 
 
-def block(connection: Connection, to: Subscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
+def block(connection: Client, to: Subscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
     """Logs payloads of a block that a client is sent."""
     for row in range(begin, end):
         delivery(connection, to, subject, b"", int(payloads.sizes[row]), 0)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.nats.connection import Connection
-from broker.nats.tracing import duration
 from stantools.nats import subjects
+from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
+    from broker.nats.client import Client, Subscription
     from broker.nats.server import NatsServer
-    from broker.nats.subscription import Client, Subscription
 
 Document = dict[str, Any]
 _SECOND: Final = 1_000_000_000
@@ -165,7 +165,7 @@ def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Docu
         found |= {"stop": rfc3339(stop), "reason": str(socket.reason)}
     counters = client.counters
     found |= {
-        "rtt": duration(client.rtt),
+        "rtt": format_duration(client.rtt),
         "uptime": uptime(until - client.start),
         "idle": uptime(until - client.last_activity),
         "pending_bytes": client.pending,

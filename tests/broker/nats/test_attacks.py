@@ -18,8 +18,8 @@ import bcrypt
 import pytest
 
 from broker.nats import auth, turns
+from broker.nats.client import Reason, State
 from broker.nats.options import Authorization, NatsOptions, User
-from broker.nats.reasons import Reason
 from broker.nats.server import NatsServer
 from broker.nats.views import resident_memory
 from tests.broker.nats.serving import Raw, eventually, serving
@@ -287,7 +287,7 @@ def test_a_good_login_waits_for_its_turn_only(monkeypatch: pytest.MonkeyPatch) -
     async def scenario() -> None:
         async with serving(authorization=USERS) as server, flooded(server, 100):
             async with await Raw.connect(server.port, login("bob", "secret")) as good:
-                await eventually(lambda: any(bool(c.commands.waiting) and c.user == "" for c in server.connections()))
+                await eventually(lambda: any(c.state is State.CHECKING and c.user == "" for c in server.connections()))
                 await eventually(lambda: any(line[1] == "bob" for line in server.slow_checks._lines))
                 gate.set()
                 await good.expect(b"PONG\r\n")

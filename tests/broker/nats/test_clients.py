@@ -12,9 +12,10 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from broker.nats.client import Reason, State
 from broker.nats.options import Authorization, User
 from broker.nats.server import NatsServer
-from tests.broker.nats.serving import PATIENCE, eventually, serving
+from tests.broker.nats.serving import PATIENCE, Raw, eventually, serving
 from tests.broker.nats.test_permissions import HASHED, PUBLIC, SEED
 
 
@@ -152,5 +153,29 @@ def test_credentials(version: str, tmp_path: Path) -> None:
             await client.close()
             with pytest.raises(nats.errors.Error):
                 await join(server, allow_reconnect=False, max_reconnect_attempts=0)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_goes_through_its_states() -> None:
+    """A state that cannot follow is a mistake of ours, and noticed; with a password there is one more to go through."""
+
+    async def scenario() -> None:
+        for options, states in (
+            ({}, [State.OPEN, State.OPEN]),
+            ({"authorization": Authorization(user="u", password="p")}, [State.GREETED, State.OPEN]),
+        ):
+            async with serving(**options) as server, await Raw.connect(server.port) as client:
+                [connection] = server.connections()
+                seen = [connection.state]
+                client.send(b'CONNECT {"verbose":false,"user":"u","pass":"p"}\r\nPING\r\n')
+                await client.until_pong()
+                assert [*seen, connection.state] == states
+                with pytest.raises(AssertionError, match="does not become"):
+                    connection.advance(State.HANDSHAKE)
+                connection.close(Reason.CLIENT_CLOSED)
+                assert connection.closed and connection.state is State.CLOSED
+                with pytest.raises(AssertionError, match="does not become"):
+                    connection.advance(State.OPEN)
 
     asyncio.run(scenario())

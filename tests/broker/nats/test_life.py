@@ -12,9 +12,8 @@ import pytest
 
 from broker.blocks import Payloads
 from broker.log import TRACE
-from broker.nats.options import Authorization, NatsOptions, Permissions, SubjectPermission, User
-from broker.nats.reasons import Reason
-from broker.nats.reload import ReloadError
+from broker.nats.client import Reason
+from broker.nats.options import Authorization, NatsOptions, Permissions, ReloadError, SubjectPermission, User
 from broker.nats.server import ListenError, NatsServer
 from stantools.format.envelope import Buffer
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE, Frames

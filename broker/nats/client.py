@@ -1,17 +1,75 @@
-"""Who gets what: subscriptions and the clients behind them."""
+"""Clients, from greeting to end, and what they subscribe to."""
 
 from __future__ import annotations
 
+import enum
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from broker.nats.auth import Credentials, Identity
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
     from broker.nats.permissions import Permit
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
+
+
+class State(enum.Enum):
+    """How far a client has come."""
+
+    #: It was not told anything yet.
+    NEW = enum.auto()
+    #: It has INFO in clear, and the TLS handshake is under way. What it sends waits.
+    HANDSHAKE = enum.auto()
+    #: It has INFO, and has to say who it is.
+    GREETED = enum.auto()
+    #: Its password is being checked. What it sends waits.
+    CHECKING = enum.auto()
+    #: It may do what its permissions allow.
+    OPEN = enum.auto()
+    #: It is no more.
+    CLOSED = enum.auto()
+
+
+#: What each state may become.
+_NEXT: Final = {
+    State.NEW: {State.HANDSHAKE, State.GREETED, State.OPEN, State.CLOSED},
+    State.HANDSHAKE: {State.GREETED, State.OPEN, State.CLOSED},
+    State.GREETED: {State.CHECKING, State.OPEN, State.CLOSED},
+    State.CHECKING: {State.OPEN, State.CLOSED},
+    # Somebody may say who it is once more.
+    State.OPEN: {State.CHECKING, State.OPEN, State.CLOSED},
+    State.CLOSED: set[State](),
+}
+#: In which states what a client sends is handled.
+HEARS: Final = (State.OPEN, State.GREETED)
+
+
+class Reason(enum.StrEnum):
+    """Why a connection was closed."""
+
+    CLIENT_CLOSED = "Client Closed"
+    AUTHENTICATION_TIMEOUT = "Authentication Timeout"
+    AUTHENTICATION_FAILURE = "Authentication Failure"
+    TLS_HANDSHAKE = "TLS Handshake Failure"
+    SLOW_PENDING = "Slow Consumer (Pending Bytes)"
+    SLOW_DEADLINE = "Slow Consumer (Write Deadline)"
+    WRITE_ERROR = "Write Error"
+    READ_ERROR = "Read Error"
+    PARSE_ERROR = "Parse Error"
+    STALE = "Stale Connection"
+    VIOLATION = "Protocol Violation"
+    BAD_VERSION = "Bad Client Protocol Version"
+    MAX_CONNECTIONS = "Maximum Connections Exceeded"
+    MAX_PAYLOAD = "Maximum Message Payload Exceeded"
+    MAX_CONTROL_LINE = "Maximum Control Line Exceeded"
+    SERVER_SHUTDOWN = "Server Shutdown"
+    EXPIRED = "Credentials Revoked"
+    NO_RESPONDERS = "No Responders Requires Headers"
+    INTERNAL = "Internal Client"
 
 
 @dataclass(slots=True, eq=False)
@@ -64,11 +122,14 @@ class Client(ABC):
         version: Version of its library.
         host: Its address.
         port: Its port.
+        identity: Who it is.
+        credentials: What it said about that.
         user: Who it is, for logs and views.
         permit: What it may do; None for all.
         echo: It gets what it publishes itself.
         headers: It understands headers.
-        closed: It is no more.
+        no_responders: It wants to know if nobody gets its requests.
+        state: How far it has come.
         subscriptions: By sid.
         counters: What it sent and got.
         start: When it came, ns since the epoch.
@@ -82,16 +143,33 @@ class Client(ABC):
     version: str = ""
     host: str = ""
     port: int = 0
+    identity: Identity = field(default_factory=Identity)
+    credentials: Credentials = field(default_factory=Credentials)
     user: str = ""
     permit: Permit | None = None
     echo: bool = True
     headers: bool = False
-    closed: bool = False
+    no_responders: bool = False
+    state: State = State.NEW
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     start: int = field(default_factory=time.time_ns)
     last_activity: int = field(default_factory=time.time_ns)
     rtt: int = 0
+
+    @property
+    def closed(self) -> bool:
+        """It is no more."""
+        return self.state is State.CLOSED
+
+    def advance(self, state: State) -> None:
+        """Goes on to another state."""
+        assert state in _NEXT[self.state], f"{self.state} does not become {state}"
+        self.state = state
+
+    def become(self, identity: Identity) -> None:
+        """Gets the rights of a user."""
+        self.identity, self.user, self.permit = identity, identity.name, identity.permit
 
     @property
     def pending(self) -> int:
@@ -108,6 +186,16 @@ class Client(ABC):
 
     def recheck(self) -> None:  # noqa: B027
         """Is told that permissions have changed."""
+
+    def publish_denied(self, subject: bytes) -> None:  # noqa: B027
+        """Is told that it may not publish there."""
+
+    def nobody_there(self, reply: bytes) -> None:  # noqa: B027
+        """Is told that nobody got its request."""
+
+    def may_respond(self, subject: bytes) -> bool:
+        """Returns whether it got a message with this reply subject and may answer it; counts the answer."""
+        return False
 
     @abstractmethod
     def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:

@@ -1,0 +1,421 @@
+"""The rules of one connection: who the client is, what it asks for besides publishing, and whether it still encoding."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import ssl
+import time
+from abc import abstractmethod
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.log import NATS, TRACE
+from broker.nats import tls, tracing
+from broker.nats.auth import Check, Credentials, Identity
+from broker.nats.client import Client, Reason, State, Subscription
+from broker.nats.identity import nonce
+from stantools.nats import encoding, operations, subjects
+from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+
+if TYPE_CHECKING:
+    from broker.nats.hub import Hub
+    from broker.nats.router import SubjectTable
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames
+
+_REASONS: Final = {
+    operations.CLOSED_VIOLATION: Reason.VIOLATION,
+    operations.CLOSED_LINE: Reason.MAX_CONTROL_LINE,
+    operations.CLOSED_PAYLOAD: Reason.MAX_PAYLOAD,
+    operations.CLOSED_PARSE: Reason.PARSE_ERROR,
+}
+#: Names that clients give themselves are shown up to this length.
+_NAME: Final = 256
+#: Reply subjects that are remembered for permission to respond.
+_REPLIES: Final = 65536
+_NEVER: Final = 1 << 63
+_SECOND: Final = 1_000_000_000
+#: How long after its first PONG a client is pinged, to know how far away it is; some of this is random.
+FIRST_PING: Final = 1.0
+
+
+def first_ping(interval: float) -> int:
+    """Returns how many ns after its first PONG a client is pinged."""
+    return int(min(interval, FIRST_PING * (1 + random.random())) * _SECOND)
+
+
+@dataclass(slots=True, eq=False)
+class Session(Client):
+    """A client that speaks the protocol: what it said about itself, what it wants, and whether it still encoding.
+
+    Attributes:
+        server: Whose client.
+        table: Subjects that it may publish to.
+        nonce: What it has to sign; empty for nothing.
+        verbose: It wants +OK.
+        pedantic: It wants its subjects checked.
+        protocol: Whether it understands later INFO (1).
+        pings: Pings that it has not answered.
+        ping_sent: When the last one was sent, monotonic ns; 0 if it was answered.
+        ping_at: When the next one is due, monotonic ns.
+        active: It sent something since it was looked at last.
+        ponged: It was sent a PONG.
+        tls: The TLS self, if it is one.
+    """
+
+    server: Hub[Any] = field(kw_only=True)
+    table: SubjectTable = field(init=False)
+    nonce: str = field(init=False)
+    # Those who never say CONNECT get answers to everything.
+    verbose: bool = True
+    pedantic: bool = True
+    protocol: int = 0
+    pings: int = 0
+    ping_sent: int = 0
+    ping_at: int = 0
+    active: bool = False
+    ponged: bool = False
+    tls: ssl.SSLObject | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _replies: OrderedDict[bytes, list[int]] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.table = self.server.router.table(None)
+        self.nonce = nonce() if self.server.authenticator.nkeys else ""
+
+    # What the socket does
+
+    @abstractmethod
+    def send(self, data: bytes) -> None:
+        """Sends something, with all else of this round."""
+
+    @abstractmethod
+    def close(self, reason: Reason, error: str = "", *, abort: bool = False) -> None:
+        """Ends the connection."""
+
+    @abstractmethod
+    def hold(self) -> None:
+        """Stops reading."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Goes on with what came meanwhile."""
+
+    def send_error(self, text: str) -> None:
+        """Sends -ERR."""
+        if self.server.tracing:
+            NATS.log(TRACE, "%s - ->> [-ERR %s]", self, text)
+        self.send(encoding.error(text))
+
+    # Who it is
+
+    def greeted(self) -> None:
+        """The client was sent INFO: the time to say who it is begins."""
+        server = self.server
+        if server.authenticator.required:
+            self.advance(State.GREETED)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(server.options.authorization.timeout, self._too_late)
+        else:
+            self.advance(State.OPEN)
+
+    def stop_timer(self) -> None:
+        """The client has said who it is, or is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        NATS.debug("%s - %s", self, Reason.AUTHENTICATION_TIMEOUT)
+        self.close(Reason.AUTHENTICATION_TIMEOUT, "Authentication Timeout")
+
+    def who(self) -> str:
+        """Returns the user, as logs show it."""
+        if self.credentials.nkey:
+            return f'Nkey "{self.credentials.nkey}"'
+        return f'User "{self.credentials.user}"' if self.credentials.user else 'User "N/A"'
+
+    # Operations
+
+    def handle(self, event: operations.Event) -> None:
+        """Does what the client asks for."""
+        if self.server.tracing:
+            self._trace(event)
+        if isinstance(event, operations.Connect):
+            self._connect(event.options)
+        elif self.state is State.GREETED:
+            self.unauthorized()
+        elif isinstance(event, operations.Sub):
+            self._subscribe(event)
+        elif isinstance(event, operations.Unsub):
+            self._unsubscribe(event)
+        elif isinstance(event, operations.Ping):
+            self._answer_ping()
+        elif isinstance(event, operations.Pong):
+            self._pong()
+        elif isinstance(event, operations.Err):
+            NATS.error("%s - Client Error %s", self, event.text)
+            self.close(Reason.PARSE_ERROR)
+
+    def malformed(self, problem: operations.Malformed) -> None:
+        """Ends the connection because of what the client sent."""
+        if self.state is State.GREETED:
+            self.unauthorized()
+            return
+        NATS.error("%s - %s", self, problem.log)
+        self.close(_REASONS.get(problem.closed, Reason.VIOLATION), problem.answer)
+
+    def unauthorized(self, text: str = "Authorization Violation") -> None:
+        """Ends the connection: the client is not who it says, or said nothing."""
+        NATS.error("%s - authentication error%s", self, self._claim())
+        self.close(Reason.AUTHENTICATION_FAILURE, text)
+
+    def _claim(self) -> str:
+        said = self.credentials
+        if self.server.authenticator.nkeys:
+            return f' - Nkey "{said.nkey}"'
+        return f' - User "{said.user}"' if said.user else ""
+
+    def before_publishes(self, data: Buffer, frames: Frames, rows: int) -> None:
+        """Answers those who want every publish answered."""
+        permit = self.permit
+        view = memoryview(data)
+        for row in range(rows):
+            start, size = int(frames[row, SUBJECT]), int(frames[row, SUBJECT_SIZE])
+            subject = bytes(view[start : start + size])
+            if self.pedantic and not subjects.valid_subject(subject):
+                self.send_error("Invalid Publish Subject")
+            if self.verbose and (permit is None or permit.may_publish(subject)):
+                self._ok()
+
+    def _ok(self) -> None:
+        if self.verbose:
+            self.send(encoding.OK)
+            if self.server.tracing:
+                NATS.log(TRACE, "%s - ->> [OK]", self)
+
+    def _connect(self, options: dict[str, Any]) -> None:
+        # Who a client is by its certificate, if that matters.
+        names = tls.names(self.tls) if self.server.authenticator.map_certificates else None
+        self.credentials = Credentials.from_options(options, self.nonce, names)
+        check = self.server.authenticator.check(self.credentials)
+        if not check.slow:
+            self._checked(check, check.decide(), options)
+            return
+        self.advance(State.CHECKING)
+        self.hold()
+
+        def decided(passed: bool) -> None:
+            self._checked(check, passed, options)
+            self.resume()
+
+        line = (self.host, check.identity.name)
+        self.server.slow_checks.put(line, check, lambda: not self.closed, decided)
+
+    def _checked(self, check: Check, passed: bool, options: dict[str, Any]) -> None:
+        if not passed:
+            self.unauthorized()
+            return
+        self.verbose = bool(options.get("verbose", True))
+        self.pedantic = bool(options.get("pedantic", True))
+        if options.get("account") or options.get("new_account"):
+            self.unauthorized()
+            return
+        self.protocol = int(options.get("protocol", 0))
+        if self.protocol not in (0, 1):
+            NATS.error("%s - invalid client protocol", self)
+            self.close(Reason.BAD_VERSION, "invalid client protocol")
+            return
+        self.headers = bool(options.get("headers")) and not self.server.options.no_header_support
+        self.no_responders = bool(options.get("no_responders"))
+        if self.no_responders and not self.headers:
+            NATS.error("%s - no responders requires headers support", self)
+            self.close(Reason.NO_RESPONDERS, "no responders requires headers support")
+            return
+        self.echo = bool(options.get("echo", True))
+        self.name = str(options.get("name", ""))[:_NAME]
+        self.lang = str(options.get("lang", ""))[:_NAME]
+        self.version = str(options.get("version", ""))[:_NAME]
+        self.become(check.identity)
+        self.advance(State.OPEN)
+        self.stop_timer()
+        self._ok()
+
+    def become(self, identity: Identity) -> None:
+        """Gives the client the rights of a user."""
+        # super() would look for the class that there was before it got slots.
+        Client.become(self, identity)
+        self.table = self.server.router.table(identity.permit)
+
+    def _subscribe(self, event: operations.Sub) -> None:
+        server = self.server
+        subject, queue, sid = event.subject, event.queue, event.sid
+        if not subjects.valid_pattern(subject):
+            self.send_error("Invalid Subject")
+            return
+        permit = self.permit
+        if permit is not None and not permit.may_subscribe(subject, queue):
+            self._subscribe_denied(subject, queue, sid)
+            return
+        limit = server.options.max_subscriptions
+        if limit and len(self.subscriptions) >= limit:
+            NATS.error("%s - maximum subscriptions exceeded", self)
+            self.send_error("maximum subscriptions exceeded")
+            return
+        if sid not in self.subscriptions:
+            subscription = Subscription(self, sid, subject, queue)
+            subscription.narrowed = permit is not None and permit.narrows(subject)
+            server.router.subscribe(subscription)
+        self._ok()
+
+    def _subscribe_denied(self, subject: bytes, queue: bytes, sid: bytes) -> None:
+        text, group = subject.decode("utf-8", "replace"), queue.decode("utf-8", "replace")
+        with_queue = f' using queue "{group}"' if queue else ""
+        self.send_error(f'Permissions Violation for Subscription to "{text}"{with_queue}')
+        shown = f', Queue: "{group}"' if queue else ""
+        name = sid.decode("utf-8", "replace")
+        NATS.error('%s - Subscription Violation - %s, Subject "%s"%s, SID %s', self, self.who(), text, shown, name)
+
+    def _unsubscribe(self, event: operations.Unsub) -> None:
+        subscription = self.subscriptions.get(event.sid)
+        if subscription is not None:
+            if event.maximum > subscription.delivered:
+                subscription.limit = event.maximum
+            else:
+                self.server.router.unsubscribe(subscription)
+        self._ok()
+
+    # Whether it still answers
+
+    def _answer_ping(self) -> None:
+        """Sends PONG. Only now the client may get a PING soon: many take what comes before for the answer to theirs."""
+        self.send(encoding.PONG)
+        if not self.ponged:
+            self.ponged = True
+            self.ping_at = min(self.ping_at, time.monotonic_ns() + first_ping(self.server.options.ping_interval))
+        if self.server.tracing:
+            NATS.log(TRACE, "%s - ->> [PONG]", self)
+
+    def ping_if_due(self, now: int) -> None:
+        """Pings the client if it is time (monotonic ns), or ends the connection if it has not answered."""
+        if self.ping_at > now:
+            return
+        options = self.server.options
+        self.ping_at = now + int(options.ping_interval * _SECOND)
+        if self.state is not State.OPEN:
+            return
+        # Who talks is alive; it is only pinged to measure the way.
+        talks, self.active = self.active, False
+        if talks and self.rtt:
+            self.pings = 0
+            return
+        if self.pings >= options.ping_max:
+            NATS.debug("%s - Stale Client Connection - Closing", self)
+            self.close(Reason.STALE, "Stale Connection", abort=self.pending > 0)
+            return
+        self.pings += 1
+        self.ping_sent = now
+        self.send(encoding.PING)
+        if self.server.tracing:
+            NATS.log(TRACE, "%s - ->> [PING]", self)
+
+    def _pong(self) -> None:
+        self.pings = 0
+        if self.ping_sent:
+            self.rtt = time.monotonic_ns() - self.ping_sent
+            self.ping_sent = 0
+
+    # Permissions
+
+    def recheck(self) -> None:
+        """After a reload: the client goes if it may not stay, and loses what it may not have."""
+        if self.state is not State.OPEN and not self.subscriptions:
+            return
+        identity = self.server.authenticator.still(self.identity, self.credentials)
+        if identity is None:
+            self.unauthorized()
+            return
+        self.become(identity)
+        permit = self.permit
+        for subscription in list(self.subscriptions.values()):
+            subject, queue = subscription.subject, subscription.queue
+            if permit is not None and not permit.may_subscribe(subject, queue):
+                self.server.router.unsubscribe(subscription)
+                text = subject.decode("utf-8", "replace")
+                sid = subscription.sid.decode("utf-8", "replace")
+                self.send_error(f'Permissions Violation for Subscription to "{text}" (sid "{sid}")')
+                NATS.info('%s - Removed sub "%s" (sid "%s") for %s - not authorized', self, text, sid, self.who())
+            else:
+                subscription.narrowed = permit is not None and permit.narrows(subject)
+
+    def nobody_there(self, reply: bytes) -> None:
+        """Tells the client that nobody got its request."""
+        for subscription in self.server.router.interest.match(reply).plain:
+            if subscription.client is self:
+                self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
+                if self.server.tracing:
+                    tracing.delivery(self, subscription, reply, b"", 0, len(encoding.NO_RESPONDERS))
+                return
+
+    def publish_denied(self, subject: bytes) -> None:
+        """Tells the client that it may not publish there."""
+        text = subject.decode("utf-8", "replace")
+        self.send_error(f'Permissions Violation for Publish to "{text}"')
+        NATS.error('%s - Publish Violation - %s, Subject "%s"', self, self.who(), text)
+
+    def may_respond(self, subject: bytes) -> bool:
+        """Returns whether the client got a message with this reply subject and may answer it; counts it."""
+        entry = self._replies.get(subject)
+        if entry is None:
+            return False
+        if entry[1] <= time.monotonic_ns():
+            del self._replies[subject]
+            return False
+        entry[0] -= 1
+        if entry[0] == 0:
+            del self._replies[subject]
+        return True
+
+    def remember_replies(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        """Takes note of the reply subjects of messages that the client gets and may answer."""
+        view = memoryview(buffer)
+        for row in range(begin, end):
+            size = int(frames[row, REPLY_SIZE])
+            if size:
+                start = int(frames[row, REPLY])
+                self.remember_reply(bytes(view[start : start + size]))
+
+    def remember_reply(self, reply: bytes) -> None:
+        """Takes note of the reply subject of a message that the client gets and may answer."""
+        assert self.permit is not None and self.permit.responses is not None
+        rule = self.permit.responses
+        now = time.monotonic_ns()
+        # The oldest are first, and all last equally long.
+        while self._replies:
+            oldest = next(iter(self._replies))
+            if self._replies[oldest][1] > now and len(self._replies) < _REPLIES:
+                break
+            del self._replies[oldest]
+        self._replies.pop(reply, None)
+        # Negative values are no limits.
+        expires = now + int(rule.expires * 1e9) if rule.expires >= 0 else _NEVER
+        self._replies[reply] = [rule.max_msgs, expires]
+
+    def _trace(self, event: operations.Event) -> None:
+        if isinstance(event, operations.Connect):
+            shown = {
+                key: "[REDACTED]" if key in ("pass", "auth_token", "sig", "jwt") else value
+                for key, value in event.options.items()
+            }
+            text = "CONNECT " + json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
+        elif isinstance(event, operations.Sub):
+            words = [word for word in (event.subject, event.queue, event.sid) if word]
+            text = "SUB " + b" ".join(words).decode("utf-8", "replace")
+        elif isinstance(event, operations.Unsub):
+            text = f"UNSUB {event.sid.decode('utf-8', 'replace')}" + (f" {event.maximum}" if event.maximum else "")
+        else:
+            text = type(event).__name__.upper()
+        NATS.log(TRACE, "%s - <<- [%s]", self, text)
