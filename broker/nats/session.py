@@ -1,4 +1,4 @@
-"""The rules of one connection: who the client is, what it asks for besides publishing, and whether it still encoding."""
+"""The rules of one connection: who the client is, what it asks for besides publishing, whether it still answers."""
 
 from __future__ import annotations
 
