@@ -27,6 +27,7 @@ EARLY = 0.020
 
 CONFIG = """
 streaming {
+  any_publish_subject: true  # as the original
   store: file
   store_limits {
     channels {

@@ -103,7 +103,7 @@ def test_what_is_there_is_compared_and_left_alone(tmp_path: Path) -> None:
         (lambda seq, ts, reply, data: (seq, ts + 1, reply, data), "1600000000130456811"),
         (lambda seq, ts, reply, data: (seq, ts, b"x", data), "Nats-Streaming-Reply"),
         (lambda seq, ts, reply, data: (seq, ts, reply, data[:-1] + b"x"), "SHA-256"),
-        (lambda seq, ts, reply, data: (seq + 1, ts, reply, data), "1 messages of stream one: 8"),
+        (lambda seq, ts, reply, data: (seq + 1, ts, reply, data), "1 message of stream one: 8"),
     ],
 )
 def test_the_backup_of_something_else_is_refused(tmp_path: Path, change: Callable[..., Any], detail: str) -> None:

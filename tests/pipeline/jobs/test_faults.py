@@ -1,18 +1,15 @@
-"""What jobs say before Spark is started: packages that are missing, paths that are none. And how they are ended."""
+"""What jobs say before Spark is started: packages that are missing, paths that are none."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from stantools.cli.main import be_interruptible, cli
+from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.tables.model import Unreadable
@@ -52,17 +49,3 @@ def test_what_cannot_be_read_is_named_as_closely_as_it_is_known() -> None:
         Unreadable("/s", "c", "c/msgs.1.dat", "m"),
     ]
     assert [Failed.unreadable(part).path for part in parts] == ["/s", "/s/c", "/s/c/msgs.1.dat"]
-
-
-@pytest.fixture
-def handled() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.usefixtures("handled")
-def test_sigterm_ends_it_as_ctrl_c_does() -> None:
-    be_interruptible()
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGTERM)
