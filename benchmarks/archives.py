@@ -12,8 +12,8 @@ from streams import Options, prepared
 
 from stantools.migration.archive import highway, plain
 from stantools.migration.archive import kernels as archive_kernels
+from stantools.migration.journal import Unwatched
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.watch import Unwatched
 
 _KEY = bytes(range(32))
 #: What the hash of a record goes over: with subjects and headers of usual length, payloads of 128, 1024 and 10 KiB.

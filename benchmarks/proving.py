@@ -12,9 +12,9 @@ from streams import Bench, Options, prepared
 
 from stantools.format.crc import Crc
 from stantools.inspection.verify import verify
-from stantools.migration.apply import prove
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stores import Side, compare_stores
+from stantools.migration.targets.loading import prove
 from stantools.store.directory import open_datastore
 
 _PROOF = "proof: sequence, time, subject, headers, payload"

@@ -17,8 +17,7 @@ from natsserver import Server, running
 from stores import all_files
 
 from stantools.format.crc import Crc
-from stantools.migration.apply import ApplyOptions, StreamResult, apply_streams
-from stantools.migration.journal import Journal
+from stantools.migration.journal import Journal, Unwatched
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.source import open_source
@@ -26,7 +25,7 @@ from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.restore import restore
-from stantools.migration.watch import Unwatched
+from stantools.migration.targets.loading import ApplyOptions, StreamResult, apply_streams
 from stantools.store.directory import open_datastore
 
 _T = TypeVar("_T")

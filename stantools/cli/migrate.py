@@ -34,15 +34,15 @@ from stantools.cli.options import (
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.places import Places, connecting_of, opened, places_of
+from stantools.migration.targets.target import Places, connecting_of, opened, places_of
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
-    from stantools.migration.destination import Destination
+    from stantools.migration.journal import StreamResult
     from stantools.migration.plan.model import Note, Plan
-    from stantools.migration.results import StreamResult
     from stantools.migration.source import StoreSource
     from stantools.migration.target.options import ConnectOptions
+    from stantools.migration.targets.target import Destination
     from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 
@@ -119,7 +119,7 @@ def run(
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
-    from stantools.migration.conduct import check_plan_file, default_plan_file, refuse
+    from stantools.migration.workflow import check_plan_file, default_plan_file, refuse
 
     with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
         source, plan = _make_plan(store, planning, target, progress)
@@ -163,8 +163,9 @@ def plan_stage(
     It says for every channel which stream it becomes, with which subjects and limits; for every durable which consumer
     it becomes and where that stands; and what is left out, and why.
     """
-    from stantools.migration.conduct import check_plan_file, default_plan_file
-    from stantools.migration.plan.planfile import render_plan, write_plan
+    from stantools.migration.plan.planfile import write_plan
+    from stantools.migration.plan.planwriter import render_plan
+    from stantools.migration.workflow import check_plan_file, default_plan_file
 
     with opened(places, or_selected(connecting), start=False, note=console.note) as target:
         source, plan = _make_plan(store, planning, target, progress)
@@ -216,8 +217,8 @@ def apply_stage(
     progress: str,
 ) -> int:
     """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
-    from stantools.migration.conduct import refuse
     from stantools.migration.plan.planfile import read_plan
+    from stantools.migration.workflow import refuse
 
     plan = read_plan(plan_file)
     places = places_of(plan, account, embedded_store, force=force)
@@ -264,10 +265,10 @@ def verify_stage(
 ) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.conduct import published
-    from stantools.migration.plan.matching import find_changes
+    from stantools.migration.plan.checks import find_changes
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.prepared import prepare
+    from stantools.migration.workflow import published
 
     plan = read_plan(plan_file)
     places = places_of(plan, account, embedded_store)
@@ -344,7 +345,7 @@ def _read_source(
 ) -> StoreSource:
     from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
-    from stantools.migration.conduct import read_source
+    from stantools.migration.workflow import read_source
     from stantools.store.locks import check_not_in_use
 
     opened_store, crc = found
@@ -366,7 +367,7 @@ def _read_source(
 
 
 def _keep_plan(file: Path, plan: Plan) -> None:
-    from stantools.migration.conduct import keep_plan
+    from stantools.migration.workflow import keep_plan
 
     keep_plan(file, plan)
     console.note(f"the plan is in {file}; the journal will be beside it")
@@ -387,14 +388,14 @@ def _judge(
     file: Path | None = None,
 ) -> list[Note]:
     """Returns what stands in the way of a plan, and what else should be known."""
-    from stantools.migration.conduct import judge
+    from stantools.migration.workflow import judge
 
     options = applying.options(plan.way) if applying is not None else None
     return judge(plan, source, target, options, keep_encrypted=keep_encrypted, file=file)
 
 
 def _serious(problems: Sequence[Note]) -> bool:
-    from stantools.migration.conduct import serious
+    from stantools.migration.workflow import serious
 
     return bool(serious(problems))
 
@@ -410,7 +411,7 @@ def _carry_out(
     file: Path, plan: Plan, source: StoreSource, target: Destination, applying: Applying, output: str, progress: str
 ) -> int:
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.conduct import amount, carry_out, open_journal
+    from stantools.migration.workflow import amount, carry_out, open_journal
 
     options = applying.options(plan.way)
     with open_journal(file, plan) as journal:
@@ -431,8 +432,8 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import results_json, show_results
     from stantools.cli.output import print_json
-    from stantools.migration.conduct import exit_code
-    from stantools.migration.results import Outcome
+    from stantools.migration.journal import Outcome
+    from stantools.migration.workflow import exit_code
     from stantools.notation import counted
 
     if output == "json":

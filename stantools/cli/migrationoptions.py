@@ -12,13 +12,13 @@ import click
 
 from stantools.cli.options import GivenLimits, channel_option, in_group, limit_options, reading_options, workers_option
 from stantools.errors import UsageError
-from stantools.migration.places import Places
+from stantools.migration.targets.target import Places
 
 if TYPE_CHECKING:
     from stantools.cli.pipelineoptions import Reading
-    from stantools.migration.apply import ApplyOptions
     from stantools.migration.plan.model import TargetRef
     from stantools.migration.plan.options import PlanOptions
+    from stantools.migration.targets.loading import ApplyOptions
     from stantools.store.options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -256,7 +256,7 @@ class Applying:
 
     def options(self, way: Any) -> ApplyOptions:
         """Returns the options of `apply_streams`."""
-        from stantools.migration.apply import ApplyOptions, Existing
+        from stantools.migration.targets.loading import ApplyOptions, Existing
 
         existing = Existing.REPLACE if self.replace else Existing.APPEND if self.append_missing else Existing.REFUSE
         return ApplyOptions(

@@ -14,8 +14,8 @@ from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
+    from stantools.migration.journal import StreamResult
     from stantools.migration.plan.model import LeftOut, Note, Plan, StreamPlan
-    from stantools.migration.results import StreamResult
 
 _MANY = 20
 _WIDEST = 48
@@ -79,7 +79,7 @@ def show_notes(notes: Sequence[Note]) -> None:
 
 def show_results(results: Sequence[StreamResult]) -> None:
     """Prints what became of each stream, and the proof."""
-    from stantools.migration.results import Outcome
+    from stantools.migration.journal import Outcome
 
     rows = []
     for each in results:

@@ -29,11 +29,11 @@ from stantools.errors import ExitCode, RefusedError, UsageError
 from stantools.notation import counted
 
 if TYPE_CHECKING:
-    from stantools.migration.apply import ApplyOptions
-    from stantools.migration.destination import Destination
     from stantools.migration.journal import Journal
     from stantools.migration.plan.model import Note
     from stantools.migration.target.options import ConnectOptions
+    from stantools.migration.targets.loading import ApplyOptions
+    from stantools.migration.targets.target import Destination
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources
     from stantools.pipeline.tables.found import FoundStore
@@ -101,8 +101,8 @@ def command(
     """
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.conduct import serious
     from stantools.migration.plan.model import Way
+    from stantools.migration.workflow import serious
     from stantools.pipeline.jobs.migrate import MigrateResult, apply_stores, check_speculation, verify_stores
     from stantools.pipeline.jobs.migrateplans import find_obstacles, plan_stores
 
@@ -170,8 +170,8 @@ def command(
 
 def _target(out: Path | None, connecting: ConnectOptions) -> Destination:
     """Returns where streams go: somewhere that tasks on other machines reach as well."""
-    from stantools.migration.destination import ServerDestination
-    from stantools.migration.destinationfiles import BackupDestination
+    from stantools.migration.targets.backup import BackupDestination
+    from stantools.migration.targets.server import ServerDestination
 
     if out is not None:
         return BackupDestination(out)
@@ -292,7 +292,7 @@ def _refuse(planned: Sequence[PlannedStore], notes: Sequence[Note], applying: Ap
     Raises:
         RefusedError: Always in these cases.
     """
-    from stantools.migration.conduct import refuse_problems
+    from stantools.migration.workflow import refuse_problems
 
     refuse_problems(notes)
     lossy = [store for store in planned if store.plan.lossy]
@@ -361,7 +361,7 @@ def _json(result: MigrateResult) -> dict[str, Any]:
 def _report(result: MigrateResult, output: str, *, changed: bool) -> int:
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import show_results
-    from stantools.migration.conduct import exit_code
+    from stantools.migration.workflow import exit_code
 
     codes = {exit_code(store.plan, streams, changed=changed) for store, streams in result.stores}
     if result.failed:

@@ -35,7 +35,7 @@ class _Task:
 
 
 class StreamsProgress:
-    """A `stantools.migration.watch.Watch` that draws; a context manager.
+    """A `stantools.migration.journal.Watch` that draws; a context manager.
 
     Args:
         mode: auto, bar, json or none.

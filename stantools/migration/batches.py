@@ -1,14 +1,35 @@
-"""Batches: what flows from a store to any target, many messages at a time."""
+"""Batches: what flows from a store to any target, many messages at a time.
+
+`StepReader` reads the good records of a salvage plan again, as columns that point into the mapped file. The plan has
+seen every byte, so nothing here goes on behind damage: whatever is not as it was planned means that the store has
+changed since. CRCs are checked again, because what is read here is what is believed afterwards.
+
+`Finisher` decrypts payloads and makes replies fit for headers. Most batches need neither and go on as they are; for one
+that does, payloads and replies are put together anew in a buffer of its own.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from stantools.errors import StoreUnreadableError
+from stantools.format import kernels
 from stantools.format.columns import MessageColumns
-from stantools.store.mapping import Buffer
+from stantools.format.crc import Crc
+from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError
+from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Flag
+from stantools.inspection.runs import Run
+from stantools.migration.headers import safe_value
+from stantools.recovery.salvage.model import Copy, Rewrite, Step
+from stantools.store.mapping import WINDOW, Buffer, Window, mapped
+from stantools.store.ranges import Ranges
+from stantools.store.reading import BATCH_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +62,258 @@ class Batch:
         """Returns the reply subject of a row, empty if it has none."""
         start = int(self.columns.reply_start[row])
         return bytes(self.buffer[start : start + int(self.columns.reply_size[row])])
+
+
+#: Bytes of records in one batch, at most; a longer record comes alone.
+BATCH_BYTES = WINDOW // 2
+#: The highest sequence there can be.
+MAX_SEQUENCE = 2**64 - 1
+
+#: Messages, and what their positions point into.
+Piece = tuple[Buffer, MessageColumns]
+
+
+class StepReader:
+    """Reads steps of a plan.
+
+    Args:
+        crc: The store's CRC.
+        batch_bytes: Bytes of records in one batch.
+        batch_rows: Messages in one batch.
+        check_crc: Check the CRC of every record again.
+    """
+
+    def __init__(
+        self, crc: Crc, *, batch_bytes: int = BATCH_BYTES, batch_rows: int = BATCH_ROWS, check_crc: bool = True
+    ) -> None:
+        self._crc = crc
+        self._batch_bytes = batch_bytes
+        self._batch_rows = batch_rows
+        self._check_crc = check_crc
+        self._columns = MessageColumns(0)
+
+    def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Piece]:
+        """Gives the messages of a step with sequences above `after`, up to `until`, in rising order.
+
+        Yields:
+            A buffer and columns, which are valid until the next ones are asked for.
+
+        Raises:
+            StoreUnreadableError: The file cannot be read any more, or is not as it was planned.
+        """
+        if isinstance(step, Rewrite):
+            if after < step.sequence <= until:
+                yield rewritten(step)
+            return
+        wanted = step.sequences
+        if not wanted or wanted.last <= after or wanted.first > until:
+            return
+        if after >= wanted.first or until < wanted.last:
+            wanted = wanted & Ranges.of([(after + 1, until)])
+        if wanted:
+            yield from self._copied(step, wanted)
+
+    def _copied(self, step: Copy, wanted: Ranges) -> Iterator[Piece]:
+        run, count, found = step.run, wanted.count(), 0
+        path, whole = _path(run), count == step.run.count
+        if self._columns.capacity < min(run.count, self._batch_rows):
+            self._columns = MessageColumns(min(run.count, self._batch_rows))
+        with mapped(path, sequential=True) as data:
+            if len(data) < run.end:
+                raise _changed(path, len(data))
+            last = 0
+            for batch in self._records(data, run, run.start if whole else run.place(wanted.first)):
+                sequence = batch.sequence
+                if int(sequence[0]) <= last or bool((sequence[1:] <= sequence[:-1]).any()):
+                    raise _changed(path, int(batch.offset[0]))
+                last = int(sequence[-1])
+                part = batch if whole else _among(batch, wanted)
+                if part.capacity:
+                    found += part.capacity
+                    yield data, part
+                if last >= wanted.last:
+                    break
+            if found != count or (whole and last != wanted.last):
+                raise _changed(path, run.end)
+
+    def _records(self, data: Buffer, run: Run, at: int) -> Iterator[MessageColumns]:
+        """Gives the records of a run from one of them on."""
+        path, window = _path(run), Window(data, 2 * self._batch_bytes)
+        while at < run.end:
+            window.reach(at)
+            rows, end = self._scan(data, run, at, min(at + self._batch_bytes, run.end))
+            if not rows and at + RECORD_HEADER_SIZE <= run.end:
+                # A record that is longer than a batch.
+                size = RECORD_HEADER.unpack_from(data, at)[0]
+                rows, end = self._scan(data, run, at, min(at + RECORD_HEADER_SIZE + size, run.end))
+            batch = self._columns.take(rows)
+            if not rows or int(np.bitwise_or.reduce(batch.flags)) & Flag.FOREIGN_SUBJECT:
+                raise _changed(path, at)
+            yield batch
+            at = end
+
+    def _scan(self, data: Buffer, run: Run, at: int, limit: int) -> tuple[int, int]:
+        rows, end, _ = kernels.scan_messages(data, at, limit, self._crc, self._check_crc, run.subject, self._columns)
+        return rows, end
+
+
+def _path(run: Run) -> Path:
+    assert run.slice.data is not None
+    return run.slice.data
+
+
+def _changed(path: Path, offset: int) -> StoreUnreadableError:
+    return StoreUnreadableError(
+        f"{path}: is not as it was when it was scanned, at or before offset {offset}",
+        "make sure that no server uses the store and that its disk is sound, and run again",
+    )
+
+
+def _among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
+    """Returns the rows of a batch, in rising order, whose sequences are wanted."""
+    low = int(np.searchsorted(batch.sequence, np.uint64(wanted.first)))
+    high = int(np.searchsorted(batch.sequence, np.uint64(wanted.last), side="right"))
+    part = batch.part(low, high)
+    if high - low > 1:
+        chosen = wanted.select(part.sequence)
+        if not chosen.all():
+            return part.pick(chosen)
+    return part
+
+
+def rewritten(step: Rewrite) -> Piece:
+    """Returns a message whose record header was damaged."""
+    message = step.repair.message
+    columns = MessageColumns(1)
+    columns.offset[0], columns.size[0] = step.repair.start - RECORD_HEADER_SIZE, step.repair.size
+    columns.sequence[0], columns.timestamp[0] = message.sequence, message.timestamp
+    columns.data_start[0], columns.data_size[0] = 0, len(message.data)
+    columns.reply_start[0], columns.reply_size[0] = len(message.data) if message.reply else 0, len(message.reply)
+    columns.flags[0] = Flag.HAS_REPLY if message.reply else 0
+    return memoryview(message.data + message.reply), columns
+
+
+_U8 = npt.NDArray[np.uint8]
+_Rows = npt.NDArray[np.bool_]
+
+#: Nonces count the messages of a channel; a count beyond this is not one.
+_MAX_COUNT = 1 << 48
+#: Lengths of replies that are looked at one after the other; a batch with more of them is looked at message by message.
+_MAX_LENGTHS = 64
+
+
+class Finisher:
+    """Makes messages ready for a target.
+
+    Args:
+        channel: The channel's name as its records carry it; the key depends on it.
+        key: The encryption key given to the server; None leaves payloads as they are stored.
+        keep_sealed: Leave a payload as it is stored where it cannot be decrypted.
+
+    Raises:
+        UsageError: The key is empty.
+    """
+
+    def __init__(self, channel: bytes, key: bytes | None = None, *, keep_sealed: bool = False) -> None:
+        self._channel = channel
+        self._cipher = None if key is None else ChannelCipher(key, channel)
+        self._keep_sealed = keep_sealed
+
+    def finish(self, piece: Piece) -> Piece:
+        """Returns the messages with decrypted payloads and replies that can be header values.
+
+        Raises:
+            DecryptError: A payload cannot be decrypted.
+        """
+        buffer, columns = piece
+        content = np.frombuffer(buffer, np.uint8)
+        sealed = _sealed(content, columns) if self._cipher else None
+        if sealed is not None and not sealed.any():
+            sealed = None
+        if sealed is None and _replies_are_safe(content, buffer, columns):
+            return piece
+        return self._rebuilt(buffer, columns, sealed)
+
+    def _rebuilt(self, buffer: Buffer, columns: MessageColumns, sealed: _Rows | None) -> Piece:
+        """Puts payloads and replies into a buffer of their own."""
+        payloads = _texts(buffer, columns.data_start, columns.data_size)
+        if sealed is not None:
+            self._decrypt(payloads, columns, np.flatnonzero(sealed).tolist())
+        replies = [safe_value(reply) for reply in _texts(buffer, columns.reply_start, columns.reply_size)]
+        part = columns.part(0, columns.capacity)
+        part.data_size = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+        part.reply_size = np.fromiter(map(len, replies), np.uint32, len(replies))
+        ends = np.cumsum(part.data_size.astype(np.int64))
+        part.data_start = ends - part.data_size
+        part.reply_start = np.cumsum(part.reply_size.astype(np.int64)) - part.reply_size + ends[-1]
+        return memoryview(b"".join([*payloads, *replies])), part
+
+    def _decrypt(self, payloads: list[bytes], columns: MessageColumns, rows: list[int]) -> None:
+        assert self._cipher is not None
+        failed: list[tuple[int, str]] = []
+        for row in rows:
+            try:
+                payloads[row] = self._cipher.decrypt(payloads[row])
+            except DecryptError as error:
+                failed.append((row, error.message))
+        if failed and not self._keep_sealed:
+            row, why = failed[0]
+            sequences = columns.sequence
+            raise DecryptError(
+                f"channel {os.fsdecode(self._channel)!r}: message {int(sequences[row])} cannot be decrypted: {why} "
+                f"({len(failed)} of {len(rows)} that look encrypted among messages {int(sequences[rows[0]])} to "
+                f"{int(sequences[rows[-1]])})",
+                "check the encryption key"
+                if len(failed) == len(rows)
+                else "a server with this key could not deliver them either: they were stored with another key, or "
+                "plain and only look encrypted; leave their payloads as they are stored, or leave the channel out",
+            )
+
+
+def _texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.uint32]) -> list[bytes]:
+    ends = (starts + sizes).tolist()
+    return [bytes(buffer[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
+
+
+def _sealed(content: _U8, columns: MessageColumns) -> _Rows:
+    """Tells which payloads a server that has a key would try to decrypt: they begin with the code of a cipher."""
+    # A message without data has its start at 0, which is a byte like any other, unless nothing is there at all.
+    first = content[columns.data_start] if len(content) else np.zeros(columns.capacity, np.uint8)
+    sealed: _Rows = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))
+    return sealed
+
+
+def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> bool:
+    """Tells whether every reply comes back unchanged as a header value, as `headers.is_safe_value` does for one."""
+    if not int(np.bitwise_or.reduce(columns.flags)) & Flag.HAS_REPLY:
+        return True
+    rows = np.flatnonzero(columns.reply_size)
+    starts, sizes = columns.reply_start[rows], columns.reply_size[rows]
+    lengths = np.unique(sizes).tolist()
+    if len(lengths) > _MAX_LENGTHS:
+        return all(safe_value(reply) == reply for reply in _texts(buffer, starts, sizes))
+    for length in lengths:
+        # Every place where so many bytes can begin, without copying; then the replies are rows of a table.
+        places = np.ndarray((len(content) - length + 1,), f"V{length}", buffer, strides=(1,))
+        table = places[starts[sizes == length]].view(np.uint8).reshape(-1, length)
+        if (
+            int(table.min()) < 0x20
+            or (table == 0x7F).any()
+            or (table[:, 0] == 0x20).any()
+            or (table[:, -1] == 0x20).any()
+        ):
+            return False
+    return True
+
+
+def looks_encrypted(piece: Piece) -> bool:
+    """Tells whether there is a payload among these messages that was surely written by an encrypting server.
+
+    It begins with the code of a cipher, 4 random bytes and a count of messages (filestore.md section 9.2).
+    """
+    buffer, columns = piece
+    sealed = _sealed(np.frombuffer(buffer, np.uint8), columns) & (columns.data_size > OVERHEAD)
+    for start in columns.data_start[sealed].tolist():
+        if 0 < int.from_bytes(buffer[start + 5 : start + 13], "big") < _MAX_COUNT:
+            return True
+    return False

@@ -15,14 +15,141 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
-from stantools.errors import RefusedError, StoreUnreadableError
+from stantools.errors import RefusedError, StantoolsError, StoreUnreadableError
+from stantools.inspection.findings import Finding
+from stantools.migration.batches import Batch
 from stantools.store.durable import fsync_directory, write_all, writing
+
+
+class Outcome(enum.StrEnum):
+    """What became of a stream."""
+
+    MIGRATED = "migrated"
+    REPLACED = "replaced"
+    CONTINUED = "continued"  #: a killed run had published a part of it
+    APPENDED = "appended"
+    WRITTEN = "written"
+    PLACED = "placed"
+    COMPLETE = "complete before"
+    COMPARED = "compared"
+    FAILED = "failed"
+    NOT_BEGUN = "not begun"  #: the server is full, or gone
+
+
+@dataclass
+class StreamResult:
+    """What became of one stream.
+
+    Attributes:
+        stream: Its name.
+        outcome: What was done.
+        messages: Messages that it holds.
+        bytes: Their size as the server counts.
+        seconds: How long loading took, 0 if nothing was loaded.
+        proven: Messages that were compared one by one.
+        prove_seconds: How long that took.
+        findings: Differences that were found.
+        error: Why it failed.
+    """
+
+    stream: str
+    outcome: Outcome = Outcome.FAILED
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    proven: int = 0
+    prove_seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    error: StantoolsError | None = None
+
+    @property
+    def good(self) -> bool:
+        """It is what it should be."""
+        return self.error is None and not self.findings and self.outcome not in (Outcome.FAILED, Outcome.NOT_BEGUN)
+
+
+class Stage(enum.StrEnum):
+    """What is being done with a stream."""
+
+    LOAD = "load"
+    PROVE = "prove"
+
+
+class Watch(Protocol):
+    """Told of every step. May be called from several threads."""
+
+    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+        """A stage of a stream begins, with so many messages to go."""
+
+    def advance(self, stream: str, messages: int) -> None:
+        """So many more of them are done; a negative number when a part has to be done again."""
+
+    def end(self, stream: str) -> None:
+        """The stage is over."""
+
+    def note(self, text: str) -> None:
+        """Something happened that whoever waits should know."""
+
+
+class Unwatched:
+    """Nobody is looking."""
+
+    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+        """Does nothing."""
+
+    def advance(self, stream: str, messages: int) -> None:
+        """Does nothing."""
+
+    def end(self, stream: str) -> None:
+        """Does nothing."""
+
+    def note(self, text: str) -> None:
+        """Does nothing."""
+
+
+def counted(batches: Iterator[Batch], watch: Watch, stream: str) -> Iterator[Batch]:
+    """Gives batches on, and tells how many messages have passed."""
+    for batch in batches:
+        yield batch
+        watch.advance(stream, len(batch))
+
+
+class Counter:
+    """Passes progress on and remembers it, so that it can be taken back."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.messages = 0
+
+    def begin(self, stream: str, stage: Stage, messages: int) -> None:
+        """Passes it on."""
+        self._watch.begin(stream, stage, messages)
+
+    def advance(self, stream: str, messages: int) -> None:
+        """Passes it on and adds it up."""
+        self.messages += messages
+        self._watch.advance(stream, messages)
+
+    def end(self, stream: str) -> None:
+        """Passes it on."""
+        self._watch.end(stream)
+
+    def note(self, text: str) -> None:
+        """Passes it on."""
+        self._watch.note(text)
+
+    def take_back(self, stream: str) -> None:
+        """Says that what was done has to be done again."""
+        self._watch.advance(stream, -self.messages)
+        self.messages = 0
+
 
 SUFFIX = ".journal"
 

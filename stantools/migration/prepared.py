@@ -12,10 +12,10 @@ from stantools.errors import StoreUnreadableError
 from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from stantools.migration.merge import StreamSource, stream_source
+from stantools.migration.journal import Watch, counted
 from stantools.migration.plan.model import ConsumerPlan, Plan, Position, StreamPlan
 from stantools.migration.source import StoreSource
-from stantools.migration.watch import Watch, counted
+from stantools.migration.stream_source import StreamSource, stream_source
 
 #: About what headers with the origin add to a message.
 _HEADER_BYTES = 150

@@ -16,9 +16,7 @@ from stantools.format.crc import Crc
 from stantools.format.encryption import master_key
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.batches import Batch
-from stantools.migration.sourcepayload import Finisher, looks_encrypted
-from stantools.migration.sourceread import BATCH_BYTES, MAX_SEQUENCE, Piece, StepReader
+from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Batch, Finisher, Piece, StepReader, looks_encrypted
 from stantools.progress import Progress
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
 from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Rewrite, Step

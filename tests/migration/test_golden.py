@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from stantools.format.crc import Crc
-from stantools.migration.apply import ApplyOptions, Outcome, StreamResult, apply_streams
 from stantools.migration.journal import Journal
 from stantools.migration.plan.model import Plan, StreamPlan, Way
 from stantools.migration.plan.options import PlanOptions
@@ -22,6 +21,7 @@ from stantools.migration.source import open_source
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
+from stantools.migration.targets.loading import ApplyOptions, Outcome, StreamResult, apply_streams
 from stantools.store.directory import open_datastore
 from tests import servers
 from tests.conftest import golden_cases, load_expected

@@ -26,9 +26,9 @@ from stantools.cli.main import cli
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
-from stantools.migration.conduct import default_plan_file
 from stantools.migration.journal import Journal, StreamState
 from stantools.migration.plan.planfile import read_plan
+from stantools.migration.workflow import default_plan_file
 from stantools.store.directory import open_datastore
 from stantools.store.sample import SampleOptions, write_sample
 from tests import servers

@@ -339,10 +339,10 @@ def test_a_cluster_that_loses_a_node(version: str, big_store: Path, tmp_path: Pa
 _IMPATIENT = """
 import sys
 from stantools.cli.main import main
-from stantools.migration import apply
+from stantools.migration.targets import loading
 from stantools.migration.proof import readback
 from stantools.migration.target import leftovers
-apply._RECONNECT = readback._RECONNECT = leftovers.SETTLE_SECONDS = leftovers._ASK_SECONDS = 1.0
+loading._RECONNECT = readback._RECONNECT = leftovers.SETTLE_SECONDS = leftovers._ASK_SECONDS = 1.0
 sys.exit(main())
 """
 

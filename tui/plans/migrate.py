@@ -9,8 +9,22 @@ from functools import partial
 from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
-from stantools.migration.apply import ApplyOptions, Existing
-from stantools.migration.conduct import (
+from stantools.migration.journal import Stage, StreamResult
+from stantools.migration.plan.model import LeftOut, Level, Note, Plan, StreamPlan, TargetRef, Way
+from stantools.migration.plan.options import (
+    Consumers,
+    OriginHeaders,
+    PlanOptions,
+    dotted,
+    mapping_override,
+    read_overrides,
+)
+from stantools.migration.plan.planner import make_plan
+from stantools.migration.source import StoreSource
+from stantools.migration.target.options import ConnectOptions, split_servers
+from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.targets.target import Places, opened
+from stantools.migration.workflow import (
     amount,
     carry_out,
     check_plan_file,
@@ -22,21 +36,6 @@ from stantools.migration.conduct import (
     read_source,
     serious,
 )
-from stantools.migration.places import Places, opened
-from stantools.migration.plan.model import LeftOut, Level, Note, Plan, StreamPlan, TargetRef, Way
-from stantools.migration.plan.options import (
-    Consumers,
-    OriginHeaders,
-    PlanOptions,
-    dotted,
-    mapping_override,
-    read_overrides,
-)
-from stantools.migration.plan.planner import make_plan
-from stantools.migration.results import StreamResult
-from stantools.migration.source import StoreSource
-from stantools.migration.target.options import ConnectOptions, split_servers
-from stantools.migration.watch import Stage
 from stantools.notation import format_size, parse_duration, parse_size
 from stantools.recovery.place import free_bytes
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits

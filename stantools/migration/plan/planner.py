@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stantools.errors import UsageError
+from stantools.migration.plan.checks import channel_part
 from stantools.migration.plan.consumers import ChannelDurables, Durable, plan_consumers, sort_subscriptions
-from stantools.migration.plan.limits import DUPLICATE_WINDOW, left_out_limits, removed_at_once, stream_limits
-from stantools.migration.plan.matching import channel_part
 from stantools.migration.plan.model import (
     UNLIMITED,
     ChannelPart,
@@ -26,7 +25,15 @@ from stantools.migration.plan.model import (
 )
 from stantools.migration.plan.names import apart, overlap, reserved, stream_name, subject_name
 from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions
-from stantools.migration.plan.remarks import channel_notes, left_behind, store_notes
+from stantools.migration.plan.remarks import (
+    DUPLICATE_WINDOW,
+    channel_notes,
+    left_behind,
+    left_out_limits,
+    removed_at_once,
+    store_notes,
+    stream_limits,
+)
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.notation import counted
 

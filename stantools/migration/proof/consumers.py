@@ -14,8 +14,8 @@ from typing import Any
 
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.merge import StreamSource
 from stantools.migration.plan.model import ConsumerPlan, Position
+from stantools.migration.stream_source import StreamSource
 from stantools.migration.target.jetstream import JetStream
 from stantools.notation import counted
 from stantools.store.ranges import Ranges

@@ -11,12 +11,12 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.migration.headers import SEQUENCE
-from stantools.migration.merge import StreamSource, stream_source
 from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
 from stantools.migration.plan.names import stream_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.migration.stream_source import StreamSource, stream_source
 from stantools.migration.target.jetstream import JetStream
 
 _DESCRIPTION = "NATS Streaming channel "

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import RECORD_HEADER_SIZE
-from stantools.migration.sourceread import Piece
+from stantools.migration.batches import Piece
 from stantools.progress import Progress
 from stantools.store.mapping import Buffer
 from stantools.store.ranges import Ranges

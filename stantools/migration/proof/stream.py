@@ -10,11 +10,11 @@ from typing import Any
 
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.merge import StreamSource
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof.compare import Comparison
 from stantools.migration.proof.consumers import check_consumers
 from stantools.migration.proof.readback import Readback
+from stantools.migration.stream_source import StreamSource
 from stantools.migration.target.jetstream import JetStream
 from stantools.progress import Progress
 

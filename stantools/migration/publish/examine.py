@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError
 from stantools.migration import headers
-from stantools.migration.publish import guards
 from stantools.migration.publish.asking import ask_many
 from stantools.migration.target.jetstream import MESSAGE_NOT_FOUND
 
@@ -94,7 +93,7 @@ async def _compare(js: JetStream, name: str, listed: Iterable[_Wanted], generati
         )
         for wanted, answer in zip(part, answers, strict=True):
             stored = None if answer is None else _stored(answer)
-            if wanted.subject is None and stored and guards.is_filler(*stored[1:]):
+            if wanted.subject is None and stored and headers.is_filler(*stored[1:]):
                 found.fillers.append(wanted.sequence)
             elif wanted.is_met(stored, generation):
                 found.messages += stored is not None
@@ -127,12 +126,12 @@ class _Wanted:
         if stored is None or self.subject is None:
             return stored is None and self.subject is None
         subject, block, data = stored
-        number = b"\r\n%b: %b%d\r\n" % (guards.MESSAGE_ID, guards.identity(self.channel, generation), self.own)
-        if guards.MESSAGE_ID in block and number not in block:
+        number = b"\r\n%b: %b%d\r\n" % (headers.MESSAGE_ID, headers.identity(self.channel, generation), self.own)
+        if headers.MESSAGE_ID in block and number not in block:
             return False
         about = (self.channel, self.own, self.timestamp, self.reply)
         blocks = [headers.header_block(*about, origin=origin) for origin in (True, False)]
-        return subject == self.subject and data == self.data and guards.own_block(block) in blocks
+        return subject == self.subject and data == self.data and headers.own_block(block) in blocks
 
 
 def _wanted(source: Source, after: int, until: int) -> Iterator[_Wanted]:
@@ -181,5 +180,5 @@ def _describe(stored: Stored | None) -> str:
     if stored is None:
         return "there is no message"
     subject, block, data = stored
-    kind = "a filler" if guards.is_filler(block, data) else f"a message of {len(data)} bytes on {subject.decode()}"
+    kind = "a filler" if headers.is_filler(block, data) else f"a message of {len(data)} bytes on {subject.decode()}"
     return f"there is {kind}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError
 from stantools.migration import headers
-from stantools.migration.publish import guards, kernels, plain
+from stantools.migration.publish import kernels, plain
 from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.fillers import AT_ONCE, delete_fillers
 from stantools.migration.publish.writing import write_frames
@@ -192,7 +192,7 @@ class Loader:
         self._failed: asyncio.Future[TargetError] = self._stack.enter_context(connection.watch(*self._watched))
 
     async def _send(self, batch: Batch) -> None:
-        identity = guards.identity(batch.channel, self.generation)
+        identity = headers.identity(batch.channel, self.generation)
         largest = self.js.connection.max_payload
         row = 0
         # What is sent alone already is not sent again.
@@ -221,7 +221,7 @@ class Loader:
         Raises:
             StantoolsError: It does not fit into the server.
         """
-        identity = guards.identity(batch.channel, self.generation)
+        identity = headers.identity(batch.channel, self.generation)
         frame, size = plain.encode_message(batch, row, self._acks.reply, identity, self.origin, expected_last)
         largest = self.js.connection.max_payload
         if size > largest:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stantools.migration import headers
-from stantools.migration.publish import guards
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -42,7 +41,7 @@ def encode_publishes(
         row: The first one.
         rows: How many at most.
         reply: What their reply subjects begin with.
-        identity: What their ids begin with, from `guards.identity`.
+        identity: What their ids begin with, from `headers.identity`.
         origin: Write channel, sequence and time as headers.
         shift: How far behind the server's idea of the stream's last sequence is (see `loader`).
         largest: Bytes of header block and payload together that the server takes.
@@ -98,7 +97,7 @@ def encode_message(
     data, answer = parts
     own = int(columns.sequence[row])
     block = headers.header_block(batch.channel, own, int(columns.timestamp[row]), answer, origin=origin)
-    block = guards.guarded(block, identity, own, expected_last)
+    block = headers.guarded(block, identity, own, expected_last)
     total = len(block) + len(data)
     head = b"HPUB %b %b%d %d %d\r\n" % (batch.subject, reply, int(batch.sequence[row]), len(block), total)
     return b"%b%b%b\r\n" % (head, block, data), total
@@ -108,7 +107,7 @@ def encode_fillers(subject: bytes, reply: bytes, shift: int, first: int, count: 
     """Returns the frames of fillers at `count` sequences of the stream from `first` on; arguments as above."""
     frames = []
     for sequence in range(first, first + count):
-        block = guards.filler(sequence - 1 - shift)
+        block = headers.filler(sequence - 1 - shift)
         frames.append(b"HPUB %b %b%d %d %d\r\n%b\r\n" % (subject, reply, sequence, len(block), len(block), block))
     return b"".join(frames)
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from stantools.errors import RefusedError, UsageError
 from stantools.migration.batches import Batch
-from stantools.migration.merge import stream_source
 from stantools.migration.replay.ledger import Position
 from stantools.migration.replay.subjects import SubjectRules, channel_problem, shown, subject_problem
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.migration.stream_source import stream_source
 from stantools.store.ranges import Ranges
 
 _MAX_SEQUENCE = 2**64 - 1

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.apply import ApplyOptions
-from stantools.migration.destination import Destination
-from stantools.migration.journal import Journal, Steps, StreamState
+from stantools.migration.journal import Journal, Outcome, Steps, StreamResult, StreamState, Unwatched, Watch
 from stantools.migration.plan.model import StreamPlan, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.results import Outcome, StreamResult
-from stantools.migration.watch import Unwatched, Watch
+from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.targets.target import Destination
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, prepared_stream
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.spark.tasks import Failure, distribute

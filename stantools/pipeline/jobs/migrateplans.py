@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
-from stantools.migration.apply import ApplyOptions
-from stantools.migration.destination import Destination
-from stantools.migration.merge import stream_source
 from stantools.migration.plan.checks import find_problems
 from stantools.migration.plan.model import Level, Note, Plan, StreamPlan
 from stantools.migration.plan.names import overlap, safe_name
@@ -21,6 +18,9 @@ from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.source import ChannelSource, Key, open_source
+from stantools.migration.stream_source import stream_source
+from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.targets.target import Destination
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.pipeline.tables.options import TableOptions

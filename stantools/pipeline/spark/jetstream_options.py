@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.migration.plan.limits import DUPLICATE_WINDOW
 from stantools.migration.plan.names import name_problem, reserved, stream_name, subject_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
+from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.migration.target.context import context_folder, over, read_context
 from stantools.migration.target.options import ConnectOptions, read_secret, split_servers
 from stantools.notation import parse_duration, parse_size

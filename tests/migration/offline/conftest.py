@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from stantools.migration import storedir_use
+from stantools.migration.targets import in_use
 
 
 @pytest.fixture
 def only_our_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that others run on this machine are none of the test's business."""
-    real = storedir_use._servers
+    real = in_use._servers
 
-    def ours() -> Iterator[storedir_use._Process]:
+    def ours() -> Iterator[in_use._Process]:
         return (each for each in real() if any(str(tmp_path) in argument for argument in each.arguments))
 
-    monkeypatch.setattr(storedir_use, "_servers", ours)
+    monkeypatch.setattr(in_use, "_servers", ours)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.offline import check_backup, prove_backup, write_backup
-from stantools.migration.offlineread import ARCHIVE, REQUEST
 from stantools.migration.plan.options import Consumers, Override
+from stantools.migration.targets.backup import write_backup
+from stantools.migration.targets.files import ARCHIVE, REQUEST, check_backup, prove_backup
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
 from tests.migration.offline.officialcli import restore
@@ -216,7 +216,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if len(written) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stantools.migration.offline.write_all", full)
+    monkeypatch.setattr("stantools.migration.targets.backup.write_all", full)
     with pytest.raises(StoreUnwritableError, match="No space left on device") as raised:
         write_backup(tmp_path / "out", stream)
     assert "free some space" in raised.value.remedy

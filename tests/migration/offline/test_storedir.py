@@ -12,10 +12,10 @@ import nats
 import pytest
 
 from stantools.errors import RefusedError, StoreUnwritableError
-from stantools.migration import storedir_use
-from stantools.migration.offlineproof import prove_stream_directory
 from stantools.migration.plan.model import Level, Note
-from stantools.migration.storedir import Placed, StoreDirectory
+from stantools.migration.targets import in_use
+from stantools.migration.targets.files import prove_stream_directory
+from stantools.migration.targets.store_dir import Placed, StoreDirectory
 from tests import servers
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
@@ -228,7 +228,7 @@ def test_a_server_that_was_started_meanwhile(
     server = _stopped(start_server)
     before = _tree(server.store_dir)
     entries = type(stream).entries
-    monkeypatch.setattr("stantools.migration.storedir.RECHECK_SECONDS", 0)
+    monkeypatch.setattr("stantools.migration.targets.store_dir.RECHECK_SECONDS", 0)
 
     def start(self: Any) -> Any:
         server.start()
@@ -241,7 +241,7 @@ def test_a_server_that_was_started_meanwhile(
     left = _tree(server.store_dir)
     assert left.keys() - before.keys() == set()
     monkeypatch.undo()
-    monkeypatch.setattr(storedir_use, "_servers", lambda: iter(()))
+    monkeypatch.setattr(in_use, "_servers", lambda: iter(()))
     assert not StoreDirectory(server.store_dir).place(stream).present
 
 
@@ -369,7 +369,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stantools.migration.storedir_place.write_all", full)
+    monkeypatch.setattr("stantools.migration.targets.placing.write_all", full)
     with pytest.raises(StoreUnwritableError, match="No space left on device; nothing was placed"):
         StoreDirectory(tmp_path / "new").place(stream)
     assert not (tmp_path / "new").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError
-from stantools.migration.storedir_layout import read_layout
+from stantools.migration.targets.layout import read_layout
 
 
 def _stream(store: Path, name: str, account: str = "$G", **config: object) -> Path:
@@ -95,6 +95,6 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr("stantools.migration.storedir_layout.os.scandir", refuse)
+    monkeypatch.setattr("stantools.migration.targets.layout.os.scandir", refuse)
     with pytest.raises(StoreUnreadableError, match="Permission denied"):
         read_layout(tmp_path, "$G")

@@ -9,9 +9,7 @@ import pytest
 
 from stantools.errors import UsageError
 from stantools.format.encryption import ChannelCipher, Cipher
-from stantools.migration.plan.checks import find_problems
-from stantools.migration.plan.limits import older_than
-from stantools.migration.plan.matching import find_changes
+from stantools.migration.plan.checks import find_changes, find_problems
 from stantools.migration.plan.model import (
     ConsumerKind,
     Level,
@@ -25,6 +23,7 @@ from stantools.migration.plan.model import (
 )
 from stantools.migration.plan.options import Consumers, OriginHeaders, Override, PlanOptions, mapping_override
 from stantools.migration.plan.planner import make_plan
+from stantools.migration.plan.remarks import older_than
 from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits, StoreLimits
 from tests.migration.plan.stores import NOW, SECOND, START, Channel, durable, opened, queue, sub, write_store
 

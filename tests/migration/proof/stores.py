@@ -15,8 +15,8 @@ import nats
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.merge import SingleSource
 from stantools.migration.source import StoreSource, open_source
+from stantools.migration.stream_source import SingleSource
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stantools.migration.headers import header_block
-from stantools.migration.merge import SingleSource
 from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof import readback
 from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.stream_source import SingleSource
 from stantools.migration.target.jetstream import JetStream
 from tests.migration.proof.stores import Record, fill, records, single, stored, with_js, write_store
 

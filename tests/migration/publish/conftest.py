@@ -12,7 +12,6 @@ import numpy as np
 from stantools.format.columns import MessageColumns
 from stantools.migration import headers
 from stantools.migration.batches import Batch
-from stantools.migration.publish import guards
 from stantools.migration.target.connection import connect
 from stantools.migration.target.errors import NoAnswerError
 from stantools.migration.target.jetstream import JetStream
@@ -110,7 +109,7 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
         while len(found) < info["state"]["messages"]:
             received = await inbox.receive(5)
             for row in range(len(received)):
-                block = guards.own_block(received.header(row))
+                block = headers.own_block(received.header(row))
                 number = int(received.columns.sequence[row])
                 found.append(Message(number, received.subject(row), block, received.data(row)))
     finally:

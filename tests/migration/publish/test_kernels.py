@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.migration import headers
-from stantools.migration.publish import guards, plain
+from stantools.migration.publish import plain
 from stantools.migration.wire.columns import FrameColumns
 from tests.migration.publish.conftest import Item, make_batch
 
@@ -78,14 +78,14 @@ def test_a_frame_byte_by_byte(kernel: ModuleType) -> None:
     )
     assert done == 1
     assert frames == b"HPUB old.orders _INBOX.x.1.42 %d %d\r\n%b\r\n\0hello\r\n" % (len(block), len(block) + 8, block)
-    assert guards.own_block(block) == headers.header_block(b"orders", 42, Item(1, b"").timestamp, b"back", origin=True)
+    assert headers.own_block(block) == headers.header_block(b"orders", 42, Item(1, b"").timestamp, b"back", origin=True)
 
 
 def test_without_headers_of_its_own(kernel: ModuleType) -> None:
     _, frames = encode(kernel, make_batch([Item(1, b"")]), origin=False)
     ((_, _, block, data),) = split(frames)
     assert block == b"NATS/1.0\r\nNats-Msg-Id: orders:1:1\r\nNats-Expected-Last-Sequence: 0\r\n\r\n"
-    assert data == b"" and guards.own_block(block) == b""
+    assert data == b"" and headers.own_block(block) == b""
 
 
 def test_ends_before_a_gap_and_before_what_does_not_fit(kernel: ModuleType) -> None:
@@ -162,8 +162,8 @@ def test_both_write_the_same(
         item, number = listed[at], int(batch.sequence[at])
         assert (subject, reply, data) == (b"orders", REPLY + b"%d" % number, item.data)
         own = headers.header_block(b"orders", item.sequence, item.timestamp, item.reply, origin=origin)
-        assert block == guards.guarded(own, b"orders:1:", item.sequence, number - 1)
-        assert guards.own_block(block) == own
+        assert block == headers.guarded(own, b"orders:1:", item.sequence, number - 1)
+        assert headers.own_block(block) == own
 
 
 def answers(*listed: tuple[bytes, bytes]) -> tuple[bytes, FrameColumns]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration import headers
-from stantools.migration.publish import guards, missing, writing
+from stantools.migration.publish import missing, writing
 from stantools.migration.publish import settings as configurations
 from stantools.migration.publish.examine import _wanted
 from stantools.migration.publish.patience import Patience, passes
@@ -77,8 +77,8 @@ def test_what_is_the_same_message() -> None:
     for origin in (True, False):
         block = headers.header_block(b"orders", 1, 5, b"r", origin=origin)
         assert wanted.is_met((b"orders", block, b"a"), 1)
-        assert wanted.is_met((b"orders", guards.guarded(block, b"orders:1:", 1, 0), b"a"), 1)
-        assert not wanted.is_met((b"orders", guards.guarded(block, b"orders:2:", 1, 0), b"a"), 1)
+        assert wanted.is_met((b"orders", headers.guarded(block, b"orders:1:", 1, 0), b"a"), 1)
+        assert not wanted.is_met((b"orders", headers.guarded(block, b"orders:2:", 1, 0), b"a"), 1)
         assert not wanted.is_met((b"other", block, b"a"), 1)
         assert not wanted.is_met((b"orders", block, b"b"), 1)
     assert not wanted.is_met((b"orders", b"", b"a"), 1)
@@ -87,17 +87,17 @@ def test_what_is_the_same_message() -> None:
 
 
 def test_fillers() -> None:
-    block = guards.filler(41)
+    block = headers.filler(41)
     assert block == b"NATS/1.0\r\nNats-Streaming-Filler: 1\r\nNats-Expected-Last-Sequence: 41\r\n\r\n"
-    assert guards.is_filler(block, b"")
-    assert not guards.is_filler(block, b"x")
-    assert not guards.is_filler(guards.guarded(b"", b"a:1:", 1, 0), b"")
-    assert not guards.is_filler(b"", b"")
+    assert headers.is_filler(block, b"")
+    assert not headers.is_filler(block, b"x")
+    assert not headers.is_filler(headers.guarded(b"", b"a:1:", 1, 0), b"")
+    assert not headers.is_filler(b"", b"")
 
 
 @given(st.binary(max_size=20))
 def test_any_channel_can_be_part_of_an_id(channel: bytes) -> None:
-    assert headers.is_safe_value(guards.identity(channel, 1) + b"1")
+    assert headers.is_safe_value(headers.identity(channel, 1) + b"1")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ class _Client:
 
 def test_frame_by_frame() -> None:
     client = _Client()
-    block = guards.guarded(b"", b"a:1:", 3, 2)
+    block = headers.guarded(b"", b"a:1:", 3, 2)
     frames = b"HPUB a r.3 %d %d\r\n%b\r\n" % (len(block), len(block) + 3, block + b"\r\n\0")
     frames += b"PUB b r.4 2\r\nhi\r\nPUB c 0\r\n\r\n"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stantools.migration.stream_source as merging
 from stantools.errors import UsageError
-from stantools.migration import merge
-from stantools.migration.merge import MergedSource, SingleSource, StreamSource, stream_source
+from stantools.migration.stream_source import MergedSource, SingleSource, StreamSource, stream_source
 from tests.migration.source.contents import Record, contents, opened, write_slices
 
 #: Where each message of a merged stream is from: channel, sequence.
@@ -77,7 +77,7 @@ def histories(draw: st.DrawFn) -> dict[bytes, list[tuple[int, int]]]:
 def test_merge(data: st.DataObject, channels: dict[bytes, list[tuple[int, int]]], rows: int, spacing: int) -> None:
     order = expected_order(channels)
     small = {"_MIN_ROWS": 1, "_MAX_ROWS": rows, "_SPACING": spacing}
-    with tempfile.TemporaryDirectory() as work, patch.multiple(merge, **small):
+    with tempfile.TemporaryDirectory() as work, patch.multiple(merging, **small):
         for name, listed in made(channels).items():
             cut = data.draw(st.integers(0, len(listed)))
             write_slices(Path(work), name, [listed[:cut], listed[cut:]])

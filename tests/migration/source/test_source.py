@@ -18,10 +18,10 @@ from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import Flag
-from stantools.migration import sourceread
+from stantools.migration import batches
+from stantools.migration.batches import Finisher
 from stantools.migration.headers import is_safe_value, safe_value
 from stantools.migration.source import ChannelSource
-from stantools.migration.sourcepayload import Finisher
 from tests.migration.source.contents import Message, Record, contents, only, opened, write_slices
 
 KEY = b"a key for tests"
@@ -50,7 +50,7 @@ def test_parts_of_a_long_slice(tmp_path: Path) -> None:
         assert contents(channel.read(after=after, until=until)) == expected
     assert contents(channel.read(after=40_000)) == {}
     # Not more is read for a part than a batch or two.
-    with patch.object(sourceread.kernels, "scan_messages", wraps=sourceread.kernels.scan_messages) as scans:
+    with patch.object(batches.kernels, "scan_messages", wraps=batches.kernels.scan_messages) as scans:
         assert list(contents(channel.read(after=39_997))) == [39_998, 39_999, 40_000]
     (call,) = scans.call_args_list
     assert call.args[1] > (tmp_path / "a" / "msgs.1.dat").stat().st_size * 3 // 4

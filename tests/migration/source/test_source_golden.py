@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stantools.format.crc import Crc
-from stantools.migration.merge import SingleSource
+from stantools.migration.stream_source import SingleSource
 from stantools.store.directory import open_datastore
 from stantools.store.ranges import Ranges
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected

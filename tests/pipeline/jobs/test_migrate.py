@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import ExitCode
-from stantools.migration.conduct import default_plan_file
 from stantools.migration.journal import StreamState, remembered_streams
+from stantools.migration.workflow import default_plan_file
 from stantools.store.sample import SampleOptions, write_sample
 from tests.migration.reading import consumers_of, read_stream
 from tests.pipeline.spark.sinking import kill_clients

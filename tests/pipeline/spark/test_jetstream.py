@@ -16,8 +16,8 @@ from stantools.format.crc import IEEE, Crc
 from stantools.migration.plan.options import OriginHeaders, PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
-from stantools.migration.proving import prove
 from stantools.migration.source import open_source
+from stantools.migration.targets.server import prove
 from stantools.pipeline.tables.schema import MESSAGES
 from stantools.store.directory import open_datastore
 from tests.migration.publish.conftest import run

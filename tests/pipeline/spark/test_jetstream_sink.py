@@ -22,8 +22,8 @@ from stantools.format.crc import IEEE, Crc
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
-from stantools.migration.proving import prove
 from stantools.migration.source import open_source
+from stantools.migration.targets.server import prove
 from stantools.pipeline.spark import jetstream_task
 from stantools.pipeline.spark.jetstream_task import Written, commit, write_rows
 from stantools.store.directory import open_datastore

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stantools.errors import RefusedError
 from stantools.migration.archive.state import ArchiveState
-from stantools.migration.offlineproof import prove_stream_directory
-from stantools.migration.plan.model import Level, Note, StreamPlan
+from stantools.migration.journal import Outcome, Stage, Unwatched, Watch, counted
+from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem, overlap
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.storedir_layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, Layout, read_layout
-from stantools.migration.storedir_place import Ownership, arriving, fill, give_up, move_in, parents, tidy
-from stantools.migration.storedir_use import find_server
-from stantools.migration.watch import Stage, Unwatched, Watch, counted
+from stantools.migration.proof.stream import Proof
+from stantools.migration.targets.files import FileDestination, prove_stream_directory
+from stantools.migration.targets.in_use import find_server
+from stantools.migration.targets.layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, Layout, read_layout
+from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.targets.placing import Ownership, arriving, fill, give_up, move_in, parents, tidy
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute
 from stantools.store.locks import QUIET_SECONDS
@@ -247,3 +249,38 @@ class StoreDirectory:
                 "has replicas, which a server without a cluster refuses",
                 "set replicas to 1 in the plan",
             )
+
+
+class StoreDestination(FileDestination):
+    """The store directory of a stopped nats-server.
+
+    Args:
+        path: What the server has as `store_dir`.
+        account: The account that the streams go to.
+        force: Go on although a server seems to use it.
+    """
+
+    # One after the other: the directories above them may have to be made.
+    parallel = False
+
+    def __init__(self, path: Path, account: str, *, force: bool = False) -> None:
+        self._store = StoreDirectory(path, account, force=force)
+
+    def reference(self) -> TargetRef:
+        """Returns the directory."""
+        return TargetRef(TargetKind.STORE, (str(self._store.path),))
+
+    def problems(
+        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
+    ) -> list[Note]:
+        """Looks for a server that is running, for what is there, and for what a server would not accept."""
+        plans = [stream.plan for stream in streams]
+        return self._store.check(plans, replace=options.existing is Existing.REPLACE, begun=begun)
+
+    def _load(self, stream: PreparedStream, options: ApplyOptions, watch: Watch) -> tuple[ArchiveState, Outcome]:
+        placed = self._store.place(stream, replace=options.existing is Existing.REPLACE, watch=watch)
+        done = Outcome.REPLACED if placed.replaced else Outcome.PLACED
+        return placed.state, Outcome.COMPLETE if placed.present else done
+
+    def _prove(self, stream: PreparedStream, watch: Watch) -> Proof:
+        return prove_stream_directory(self._store.directory(stream.name), stream, watch)

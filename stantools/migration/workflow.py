@@ -11,17 +11,14 @@ from pathlib import Path
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
 from stantools.format.crc import Crc
-from stantools.migration.apply import ApplyOptions
-from stantools.migration.destination import Destination
-from stantools.migration.journal import Journal, journal_path, remembered_streams
-from stantools.migration.plan.checks import find_problems
-from stantools.migration.plan.matching import find_changes
+from stantools.migration.journal import Journal, StreamResult, Watch, journal_path, remembered_streams
+from stantools.migration.plan.checks import find_changes, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, Way
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import prepare
-from stantools.migration.results import StreamResult
 from stantools.migration.source import StoreSource, open_source
-from stantools.migration.watch import Watch
+from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.targets.target import Destination
 from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.directory import Datastore

@@ -1,113 +1,26 @@
-"""Where a plan goes: a running server, a directory of backups, or the store directory of a stopped server.
-
-All three are asked the same: what stands in the way, make it so, is it so.
-"""
+"""A running server as a target: what stands in the way there, and whether its streams are what was planned."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from stantools.errors import StantoolsError, UsageError
-from stantools.migration.apply import ApplyOptions, Existing, apply_streams
-from stantools.migration.journal import Steps
+from stantools.errors import StantoolsError
+from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, Watch
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.proving import prove
-from stantools.migration.results import Outcome, StreamResult
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import DEFAULT_SERVER, ConnectOptions
 from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
+from stantools.migration.targets.loading import ApplyOptions, Existing, apply_streams, prove
 from stantools.migration.tasks import in_parallel, run
-from stantools.migration.watch import Stage, Watch
-from stantools.recovery.place import check_room
 
 _T = TypeVar("_T")
 
 #: Seconds after which it is said what is being waited for.
 _LATE = 2.0
-
-
-class Destination(Protocol):
-    """A place that streams are made in."""
-
-    def reference(self) -> TargetRef:
-        """Returns what a plan says about it, with the server's version as far as it is known."""
-
-    def problems(
-        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
-        """Looks for what stands in the way, before anything is created.
-
-        Args:
-            streams: What is to be made.
-            options: How.
-            begun: Streams that an earlier run has, or may have, made already.
-        """
-
-    def apply(
-        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
-    ) -> list[StreamResult]:
-        """Makes every stream what the plan says."""
-
-    def verify(
-        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
-    ) -> list[StreamResult]:
-        """Compares every stream with the store.
-
-        Args:
-            streams: What should be there.
-            published: Streams that were published, wholly or in part.
-            watch: Told what is going on.
-            parallel: Streams that are read at the same time.
-        """
-
-
-def room_problems(place: Path, streams: Sequence[PreparedStream]) -> list[Note]:
-    """Returns what stands in the way of streams on a file system here: that it has no room for them."""
-    try:
-        check_room(place, sum(estimated_bytes(stream.plan) for stream in streams))
-    except StantoolsError as problem:
-        return [Note(Level.PROBLEM, str(place), problem.message, problem.remedy)]
-    return []
-
-
-class PlannedDestination:
-    """A server that is not there yet: it can be planned for, no more.
-
-    Args:
-        name: What a plan calls it.
-        store: Where it would keep its streams.
-    """
-
-    def __init__(self, name: str, store: Path) -> None:
-        self._name = name
-        self._store = store
-
-    def reference(self) -> TargetRef:
-        """Returns its name."""
-        return TargetRef(TargetKind.SERVER, (self._name,))
-
-    def problems(
-        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
-        """Looks for room; there is nobody to ask about anything else."""
-        return room_problems(self._store, streams)
-
-    def apply(
-        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
-    ) -> list[StreamResult]:
-        """Refuses."""
-        raise UsageError(f"{self._name} is only planned for, it was not started")
-
-    def verify(
-        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
-    ) -> list[StreamResult]:
-        """Refuses."""
-        raise UsageError(f"{self._name} is only planned for, it was not started")
 
 
 class ServerDestination:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,17 @@ from stantools.errors import RefusedError
 from stantools.migration.archive.framing import STORED
 from stantools.migration.archive.meta import stream_meta
 from stantools.migration.archive.state import ArchiveState
-from stantools.migration.offlineproof import prove_backup
-from stantools.migration.offlineread import ARCHIVE, REQUEST, check_backup
-from stantools.migration.plan.model import StreamPlan
+from stantools.migration.journal import Outcome, Stage, Unwatched, Watch
+from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.watch import Stage, Unwatched, Watch
+from stantools.migration.proof.stream import Proof
+from stantools.migration.targets.files import ARCHIVE, REQUEST, FileDestination, prove_backup
+from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.targets.target import room_problems
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing
-
-__all__ = ["BackupResult", "backup_directory", "check_backup", "prove_backup", "write_backup"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +140,41 @@ def _write(directory: Path, stream: PreparedStream, compression: str, watch: Wat
     text = json.dumps(request(stream.plan, archive.state), indent=2, ensure_ascii=False)
     (directory / REQUEST).write_text(text + "\n", encoding="utf-8")
     return archive.state
+
+
+class BackupDestination(FileDestination):
+    """A directory with a backup of each stream.
+
+    Args:
+        out: The directory; made if it is missing.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out.absolute()
+
+    def reference(self) -> TargetRef:
+        """Returns the directory."""
+        return TargetRef(TargetKind.BACKUP, (str(self._out),))
+
+    def problems(
+        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
+    ) -> list[Note]:
+        """Looks for room, and for what is there already."""
+        notes = []
+        for stream in streams:
+            there = backup_directory(self._out, stream.name)
+            if there.exists() and stream.name not in begun and options.existing is Existing.REPLACE:
+                text = f"{there} is there already, and backups are not replaced"
+                notes.append(Note(Level.PROBLEM, stream.name, text, "remove it, or choose another directory"))
+        existing = next(path for path in (self._out, *self._out.parents) if path.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
+            text = f"{existing} cannot be written"
+            notes.append(Note(Level.PROBLEM, str(self._out), text, "choose another directory, or change its mode"))
+        return notes + room_problems(self._out, streams)
+
+    def _load(self, stream: PreparedStream, options: ApplyOptions, watch: Watch) -> tuple[ArchiveState, Outcome]:
+        result = write_backup(self._out, stream, compression=options.compression, watch=watch)
+        return result.state, Outcome.COMPLETE if result.present else Outcome.WRITTEN
+
+    def _prove(self, stream: PreparedStream, watch: Watch) -> Proof:
+        return prove_backup(backup_directory(self._out, stream.name), stream, watch)

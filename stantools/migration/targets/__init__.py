@@ -1,0 +1,1 @@
+"""Where streams go: running servers, backups, store directories of stopped servers."""

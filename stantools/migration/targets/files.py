@@ -1,0 +1,390 @@
+"""Streams that lie in files, a backup or the store of a stopped server: read, and compared message by message.
+
+Every hash is checked on the way. The findings are those that `proof` has for a running server; no server is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.inspection.catalogue import finding
+from stantools.inspection.findings import Finding
+from stantools.migration.archive.consumer import ConsumerState
+from stantools.migration.archive.errors import ArchiveError
+from stantools.migration.archive.meta import consumer_meta, stream_meta
+from stantools.migration.archive.reader import ArchiveReader, Records, StreamReader
+from stantools.migration.archive.state import ArchiveState
+from stantools.migration.archive.tar import MAX_FILE_SIZE, TarFile
+from stantools.migration.archive.writer import ConsumerEntry
+from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, StreamState, Unwatched, Watch
+from stantools.migration.prepared import PreparedStream
+from stantools.migration.proof.compare import Comparison
+from stantools.migration.proof.stream import Proof
+from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.wire.assembler import Received
+from stantools.migration.wire.columns import FrameColumns
+
+#: The files of a backup.
+REQUEST = "backup.json"
+ARCHIVE = "stream.tar.s2"
+
+_PIECE = 1 << 20
+_REQUEST_MAX = 16 << 20
+_BLOCK = re.compile(r"([1-9][0-9]{0,9})\.blk")
+_CONSUMER_FILES = ("meta.inf", "meta.sum", "o.dat")
+
+
+@dataclass
+class Written:
+    """A stream as it lies on disk.
+
+    Attributes:
+        stream: Its name, empty if it cannot be read.
+        config: Its configuration in `meta.inf`.
+        state: What a server will say of it, as far as it could be read.
+        consumers: Its consumers.
+        whole: It was read to its end.
+        findings: What is wrong.
+        request: What a backup has in `backup.json`: the configuration and state that a server will be asked for.
+    """
+
+    stream: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    state: ArchiveState = field(default_factory=ArchiveState)
+    consumers: Sequence[ConsumerEntry] = ()
+    whole: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_backup(directory: Path, take: Callable[[Records], None] | None = None) -> Written:
+    """Reads a backup to its end: every hash, and whether the request in it belongs to the archive.
+
+    Args:
+        directory: The directory with the two files.
+        take: Gets the records as they are read.
+
+    Raises:
+        StoreUnreadableError: A file cannot be read, or is not there.
+    """
+    written = Written()
+    try:
+        written.request = _request(directory / REQUEST)
+    except ArchiveError as problem:
+        written.findings.append(finding("archive-damaged", problem.message, file=REQUEST))
+    archive = directory / ARCHIVE
+    _read(lambda: ArchiveReader(_pieces(archive), str(archive)), written, ARCHIVE, take)
+    if written.request and written.whole and (wrong := "; ".join(_request_differences(written))):
+        detail = f"{directory / REQUEST} does not belong to the archive beside it: {wrong}"
+        written.findings.append(finding("archive-damaged", detail, file=REQUEST))
+    return written
+
+
+def check_stream_directory(directory: Path, take: Callable[[Records], None] | None = None) -> Written:
+    """Reads the directory of a stream in a server's store to its end.
+
+    Args:
+        directory: The directory.
+        take: Gets the records as they are read.
+
+    Raises:
+        StoreUnreadableError: A file cannot be read.
+    """
+    written = Written()
+    _read(lambda: StreamReader(_files(directory), str(directory)), written, directory.name, take)
+    return written
+
+
+def _read(
+    opened: Callable[[], StreamReader], written: Written, file: str, take: Callable[[Records], None] | None
+) -> None:
+    try:
+        reader = opened()
+        written.stream, written.config = reader.stream, reader.config
+        for records in reader.records():
+            written.state = reader.state
+            if take:
+                take(records)
+    except ArchiveError as problem:
+        written.findings.append(finding("archive-damaged", problem.message, file=file))
+        return
+    written.state, written.consumers = reader.state, reader.consumers
+    written.whole = True
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+
+
+def _files(directory: Path) -> Iterator[TarFile]:
+    """The files of a stream's directory as an archive would have them; a server keeps others beside them."""
+    blocks = {int(match[1]): path for path in _listed(directory / "msgs") if (match := _BLOCK.fullmatch(path.name))}
+    paths = [directory / "meta.inf", directory / "meta.sum", *(blocks[number] for number in sorted(blocks))]
+    paths += [path / name for path in _listed(directory / "obs") for name in _CONSUMER_FILES]
+    for path in paths:
+        if path.exists():
+            yield TarFile(path.relative_to(directory).as_posix(), _content(path))
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+    except OSError as problem:
+        raise _unreadable(directory, problem) from problem
+
+
+def _content(path: Path) -> bytearray:
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_SIZE:
+            raise ArchiveError(f"{path} has {size} bytes, at most {MAX_FILE_SIZE} are expected")
+        return bytearray(path.read_bytes())
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+
+
+def _request(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            request = json.loads(file.read(_REQUEST_MAX))
+    except OSError as problem:
+        raise _unreadable(path, problem) from problem
+    except (ValueError, RecursionError) as problem:
+        raise ArchiveError(f"{path} is not JSON: {problem}") from problem
+    if not isinstance(request, dict) or not all(isinstance(request.get(name), dict) for name in ("config", "state")):
+        raise ArchiveError(f"{path} does not hold a config and a state")
+    return request
+
+
+def _request_differences(written: Written) -> Iterator[str]:
+    """What the request of a backup says and its archive does not."""
+    config, state = written.request["config"], written.request["state"]
+    if config.get("name") != written.stream:
+        yield f"it is for stream {config.get('name')!r}, the archive holds {written.stream!r}"
+    for name, value in {**written.state.as_json(), "consumer_count": len(written.consumers)}.items():
+        if state.get(name) != value:
+            yield f"{name} is {state.get(name)!r}, in the archive {value!r}"
+
+
+def _unreadable(path: Path, problem: OSError) -> StoreUnreadableError:
+    return StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check that the file is there")
+
+
+#: What both kinds of columns have of a message.
+_SHARED = (
+    "sequence",
+    "timestamp",
+    "subject_start",
+    "subject_size",
+    "header_start",
+    "header_size",
+    "data_start",
+    "data_size",
+)
+_SHOWN = 10
+
+
+def prove_backup(directory: Path, stream: PreparedStream, watch: Watch | None = None) -> Proof:
+    """Compares a backup with its source: messages, configuration and consumers.
+
+    Args:
+        directory: The directory with the two files.
+        stream: What should be in it.
+        watch: Told how many messages were compared.
+
+    Raises:
+        StoreUnreadableError: A file cannot be read; or as from the source.
+    """
+    proof, written = _compare_all(lambda take: check_backup(directory, take), stream, watch)
+    if written.request:
+        proof.findings += _config(f"stream {stream.name}, request", stream.plan.config, written.request["config"])
+    return proof
+
+
+def prove_stream_directory(directory: Path, stream: PreparedStream, watch: Watch | None = None) -> Proof:
+    """Compares a stream in the store of a stopped server with its source, as `prove_backup` does with a backup."""
+    if not directory.is_dir():
+        detail = f"there is no stream {stream.name} in {directory.parent}"
+        return Proof([finding("stream-missing", detail, channel=_channel_of(stream))])
+    return _compare_all(lambda take: check_stream_directory(directory, take), stream, watch)[0]
+
+
+def _compare_all(
+    check: Callable[[Callable[[Records], None]], Written], stream: PreparedStream, watch: Watch | None
+) -> tuple[Proof, Written]:
+    watch, started = watch or Unwatched(), time.monotonic()
+    plan, channel = stream.plan, _channel_of(stream)
+    comparison = Comparison(
+        stream.source.read(), stream.name, origin=plan.origin_headers, published=False, channel=channel
+    )
+
+    def compare(records: Records) -> None:
+        received = _received(records)
+        comparison.add(received)
+        watch.advance(stream.name, len(received))
+
+    written = check(compare)
+    findings = list(written.findings)
+    if written.stream:
+        # Of a damaged one, what could not be read is missing.
+        findings += comparison.finish()
+        expected = json.loads(stream_meta(plan.name, plan.config, plan.created_ns))
+        findings += _config(f"stream {stream.name}", expected, written.config)
+    if written.whole:
+        if written.state.last_seq != stream.source.last:
+            detail = f"stream {stream.name} ends at sequence {written.state.last_seq} instead of {stream.source.last}"
+            findings.append(finding("stream-state", detail, channel=channel))
+        findings += _consumers(stream, written)
+    seconds = time.monotonic() - started
+    return Proof(findings, comparison.messages, comparison.bytes, seconds), written
+
+
+def _channel_of(stream: PreparedStream) -> str | None:
+    parts = stream.source.parts
+    return parts[0][0].name if len(parts) == 1 else None
+
+
+def _received(records: Records) -> Received:
+    """The messages among some records, as if a server had delivered them."""
+    live = records.columns.take(records.columns.flags == 0)
+    columns = FrameColumns(len(live.sequence))
+    for name in _SHARED:
+        setattr(columns, name, getattr(live, name))
+    return Received(records.buffer, columns)
+
+
+def _config(where: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Finding]:
+    """What of a configuration differs; more may have been added to it."""
+    wrong = [
+        f"{name} is {found.get(name)!r} instead of {value!r}"
+        for name, value in expected.items()
+        if found.get(name) != value
+    ]
+    if wrong:
+        yield finding("stream-config", f"{where}: {'; '.join(wrong)}")
+
+
+def _consumers(stream: PreparedStream, written: Written) -> Iterator[Finding]:
+    there = {entry.name: entry for entry in written.consumers}
+    for planned in stream.entries():
+        where = f"consumer {planned.name} of stream {stream.name}"
+        found = there.get(planned.name)
+        if found is None:
+            yield finding("consumer-missing", f"{where} is not there")
+            continue
+        if _position(found.state) != _position(planned.state):
+            detail = f"{where}: it stands at {_words(found.state)} instead of {_words(planned.state)}"
+            yield finding("consumer-position", detail)
+        expected = json.loads(consumer_meta(planned.name, planned.config, stream.plan.created_ns))
+        wrong = [
+            f"{name} is {found.config.get(name)!r} instead of {value!r}"
+            for name, value in expected.items()
+            if found.config.get(name) != value
+        ]
+        if wrong:
+            yield finding("consumer-config", f"{where}: {'; '.join(wrong)}")
+
+
+def _position(state: ConsumerState | None) -> object:
+    """What must be equal of two positions: not when something was sent."""
+    if state is None:
+        return None
+    pending = {sequence: number for sequence, (number, _) in state.pending.items()}
+    return state.ack_floor, state.delivered, pending, dict(state.redelivered)
+
+
+def _words(state: ConsumerState | None) -> str:
+    if state is None:
+        return "its beginning"
+    pending = ", ".join(map(str, sorted(state.pending)[:_SHOWN]))
+    more = f" and {len(state.pending) - _SHOWN} more" if len(state.pending) > _SHOWN else ""
+    return f"{state.delivered[1]}, all acknowledged up to {state.ack_floor[1]}, pending {pending or 'nothing'}{more}"
+
+
+class FileDestination(ABC):
+    """A place in the file system that streams are made in, without a server."""
+
+    #: Streams may be written at the same time.
+    parallel: ClassVar[bool] = True
+
+    @abstractmethod
+    def _load(self, stream: PreparedStream, options: ApplyOptions, watch: Watch) -> tuple[ArchiveState, Outcome]:
+        """Writes a stream, unless it is there already."""
+
+    @abstractmethod
+    def _prove(self, stream: PreparedStream, watch: Watch) -> Proof:
+        """Compares a stream that is there with the store."""
+
+    def apply(
+        self, streams: Sequence[PreparedStream], journal: Steps, options: ApplyOptions, watch: Watch
+    ) -> list[StreamResult]:
+        """Writes every stream that is not there yet, and reads it again."""
+
+        def one(stream: PreparedStream) -> StreamResult:
+            result = StreamResult(stream.name)
+            try:
+                if journal.state(stream.name) is None:
+                    journal.note(stream.name, StreamState.STARTED)
+                started = time.monotonic()
+                state, result.outcome = self._load(stream, options, watch)
+                result.seconds = time.monotonic() - started
+                result.messages, result.bytes = state.messages, state.bytes
+                if options.prove and result.outcome is not Outcome.COMPLETE:
+                    self._prove_into(result, stream, watch)
+                if result.good:
+                    journal.note(stream.name, StreamState.PROVEN if options.prove else StreamState.LOADED)
+            except StantoolsError as problem:
+                result.outcome, result.error = Outcome.FAILED, problem
+            return result
+
+        return _in_parallel(one, streams, options.parallel if self.parallel else 1)
+
+    def verify(
+        self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
+    ) -> list[StreamResult]:
+        """Reads every stream and compares it with the store."""
+
+        def one(stream: PreparedStream) -> StreamResult:
+            result = StreamResult(stream.name, Outcome.COMPARED)
+            try:
+                self._prove_into(result, stream, watch)
+                result.messages = result.proven
+            except StantoolsError as problem:
+                result.outcome, result.error = Outcome.FAILED, problem
+            return result
+
+        return _in_parallel(one, streams, parallel)
+
+    def _prove_into(self, result: StreamResult, stream: PreparedStream, watch: Watch) -> None:
+        watch.begin(stream.name, Stage.PROVE, stream.source.count)
+        try:
+            proof = self._prove(stream, watch)
+        finally:
+            watch.end(stream.name)
+        result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
+        result.bytes = result.bytes or proof.bytes
+
+
+def _in_parallel(
+    work: Callable[[PreparedStream], StreamResult], streams: Sequence[PreparedStream], parallel: int
+) -> list[StreamResult]:
+    """Works on a few streams at a time; what has not begun is dropped when the work is given up."""
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        return list(pool.map(work, streams))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
