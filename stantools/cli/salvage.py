@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -10,6 +11,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import (
+    SERVER_KEY_VARIABLE,
     channel_option,
     common_options,
     dry_run_option,
@@ -23,7 +25,8 @@ from stantools.cli.output import print_json, table_text
 from stantools.cli.values import format_size
 from stantools.cli.verbs import verb
 from stantools.errors import UsageError
-from stantools.notation import describe_ranges, describe_sequences
+from stantools.escaping import beside, shell_word
+from stantools.notation import counted, describe_ranges, describe_sequences
 
 if TYPE_CHECKING:
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
@@ -149,19 +152,19 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
     for change in plan.changes[:_MANY]:
         click.echo(f"changed: {console.escape_line(change)}")
     if len(plan.changes) > _MANY:
-        click.echo(f"… and {len(plan.changes) - _MANY} more changes")
+        click.echo(f"… and {counted(len(plan.changes) - _MANY, 'more change')}")
     for dropped in plan.dropped[:_MANY]:
         place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
         what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
-        place += f", {dropped.length} bytes" if dropped.length else ""
+        place += f", {counted(dropped.length, 'byte')}" if dropped.length else ""
         line = f"{what}: {place}: {console.escape_line(dropped.reason)}"
         if dropped.sequences:
             line += f" ({describe_sequences(dropped.sequences, 4)})"
         click.echo(line)
     if len(plan.dropped) > _MANY:
-        click.echo(f"… and {len(plan.dropped) - _MANY} more places")
-    kept = f"{plan.messages} messages in {len(plan.channels)} channels, {format_size(plan.bytes)}"
-    lost = f"; {plan.lost} messages known to be lost" if plan.lost else ""
+        click.echo(f"… and {counted(len(plan.dropped) - _MANY, 'more place')}")
+    kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
+    lost = f"; {counted(plan.lost, 'message', 'is/are')} known to be lost" if plan.lost else ""
     if result is None:
         click.echo(f"would keep {kept}{lost}; nothing was written")
         return
@@ -174,3 +177,38 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
             click.echo(
                 f"  {finding['code']}  {console.escape(finding['file'])}  {console.escape_line(finding['detail'])}"
             )
+        if check.good:
+            _print_next(plan, result, check.start.options)
+
+
+def _print_next(plan: SalvagePlan, result: SalvageResult, options: tuple[str, ...]) -> None:
+    """Prints how to start a server on the new store, as it can be pasted, and how to fill its gaps."""
+    from stantools.recovery.salvage.check import ENCRYPT
+
+    key, hint = _server_key() if ENCRYPT in options else ("", "")
+    text = (
+        f"next: start the server on the new store, with ports, users and limits as before{hint}; the original or ours:"
+    )
+    click.echo(console.wrapped(text, 2))
+    words = " ".join(map(shell_word, ("-st", "FILE", "-dir", str(result.path), *options)))
+    for program in ("nats-streaming-server", "stan-broker"):
+        click.echo(f"  {key}{program} {words}")
+    gaps = [each.gaps.count() for each in plan.channels if each.gaps and not each.filled]
+    if gaps and all(each.fillable for each in plan.channels):
+        where = f"{counted(sum(gaps), 'sequence', 'is/are')} missing in {counted(len(gaps), 'channel')}"
+        text = f"{where}; servers pass over gaps. Where subscribers must not, put empty messages in them:"
+        click.echo(console.wrapped(text, 2))
+        filled = str(beside(result.path, "filled"))
+        again = ("stantools", "salvage", str(result.path), "--out", filled, "--fill-gaps")
+        click.echo(f"  {' '.join(map(shell_word, again))}")
+
+
+def _server_key() -> tuple[str, str]:
+    """Returns what hands the server its encryption key, in front of its command, and what is to be said about that."""
+    given = click.get_current_context().params
+    variable, path = given["encryption_key_env"], given["encryption_key_file"]
+    if path:
+        return f'{SERVER_KEY_VARIABLE}="$(cat {shell_word(str(path))})" ', ""
+    if not variable and SERVER_KEY_VARIABLE not in os.environ:
+        return f"{SERVER_KEY_VARIABLE}=KEY ", ", and its encryption key in the place of KEY"
+    return (f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""), ""

@@ -15,8 +15,11 @@ from stantools.inspection.forecast.model import ChannelForecast, Forecast, Harm
 from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
 from stantools.inspection.verify import Verdict
 from stantools.notation import counted
+from stantools.store.directory import open_datastore
 from stantools.store.locks import Use
+from stantools.store.options import ReadOptions, resolve_crc
 from stantools.store.ranges import Ranges
+from stantools.store.serverinfo import stored_cluster_id
 from stantools.store.sublog import SubStatus
 
 
@@ -83,6 +86,9 @@ def sentence(forecast: Forecast) -> str:
 #: Findings that say where missing messages were.
 _SLICE_GONE = ("slice-missing", "index-without-data")
 
+#: Findings after which the cluster id may be lost.
+_IDENTITY_GONE = ("server-missing", "server-damaged", "file-version", "file-unreadable")
+
 #: Errors of a start that no repair is needed for.
 _NO_DAMAGE = re.compile(r'permission denied$|^cluster ID ".*" does not match')
 
@@ -121,8 +127,7 @@ def advise(
             return Advice("Start the server with limits that leave the messages where they are (0 is without limit)")
     salvage: tuple[str, ...] = ("stantools", "salvage", str(path), "--out", str(beside(path, "salvaged")))
     new_store = "write what is intact to a new store"
-    nameless = any(finding.code == "server-missing" for finding in findings or ())
-    if nameless or (forecast is not None and forecast.starts and not forecast.recovered):
+    if _nameless(path, findings, forecast):
         salvage += ("--cluster-id", DEFAULT_CLUSTER_ID)
         new_store += f" (with the cluster id that clients connect with, if it is not {DEFAULT_CLUSTER_ID})"
     destroys = forecast is not None and bool(losses(forecast) or forecast.destroys)
@@ -142,6 +147,15 @@ def advise(
         "Nothing to repair; see what a move to JetStream would make of it",
         ("stantools", "migrate", str(path), "--out", str(beside(path, "backups")), "--dry-run"),
     )
+
+
+def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
+    """Tells whether salvage asks for the cluster id, because nothing in the store tells it any more."""
+    suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
+    if not suspected and (forecast is None or forecast.recovered):
+        return False
+    store = open_datastore(path)
+    return stored_cluster_id(store.server, resolve_crc(store, ReadOptions())) is None
 
 
 class State(enum.StrEnum):

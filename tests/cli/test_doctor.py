@@ -47,6 +47,9 @@ def test_golden_stores(run, golden: Path, golden_copy, case: str) -> None:
         words = shlex.split(each)
         assert str(store) in words
         assert not any(word in ("STORE", "NEW", "CHANNEL") for word in words)
+        if words[1] == "salvage":
+            planned = run(*words[1:], "--dry-run", "--force")
+            assert planned.code in (ExitCode.CLEAN, ExitCode.FINDINGS), planned.err
     if not expected["server_open"]["started"] and "-" not in "".join(expected["open_args"]):
         assert state in (State.DAMAGED, State.IN_DANGER)
 
@@ -68,6 +71,24 @@ def test_what_a_start_would_destroy_comes_first(run, tmp_path: Path) -> None:
     healthy = run("doctor", f"{store}.salvaged")
     assert healthy.code == 0
     assert healthy.out.startswith(f"{store}.salvaged: healthy: no message of 200 is lost; a start is harmless\n")
+
+
+@pytest.mark.parametrize("left", ["an identity", "nothing"])
+def test_salvage_of_a_damaged_server_dat(run, tmp_path: Path, left: str) -> None:
+    """The cluster id is asked for only where nothing tells it, and the printed command works in any case."""
+    store = make(run, tmp_path / "store", "--cluster-id", "orders")
+    identity = store / "server.dat"
+    damaged = bytearray(identity.read_bytes())
+    damaged[5 if left == "an identity" else slice(12, None)] = 0xFF if left == "an identity" else b"\xff" * 40
+    identity.write_bytes(damaged)
+    for verb in ("doctor", "forecast"):
+        said = run(verb, store).out.splitlines()
+        line = next(each for each in said if each.startswith("  stantools salvage "))
+        assert line.endswith(" --cluster-id test-cluster") == (left == "nothing")
+        assert ("cluster id that clients connect with" in " ".join(said)) == (left == "nothing")
+        done = run(*shlex.split(line)[1:])
+        assert done.code in (ExitCode.CLEAN, ExitCode.LOSS), done.err
+        shutil.rmtree(f"{store}.salvaged")
 
 
 def test_what_is_lost_and_what_is_not(run, tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import hashlib
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -14,9 +18,15 @@ import pytest
 from click.testing import CliRunner
 
 from stantools.cli.main import cli
+from stantools.format.crc import IEEE, Crc
 from stantools.inspection.catalogue import CATALOGUE
+from stantools.recovery.salvage import check
 from stantools.store.damage import DAMAGES
+from stantools.store.directory import open_datastore
 from stantools.store.locks import QUIET_SECONDS
+from stantools.store.sample import SampleOptions, write_sample
+from stantools.streaming.client import Message, Start, SubscriptionOptions, connect
+from tests.brokers import Broker
 from tests.conftest import golden_cases, load_expected
 
 Copy = Callable[[str], Path]
@@ -190,7 +200,97 @@ def test_salvage_with_loss(run, golden_copy: Copy, tmp_path: Path) -> None:
     filled = run("salvage", store, "--out", tmp_path / "b", "--fill-gaps", "--force", "-o", "json").json()
     assert [c["filled"] for c in filled["channels"] if c["name"] == "alpha"] == [[[25, 25]]]
     table = run("salvage", store, "--out", tmp_path / "c", "--force")
-    assert "1 messages known to be lost" in table.out
+    assert "1 message is known to be lost" in table.out
+
+
+def commands(text: str) -> list[str]:
+    """The commands that a verb ends with."""
+    return [line.strip() for line in text.splitlines() if line.startswith("  ") and " -dir " in line]
+
+
+class Printed(Broker):
+    """Our broker as a printed line starts it, on loopback and on a free port."""
+
+    def __init__(self, folder: Path, line: str) -> None:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        super().__init__(folder, environment={"PATH": path})
+        self.line = line
+
+    def command(self) -> list[str]:
+        return ["bash", "-c", f"exec env {self.line} -a 127.0.0.1 -p {self.port}"]
+
+
+def test_salvage_says_how_to_start_the_server(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The printed line, as it stands, starts our broker on the new store, and everything can be read there."""
+    monkeypatch.delenv("NATS_STREAMING_ENCRYPTION_KEY", raising=False)
+    key = tmp_path / "the key"
+    key.write_text("s3cret")
+    store, out = tmp_path / "it's a store", tmp_path / "a new one"
+    sample = ("--name", "a", "--damage", "flipped-byte", "--encryption-key-file", key)
+    assert run("sample", store, "--cluster-id", "orders", "--crc-poly", "castagnoli", *sample).code == 0
+    outcome = run("salvage", store, "--out", out, "--encryption-key-file", key)
+    assert outcome.code == 5, outcome.err
+    original, ours = commands(outcome.out)
+    words = f"-st FILE -dir '{out}' -cid orders -file_crc_poly 2197175160 -encrypt"
+    assert original == f"NATS_STREAMING_ENCRYPTION_KEY=\"$(cat '{key}')\" nats-streaming-server {words}"
+    assert ours == original.replace("nats-streaming-server", "stan-broker")
+    kept = run("messages", out, "a", "-o", "ndjson", "--encryption-key-file", key).ndjson()
+    assert len(kept) == 99
+    with Printed(tmp_path / "run", ours) as broker:
+
+        async def read() -> list[Message]:
+            got: asyncio.Queue[Message] = asyncio.Queue()
+            async with await connect(broker.url, "orders", "reader") as client:
+                await client.subscribe("a", got.put, SubscriptionOptions(start=Start.first()))
+                return [await asyncio.wait_for(got.get(), 60) for _ in kept]
+
+        got = asyncio.run(read())
+        assert broker.stop() == 0
+    assert [(each.sequence, each.data) for each in got] == [
+        (each["seq"], base64.b64decode(each["data"])) for each in kept
+    ]
+
+
+def test_a_start_needs_only_what_is_not_the_default(run, golden_copy: Copy, tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "new"
+    whole = run("salvage", golden_copy("dmg_length_flip_noidx"), "--out", out)
+    assert commands(whole.out) == [f"{name} -st FILE -dir {out}" for name in ("nats-streaming-server", "stan-broker")]
+    assert "--fill-gaps" not in whole.out
+    sealed = golden_copy("encrypted_aes")
+    monkeypatch.delenv("NATS_STREAMING_ENCRYPTION_KEY", raising=False)
+    unknown = run("salvage", sealed, "--out", tmp_path / "a")
+    assert commands(unknown.out)[0].startswith("NATS_STREAMING_ENCRYPTION_KEY=KEY nats-streaming-server -st FILE ")
+    assert "encryption key in the place of KEY" in unknown.out
+    monkeypatch.setenv("OURS", "secret")
+    named = run("salvage", sealed, "--out", tmp_path / "b", "--encryption-key-env", "OURS")
+    assert commands(named.out)[1].startswith('NATS_STREAMING_ENCRYPTION_KEY="$OURS" stan-broker ')
+    monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "secret")
+    known = run("salvage", sealed, "--out", tmp_path / "c")
+    assert commands(known.out)[1] == f"stan-broker -st FILE -dir {tmp_path / 'c'} -encrypt"
+
+
+def test_limits_that_would_remove_messages_are_lifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    write_sample(store, SampleOptions(messages=40))
+    monkeypatch.setattr(check, "DEFAULT_MAX_MSGS", 40)
+    assert check.check_start(open_datastore(store), Crc(IEEE), "test-cluster").options == ()
+    monkeypatch.setattr(check, "DEFAULT_MAX_MSGS", 39)
+    assert check.check_start(open_datastore(store), Crc(IEEE), "test-cluster").options == ("-mm", "0")
+    monkeypatch.setattr(check, "DEFAULT_MAX_BYTES", 4000)
+    assert check.check_start(open_datastore(store), Crc(IEEE), "test-cluster").options == ("-mm", "0", "-mb", "0")
+
+
+def test_gaps_can_be_filled_afterwards(run, golden_copy: Copy, tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    outcome = run("salvage", golden_copy("dmg_payload_flip_noidx"), "--out", out)
+    line = outcome.out.splitlines()[-1].strip()
+    assert line == f"stantools salvage {out} --out {out}.filled --fill-gaps"
+    assert "1 sequence is missing in 1 channel; servers pass over gaps" in outcome.out
+    again = run(*shlex.split(line)[1:], "-o", "json")
+    assert again.code == 0
+    assert again.json()["check"]["start_options"] == []
+    filled = run("forecast", f"{out}.filled", "-o", "json").json()["normal"]["channels"]["alpha"]
+    assert filled["delivered_from_start"] == [[1, 40]]
 
 
 def test_salvage_refuses(run, golden_copy: Copy, tmp_path: Path) -> None:

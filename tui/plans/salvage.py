@@ -191,8 +191,8 @@ def _outcome(plan: SalvagePlan, result: SalvageResult, check: NewStoreCheck) -> 
     outcome.next_command = ("stantools", "verify", os.fspath(result.path))
     found = [each for each in check.findings if each.severity.value != "info"]
     outcome.remarks[:0] = [Remark(each.code, f"{name_text(each.file)}: {each.detail}", "bad") for each in found[:20]]
-    if check.error:
-        outcome.remarks.insert(0, Remark("server", check.error, "bad"))
+    if check.start.error:
+        outcome.remarks.insert(0, Remark("server", check.start.error, "bad"))
     return outcome
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from textual import on
@@ -13,6 +13,7 @@ from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Input
 
+from stantools.escaping import beside, fill_in
 from stantools.inspection.explain import Explanation, explain
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import kind_of
@@ -193,11 +194,12 @@ class FindingsScreen(ViewScreen):
     def _explanation(self, what: Group | int | None) -> Iterator[Sequence[Cell]]:
         rows = self._rows
         if isinstance(what, int):
-            yield from finding_lines(rows.findings[what], place_of(self.session, rows.findings[what]))
+            finding = rows.findings[what]
+            yield from finding_lines(finding, place_of(self.session, finding), self.session.path)
         elif what is not None:
             yield [(f"{rows.title(what)}: ", "strong"), what.counts()]
             if rows.grouping is Grouping.CODE:
-                yield from _explained(what.name, "")
+                yield from _explained(what.name, "", self.session.path)
             elif rows.grouping is Grouping.SEVERITY:
                 yield [_SEVERITY_WORDS[Severity(what.name)]]
             else:
@@ -346,31 +348,32 @@ def _matches(finding: Finding, place: Place) -> bool:
     return all(given is None or given == found for given, found in wanted)
 
 
-def finding_lines(finding: Finding, place: tuple[View, Place] | None) -> Iterator[Sequence[Cell]]:
+def finding_lines(finding: Finding, place: tuple[View, Place] | None, store: Path) -> Iterator[Sequence[Cell]]:
     """Gives what is to be said about a finding, as lines.
 
     Args:
         finding: The finding.
         place: Where it can be looked at.
+        store: The store, to be named in commands.
     """
     symbol, role = SYMBOLS[finding.severity.value]
     where = place_words(finding, channel=True) or "the store as a whole"
     length = f", {counted(finding.length, 'byte')}" if finding.length is not None else ""
     yield [(f"{symbol} {finding.code} ", role), (f"{where}{length}", "strong")]
     yield [finding.detail]
-    yield from _explained(finding.code, finding.remedy)
+    yield from _explained(finding.code, finding.remedy, store)
     if place is not None:
         yield [(f"Enter opens it among the {place[0].value}.", "dim")]
 
 
-def _explained(code: str, remedy: str) -> Iterator[Sequence[Cell]]:
+def _explained(code: str, remedy: str, store: Path) -> Iterator[Sequence[Cell]]:
     found = explain(code)
     known = found[0] if found else Explanation(code, "")
     for label, text in (
         ("Meaning: ", known.meaning),
         ("Cause: ", known.cause),
         ("The server: ", known.server),
-        ("Remedy: ", remedy or known.remedy),
+        ("Remedy: ", fill_in(remedy or known.remedy, {"STORE": str(store), "NEW": str(beside(store, "salvaged"))})),
     ):
         if text:
             yield [(label, "accent"), text]

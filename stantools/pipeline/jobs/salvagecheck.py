@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.format.crc import Crc
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.verify import StoreVerdict, VerifyPlan, plan_verify, run_verify
 from stantools.pipeline.spark.tasks import Failure, distribute
@@ -15,7 +15,7 @@ from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import StoreRef
 from stantools.pipeline.tables.options import TableOptions
-from stantools.recovery.salvage.report import checked
+from stantools.recovery.salvage.check import Start, check_start, checked
 from stantools.store.directory import open_datastore
 
 if TYPE_CHECKING:
@@ -63,12 +63,10 @@ def check_stores(
         progress: Told the number of bytes as they are done.
 
     Returns:
-        For each store what `recovery.salvage.report.checked` says.
+        For each store what `recovery.salvage.check.checked` says.
     """
     verified = run_verify(spark, plan, partitions=partitions, progress=progress)
-    starts: dict[int, Failure | tuple[bool, str | None]] = dict(
-        distribute(spark, _forecast, stores, partitions=partitions)
-    )
+    starts: dict[int, Failure | Start] = dict(distribute(spark, _forecast, stores, partitions=partitions))
     return [_checked(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)]
 
 
@@ -80,22 +78,16 @@ def _found(out: Path, polynomial: int) -> FoundStore:
     return FoundStore(StoreRef(str(out), polynomial), place, entries, names)
 
 
-def _forecast(item: NewStore) -> tuple[bool, str | None]:
-    """In a task: tells whether a server would start with all of a store, and why not."""
-    options = ServerOptions(polynomial=item.polynomial, cluster_id=item.cluster_id, workers=1)
-    start = forecast(open_datastore(item.root), options, lookups=False)
-    return start.starts and start.recovered, start.error
+def _forecast(item: NewStore) -> Start:
+    """In a task: finds out how a server would start with a store."""
+    return check_start(open_datastore(item.root), Crc(item.polynomial), item.cluster_id)
 
 
-def _checked(
-    verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | tuple[bool, str | None]
-) -> dict[str, Any]:
+def _checked(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
     """Puts together what was found about a new store; that it cannot be read is as bad as can be."""
     unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
     if isinstance(start, Failure):
         unread.append(start.message)
-        start = False, None
-    said = checked(
-        verdict.verdict.findings, clean=verdict.verdict.clean and not unread, starts=start[0], error=start[1]
-    )
+        start = Start(works=False)
+    said = checked(verdict.verdict.findings, start, clean=verdict.verdict.clean and not unread)
     return {**said, "error": unread[0]} if unread else said

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from stantools.errors import ExitCode
+from stantools.format.crc import IEEE, Crc
 from stantools.inspection.findings import Finding
 from stantools.inspection.forecast import ServerOptions, forecast
+from stantools.inspection.forecast.options import DEFAULT_CLUSTER_ID
+from stantools.inspection.slicesummary import summarise
 from stantools.inspection.verify import verify
 from stantools.progress import Progress
 from stantools.recovery.salvage.apply import SalvageResult
 from stantools.recovery.salvage.model import SalvagePlan
-from stantools.recovery.salvage.report import checked
-from stantools.store.directory import open_datastore
+from stantools.store.directory import Datastore, open_datastore
+from stantools.store.limits import DEFAULT_MAX_BYTES, DEFAULT_MAX_MSGS, UNLIMITED, StoreLimits
+
+#: The option with which a server, the original or ours, reads encrypted messages.
+ENCRYPT = "-encrypt"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of a server on a new store.
+
+    Attributes:
+        works: It starts with all of the store.
+        error: Why not, if so.
+        options: What the server has to be told besides the directory, for the store to be what it is: those that the
+            server's defaults would do for are left out.
+    """
+
+    works: bool
+    error: str | None = None
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,23 +46,38 @@ class NewStoreCheck:
     Attributes:
         findings: Of its verification.
         clean: Its verdict.
-        starts: A server would start with all of it.
-        error: Why not, if so.
+        start: What a start of the server would do.
     """
 
     findings: tuple[Finding, ...]
     clean: bool
-    starts: bool
-    error: str | None = None
+    start: Start
 
     @property
     def good(self) -> bool:
         """The store is as it should be."""
-        return self.clean and self.starts
+        return self.clean and self.start.works
 
     def as_json(self) -> dict[str, Any]:
         """Returns it for reports."""
-        return checked(self.findings, clean=self.clean, starts=self.starts, error=self.error)
+        return checked(self.findings, self.start, clean=self.clean)
+
+
+def checked(findings: Iterable[Finding], start: Start, *, clean: bool) -> dict[str, Any]:
+    """Returns what was found about a new store, for reports.
+
+    Args:
+        findings: Of its verification.
+        start: What a start of the server would do.
+        clean: The verdict of the verification.
+    """
+    return {
+        "clean": clean,
+        "starts": start.works,
+        "error": start.error,
+        "start_options": list(start.options),
+        "findings": [finding.as_json() for finding in findings if finding.severity.value != "info"],
+    }
 
 
 def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progress | None = None) -> NewStoreCheck:
@@ -58,9 +96,41 @@ def check_new_store(plan: SalvagePlan, result: SalvageResult, *, progress: Progr
     store = open_datastore(result.path)
     verdict = verify(store, plan.crc, workers=plan.options.workers, progress=progress)
     cluster_id = plan.server.cluster_id.decode("utf-8", "surrogateescape")
-    options = ServerOptions(polynomial=plan.crc.polynomial, cluster_id=cluster_id, workers=plan.options.workers)
-    start = forecast(store, options, lookups=False)
-    return NewStoreCheck(tuple(verdict.findings), verdict.clean, start.starts and start.recovered, start.error)
+    start = check_start(store, plan.crc, cluster_id, workers=plan.options.workers)
+    return NewStoreCheck(tuple(verdict.findings), verdict.clean, start)
+
+
+def check_start(store: Datastore, crc: Crc, cluster_id: str, *, workers: int = 1) -> Start:
+    """Forecasts the start of a server on a new store, and finds out how it has to be started.
+
+    Args:
+        store: The store.
+        crc: Its CRC.
+        cluster_id: Its cluster id.
+        workers: Slices that are looked at at the same time.
+
+    Raises:
+        StoreUnreadableError: It cannot be read.
+    """
+    limits = StoreLimits(channel=UNLIMITED)
+    server = ServerOptions(polynomial=crc.polynomial, cluster_id=cluster_id, limits=limits, workers=workers)
+    start = forecast(store, server, lookups=False)
+    options = ["-cid", cluster_id] if cluster_id != DEFAULT_CLUSTER_ID else []
+    if crc.polynomial != IEEE:
+        options += ["-file_crc_poly", str(crc.polynomial)]
+    # The default limits would have the server remove the oldest messages of a channel.
+    if any(channel.count > DEFAULT_MAX_MSGS for channel in start.channels.values()):
+        options += ["-mm", "0"]
+    if any(channel.bytes > DEFAULT_MAX_BYTES for channel in start.channels.values()):
+        options += ["-mb", "0"]
+    if any(_encrypted(store, crc)):
+        options.append(ENCRYPT)
+    return Start(start.starts and start.recovered, start.error, tuple(options))
+
+
+def _encrypted(store: Datastore, crc: Crc) -> Iterator[bool]:
+    for channel in map(store.channel, store.channel_names):
+        yield from (summarise(each, channel.raw_name, crc).encrypted for each in channel.slices)
 
 
 def exit_code(plan: SalvagePlan, check: NewStoreCheck | None) -> ExitCode:

@@ -16,6 +16,9 @@ from stantools.store.resync import Damage, Repair
 #: What happens to older generations of a channel: kept beside it under another name, or only one is kept.
 SPLIT, NEWEST = "split", "newest"
 
+#: Empty messages that may fill a channel's gaps, however few messages it has.
+_FILLERS = 1_000_000
+
 
 @dataclass(frozen=True)
 class SalvageOptions:
@@ -127,6 +130,16 @@ class ChannelPlan:
     def size(self) -> int:
         """Bytes of its data files without fillers, about."""
         return sum(step.size for step in self.steps)
+
+    @property
+    def gaps(self) -> Ranges:
+        """Sequences between its messages of which nothing is there, or nothing but a filler."""
+        return self.sequences.holes()
+
+    @property
+    def fillable(self) -> bool:
+        """Its gaps can be filled; no absurd sequence has made them."""
+        return self.gaps.count() <= max(_FILLERS, self.sequences.count())
 
 
 @dataclass

@@ -44,9 +44,6 @@ from stantools.store.ranges import Ranges
 from stantools.store.resync import DamageKind
 from stantools.store.sublog import SubsState, salvage_subs
 
-#: Empty messages that may fill a channel's gaps without a question, however few messages it has.
-_FILLERS = 1_000_000
-
 
 @dataclass
 class _Source:
@@ -350,8 +347,8 @@ def _plan_channel(
         target.sequences = _sequences(target.steps)
         target.last_known = target.sequences.last
         if plan.options.fill_gaps:
-            target.filled = target.sequences.holes()
             _check_filling(target)
+            target.filled = target.gaps
         if is_main:
             target.lost = source.lost - target.sequences
             target.last_known = max(target.last_known, _last_named(source, history, generation))
@@ -374,11 +371,10 @@ def _last_named(source: _Source, history: History, generation: Generation) -> in
 
 def _check_filling(target: ChannelPlan) -> None:
     """Refuses to fill a gap that only an absurd sequence can have made."""
-    filled, kept = target.filled.count(), target.sequences.count()
-    if filled > max(_FILLERS, kept):
+    if not target.fillable:
         raise RefusedError(
-            f"channel {os.fsdecode(target.name)!r}: to fill its gaps would take {filled} empty messages for {kept} "
-            f"that are there ({target.sequences.first} to {target.sequences.last})",
+            f"channel {os.fsdecode(target.name)!r}: to fill its gaps would take {target.gaps.count()} empty messages "
+            f"for {target.sequences.count()} that are there ({target.sequences.first} to {target.sequences.last})",
             "salvage without --fill-gaps: consumers skip missing sequences",
         )
 

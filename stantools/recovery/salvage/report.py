@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from stantools.inspection.findings import Finding
 from stantools.recovery.salvage.apply import SalvageResult
 from stantools.recovery.salvage.manifest import describe
 from stantools.recovery.salvage.model import SalvagePlan
@@ -17,7 +15,7 @@ def report(plan: SalvagePlan, result: SalvageResult | None, check: dict[str, Any
     Args:
         plan: What was planned.
         result: What was written, if it was.
-        check: See `checked`.
+        check: See `NewStoreCheck.as_json`.
     """
     described = describe(plan, [])
     return {
@@ -46,21 +44,4 @@ def plan_summary(plan: SalvagePlan) -> dict[str, Any]:
         "bytes": plan.bytes,
         "lost": plan.lost,
         "lossy": plan.lossy,
-    }
-
-
-def checked(findings: Iterable[Finding], *, clean: bool, starts: bool, error: str | None) -> dict[str, Any]:
-    """Returns what was found about the new store.
-
-    Args:
-        findings: Of its verification.
-        clean: Its verdict.
-        starts: A server would start with all of it.
-        error: Why not, if so.
-    """
-    return {
-        "clean": clean,
-        "starts": starts,
-        "error": error,
-        "findings": [finding.as_json() for finding in findings if finding.severity.value != "info"],
     }
