@@ -101,7 +101,7 @@ class InternalClient(Client):
         Args:
             subject: Where to. Empty: nothing happens.
             payload: The message.
-            reply: Subject for encoding.
+            reply: Subject for answers.
             header: Header block with its empty line; empty for none.
 
         Returns:

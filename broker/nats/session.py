@@ -49,7 +49,7 @@ def first_ping(interval: float) -> int:
 
 @dataclass(slots=True, eq=False)
 class Session(Client):
-    """A client that speaks the protocol: what it said about itself, what it wants, and whether it still encoding.
+    """A client that speaks the protocol: what it said about itself, what it wants, and whether it still answers.
 
     Attributes:
         server: Whose client.

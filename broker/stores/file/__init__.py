@@ -4,10 +4,8 @@ recovery         what is there, after the same repairs as the original makes at 
 store            clients, channels, the identity of the server
 messages         the slices of a channel: appending, limits, taking back what could not be stored
 reading          messages from the files
-cache            messages in memory: what was stored or read last
 subscriptions    a channel's subs.dat
-openfiles        not too many open files
-archive          the script that is given removed slices
+services         what all channels share: bounds for open files and memory, the archive script, what to sync
 """
 
 from broker.stores.file.store import FileStore

@@ -9,32 +9,24 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty, part_of
-from broker.stores.file.archive import Archiver
-from broker.stores.file.cache import CacheBudget
-from broker.stores.file.openfiles import OpenFiles
 from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
+from broker.stores.file.services import Services
 from broker.stores.interface import StorageError, first_sequence
-from broker.stores.options import FileOptions
 from broker.stores.texts import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
-from stantools.format.crc import Crc
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.durable import fsync_directory, writing
 from stantools.store.limits import ChannelLimits
 from stantools.store.retention import Removal, Retention
 from stantools.store.slicestate import SliceState
 from stantools.store.slicewriter import SliceWriter
-
-if TYPE_CHECKING:
-    from broker.stores.file.subscriptions import FileSubscriptions
 
 #: Bytes of the messages stored last that a channel keeps in memory, and of its read-ahead blocks.
 _RECENT_BYTES = 4 << 20
@@ -44,31 +36,6 @@ _LEAST_ROWS = 64
 _LEAST_BYTES = 64 << 10
 #: Nanoseconds between two lines about the same message.
 _REPEAT = 1_000_000_000
-
-
-@dataclass(slots=True)
-class Services:
-    """What all channels of a store share.
-
-    Attributes:
-        options: Of the store.
-        crc: The store's CRC.
-        wall: Nanoseconds since the epoch.
-        open_files: Counts open files.
-        cache: Bounds the memory for messages.
-        archiver: Runs the archive script.
-        unsynced: Message stores that hold something which is not durable.
-        unsynced_logs: Subscription stores that do.
-    """
-
-    options: FileOptions
-    crc: Crc
-    wall: Callable[[], int]
-    open_files: OpenFiles
-    cache: CacheBudget
-    archiver: Archiver
-    unsynced: set[FileMessages] = field(default_factory=set)
-    unsynced_logs: set[FileSubscriptions] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

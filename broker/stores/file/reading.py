@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from broker.blocks import Records
-from broker.stores.file.openfiles import OpenFiles
+from broker.stores.file.services import OpenFiles
 from stantools.format import index as index_format
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import time
@@ -11,12 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from broker.log import STREAMING
-from broker.stores.file.archive import Archiver
-from broker.stores.file.cache import CacheBudget
-from broker.stores.file.lock import lock_directory, unlock_directory
-from broker.stores.file.messages import FileMessages, Services
-from broker.stores.file.openfiles import OpenFiles
+from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
+from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services, Syncable
 from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
 from broker.stores.interface import ChannelStore, MessageStore, Recovered, RecoveredSubscription, StorageError
 from broker.stores.limits import LimitsTable
@@ -36,6 +34,8 @@ from stantools.store.serverinfo import encode_server_file
 #: So many channels are synced at the same time, from so many on: for a few it is not worth it.
 _SYNCING = 8
 _TOGETHER = 4
+#: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
+_held: dict[Path, tuple[int, int]] = {}
 #: Nanoseconds that one call of `maintain` takes at most, about.
 _SHARE = 20_000_000
 
@@ -101,7 +101,7 @@ class FileStore:
                 f"unable to create the root directory [{self._root}]: mkdir {self._root}: {reason}"
             ) from error
         try:
-            self._lock = lock_directory(self._root)
+            self._lock = _lock_directory(self._root)
         except OSError as error:
             raise StorageError(f"open {self._root}: {(error.strerror or '').lower()}") from error
         found = recover_directory(self._options, self._services.crc, self._cluster_id)
@@ -259,7 +259,7 @@ class FileStore:
         return begin + interval
 
     @staticmethod
-    def _sync(each: FileMessages | FileSubscriptions | ClientsLog) -> None:
+    def _sync(each: Syncable | ClientsLog) -> None:
         try:
             if isinstance(each, ClientsLog):
                 each.flush(sync=True)
@@ -290,7 +290,7 @@ class FileStore:
             self._syncing = None
         lock, self._lock = self._lock, None
         if lock is not None:
-            unlock_directory(lock)
+            _unlock_directory(lock)
         if problems:
             raise _storage_error(problems[0])
 
@@ -303,3 +303,42 @@ def _storage_error(error: Exception) -> StorageError:
     if isinstance(error, OSError) and error.filename:
         return StorageError(f"{os.fsdecode(error.filename)}: {error.strerror}")
     return StorageError(str(error))
+
+
+def _lock_directory(root: Path) -> Path:
+    """Takes the lock of a directory: two brokers that write the same files would destroy them.
+
+    Facts: filestore.md section 12, W19. The lock is on the directory itself, so that no file is made that the original
+    would not make. The original takes no lock, and does not see this one.
+
+    Returns:
+        What `_unlock_directory` wants.
+
+    Raises:
+        StorageError: Another process has it.
+        OSError: The directory cannot be opened.
+    """
+    key = root.resolve()
+    if key in _held:
+        descriptor, users = _held[key]
+        _held[key] = descriptor, users + 1
+        return key
+    descriptor = os.open(key, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(descriptor)
+            raise StorageError(f"{root}: another broker is using this store") from error
+        # A file system without locks: then there is none.
+    _held[key] = descriptor, 1
+    return key
+
+
+def _unlock_directory(key: Path) -> None:
+    """Gives a lock back."""
+    descriptor, users = _held.pop(key)
+    if users > 1:
+        _held[key] = descriptor, users - 1
+    else:
+        os.close(descriptor)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.kernels import encode_flow
-from broker.stores.file.messages import Services
+from broker.stores.file.services import Services
 from broker.stores.interface import RecoveredSubscription, StorageError
 from stantools.errors import StoreUnwritableError
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord

@@ -15,7 +15,7 @@ import pytest
 from broker.stores.blocklist import joined
 from broker.stores.encrypted import EncryptedStore
 from broker.stores.file import FileStore
-from broker.stores.file.openfiles import OpenFiles
+from broker.stores.file.services import OpenFiles
 from broker.stores.interface import StorageError
 from broker.stores.limits import LimitsTable, store_limits
 from broker.stores.memory import MemoryStore

@@ -1,0 +1,187 @@
+"""What all channels of a file store share: a bound for open files, one for memory, the archive script, what to sync."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from broker.log import STREAMING
+from broker.stores.options import FileOptions
+from broker.stores.texts import quoted
+from stantools.format.crc import Crc
+
+#: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
+_SHARE = 2
+_LEAST = 64
+#: Bytes of payloads that are kept in memory.
+_CACHE_BYTES = 32 << 20
+
+
+class Releasable(Protocol):
+    """Something with open files."""
+
+    files: int
+
+    def release(self) -> bool:
+        """Closes them, if nothing speaks against it. Returns whether they are closed."""
+
+
+class OpenFiles:
+    """Counts open files.
+
+    Args:
+        limit: How many may be open; 0 goes by what the system allows the process.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        if limit <= 0:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            limit = (1 << 62) if soft == resource.RLIM_INFINITY else max(soft // _SHARE, _LEAST)
+        self._limit = limit
+        self._open: OrderedDict[Releasable, int] = OrderedDict()
+        self.count = 0
+
+    def touch(self, owner: Releasable) -> None:
+        """Takes note that an owner uses its files now, and closes those of others if that is too much."""
+        held = self._open
+        self.count += owner.files - held.get(owner, 0)
+        held[owner] = owner.files
+        held.move_to_end(owner)
+        if self.count > self._limit:
+            self._close_some(owner)
+
+    def leave(self, owner: Releasable) -> None:
+        """Takes note that an owner has closed its files."""
+        self.count -= self._open.pop(owner, 0)
+
+    def _close_some(self, user: Releasable) -> None:
+        for other in list(self._open):
+            if other is not user and other.release():
+                self.leave(other)
+                if self.count <= self._limit:
+                    return
+
+
+class Forgetful(Protocol):
+    """Something that holds messages that can be read again."""
+
+    def forget(self) -> None:
+        """Lets them go."""
+
+
+class CacheBudget:
+    """How much memory all channels together may use for messages that are also on disk.
+
+    Lets those that were not used for the longest time forget, when all hold too much together.
+    """
+
+    def __init__(self, limit: int = _CACHE_BYTES) -> None:
+        self._limit = limit
+        self._held: OrderedDict[Forgetful, int] = OrderedDict()
+        self._total = 0
+
+    def use(self, owner: Forgetful, size: int) -> None:
+        """Takes note that an owner was used and how many bytes it holds now."""
+        held = self._held
+        self._total += size - held.get(owner, 0)
+        held[owner] = size
+        held.move_to_end(owner)
+        while self._total > self._limit and len(held) > 1:
+            other, freed = held.popitem(last=False)
+            self._total -= freed
+            other.forget()
+
+    def leave(self, owner: Forgetful) -> None:
+        """Takes note that an owner holds nothing any more."""
+        self._total -= self._held.pop(owner, 0)
+
+
+class Archiver:
+    """Runs the script that is given slices that limits removed, in the background (filestore.md section 5.5).
+
+    Args:
+        script: Its path; empty for none.
+    """
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+        self._running: set[threading.Thread] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._script)
+
+    def run(self, channel: bytes, data: Path, index: Path) -> None:
+        """Starts the script for one slice; its outcome is logged."""
+        self._running = {each for each in self._running if each.is_alive()}
+        thread = threading.Thread(target=self._run, args=(os.fsdecode(channel), str(data), str(index)))
+        self._running.add(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        """Returns when no script is running any more."""
+        while self._running:
+            self._running.pop().join()
+
+    def _run(self, channel: str, data: str, index: str) -> None:
+        output, problem = b"", ""
+        try:
+            done = subprocess.run(
+                [self._script, channel, data, index],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            output = done.stdout
+            if done.returncode > 0:
+                problem = f"exit status {done.returncode}"
+            elif done.returncode < 0:
+                problem = f"signal: {-done.returncode}"
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            problem = f"fork/exec {self._script}: {reason.lower()}"
+        text = output.decode("utf-8", "replace")
+        if problem:
+            script = quoted(os.fsencode(self._script))
+            STREAMING.info("Error invoking archive script %s: %s (output=%s)", script, problem, text)
+        else:
+            STREAMING.info("Output of archive script for %s (%s and %s): %s", channel, data, index, text)
+
+
+class Syncable(Protocol):
+    """Something that holds what is not durable."""
+
+    def sync(self) -> None:
+        """Makes it durable. Raises StorageError."""
+
+
+@dataclass(slots=True)
+class Services:
+    """What all channels of a store share.
+
+    Attributes:
+        options: Of the store.
+        crc: The store's CRC.
+        wall: Nanoseconds since the epoch.
+        open_files: Counts open files.
+        cache: Bounds the memory for messages.
+        archiver: Runs the archive script.
+        unsynced: Message stores that hold something which is not durable.
+        unsynced_logs: Subscription stores that do.
+    """
+
+    options: FileOptions
+    crc: Crc
+    wall: Callable[[], int]
+    open_files: OpenFiles
+    cache: CacheBudget
+    archiver: Archiver
+    unsynced: set[Syncable] = field(default_factory=set)
+    unsynced_logs: set[Syncable] = field(default_factory=set)
