@@ -44,6 +44,9 @@ _NEXT: Final = {
     State.OPEN: {State.CHECKING, State.OPEN, State.CLOSED},
     State.CLOSED: set[State](),
 }
+#: For hot paths: a member of an enumeration is looked up slowly (Python 3.11).
+OPEN: Final = State.OPEN
+CLOSED: Final = State.CLOSED
 #: In which states what a client sends is handled.
 HEARS: Final = (State.OPEN, State.GREETED)
 
@@ -160,7 +163,7 @@ class Client(ABC):
     @property
     def closed(self) -> bool:
         """It is no more."""
-        return self.state is State.CLOSED
+        return self.state is CLOSED
 
     def advance(self, state: State) -> None:
         """Goes on to another state."""

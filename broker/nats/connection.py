@@ -19,7 +19,7 @@ import numpy as np
 from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import Credentials, Identity
-from broker.nats.client import HEARS, Client, Reason, State, Subscription
+from broker.nats.client import CLOSED, HEARS, OPEN, Client, Reason, State, Subscription
 from broker.nats.session import Session
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
@@ -259,7 +259,7 @@ class Connection(Session, asyncio.BufferedProtocol):
         except Exception as problem:
             self._failed(problem)
             return
-        if at == end or self.closed:
+        if at == end or self.state is CLOSED:
             return
         left = memoryview(data)[at:end]
         if max(need, len(left)) > LARGE and self.state is not State.CHECKING and not self._unfinished:
@@ -291,7 +291,7 @@ class Connection(Session, asyncio.BufferedProtocol):
                 )
             if rows:
                 frames = server.frames
-                if self.state is not State.OPEN:
+                if self.state is not OPEN:
                     self.unauthorized()
                     break
                 if not self.headers and (frames[0, HEADER_SIZE] or (rows > 1 and frames[:rows, HEADER_SIZE].any())):
@@ -345,7 +345,7 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         """Sends something, with all else of this round."""
-        if self.closed:
+        if self.state is CLOSED:
             return
         if not self._out:
             self.server.dirty(self)
@@ -357,7 +357,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what was collected."""
         out = self._out
-        if not out or self.closed:
+        if not out or self.state is CLOSED:
             return
         self._out, self._written = [], self._written + self._out_size
         self._out_size = 0
