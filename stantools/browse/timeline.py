@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from stantools.browse.histogram import Counter, Histogram, Samples, fitting
+from stantools.browse.histogram import Counter, Histogram, Samples, Sequences, Sizes, Times, fitting
 from stantools.errors import StoreUnreadableError
 from stantools.format import index
 from stantools.format.columns import MessageColumns
@@ -34,6 +35,19 @@ _KEEP = 500_000
 _PIECE = 1 << 16
 
 
+class _Rows(NamedTuple):
+    """Messages without their places, which nobody asks for here."""
+
+    sequence: Sequences
+    timestamp: Times
+    size: Sizes
+
+
+def _copied(rows: Rows | _Rows) -> _Rows:
+    # What is mapped is let go, and sums of strided fields cost more.
+    return _Rows(rows.sequence.copy(), rows.timestamp.copy(), rows.size.copy())
+
+
 @dataclass
 class _Piece:
     """Messages that follow each other in one slice.
@@ -53,7 +67,7 @@ class _Piece:
     last_seq: int
     highest: int
     time: int
-    rows: Rows | None = None
+    rows: _Rows | None = None
 
 
 class Timeline:
@@ -184,7 +198,7 @@ class Timeline:
         width = fitting(high - low, BINS)
         return self.detail(low // width * width, high + 1, width, progress)
 
-    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, Rows]]:
+    def _read_slice(self, files: SliceFiles) -> Iterator[tuple[_Piece, _Rows]]:
         if files.data is None:
             return
         channel = self._files.raw_name
@@ -196,25 +210,24 @@ class Timeline:
             for part in scan_slice(opened.data, channel, self._crc, check_crc=self._check_crc):
                 if isinstance(part, Damage):
                     continue
-                rows = Rows.of_columns(part)
+                rows = _Rows(part.sequence, part.timestamp, part.size)
                 end = int(part.offset[-1]) + RECORD_HEADER_SIZE + int(part.size[-1])
                 piece = self._piece(files, False, int(part.offset[0]), end, rows)
                 if self._kept < _KEEP:
-                    piece.rows = Rows.joined([rows])
+                    piece.rows = _copied(rows)
                     self._kept += piece.count
                 yield piece, rows
 
-    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_Piece, Rows]]:
+    def _from_index(self, files: SliceFiles, view: IndexView) -> Iterator[tuple[_Piece, _Rows]]:
         at = 0
         for part in index_parts(view):
             for low in range(0, len(part), _PIECE):
-                # Copies: sums of strided fields cost more.
-                rows = Rows.joined([Rows.of_index(part[low : low + _PIECE])])
+                rows = _copied(Rows.of_index(part[low : low + _PIECE]))
                 begin = at + low
                 yield self._piece(files, True, begin, begin + len(rows.sequence), rows), rows
             at += len(part)
 
-    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: Rows) -> _Piece:
+    def _piece(self, files: SliceFiles, indexed: bool, begin: int, end: int, rows: _Rows) -> _Piece:
         last = self._pieces[-1] if self._pieces else None
         return _Piece(
             files,
@@ -230,7 +243,7 @@ class Timeline:
             self._previous_time,
         )
 
-    def _add(self, piece: _Piece, rows: Rows) -> None:
+    def _add(self, piece: _Piece, rows: _Rows) -> None:
         times = rows.timestamp
         self.earliest = min(self.earliest, piece.earliest) if self.count else piece.earliest
         self.latest = max(self.latest, piece.latest) if self.count else piece.latest
@@ -242,7 +255,7 @@ class Timeline:
         self._previous_time = int(times[-1])
         self._pieces.append(piece)
 
-    def _rows(self, piece: _Piece) -> Rows:
+    def _rows(self, piece: _Piece) -> _Rows:
         """Reads a piece again."""
         if piece.rows is not None:
             return piece.rows
@@ -251,7 +264,7 @@ class Timeline:
         with mapped(path) as buffer:
             if piece.indexed:
                 there = max(len(buffer) - FILE_HEADER_SIZE, 0) // INDEX_RECORD_SIZE
-                return Rows.joined([Rows.of_index(index.view(buffer, there)[piece.begin : piece.end])])
+                return _copied(Rows.of_index(index.view(buffer, there)[piece.begin : piece.end]))
             scan = scan_slice(
                 buffer,
                 self._files.raw_name,
@@ -261,9 +274,10 @@ class Timeline:
                 start=piece.begin,
                 until=piece.end,
             )
-            return Rows.joined(Rows.of_columns(part) for part in scan if not isinstance(part, Damage))
+            found = Rows.joined(Rows.of_columns(part) for part in scan if not isinstance(part, Damage))
+            return _Rows(found.sequence, found.timestamp, found.size)
 
-    def _count(self, result: Histogram, piece: _Piece, rows: Rows) -> None:
+    def _count(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
         if not len(rows.sequence):
             return
         self._count_holes(result, piece, rows)
@@ -272,10 +286,10 @@ class Timeline:
             if bad.any():
                 result.add_damaged(rows.timestamp[bad])
                 good = ~bad
-                rows = Rows(rows.sequence[good], rows.offset[good], rows.timestamp[good], rows.size[good])
+                rows = _Rows(rows.sequence[good], rows.timestamp[good], rows.size[good])
         result.add(rows.sequence, rows.timestamp, rows.size)
 
-    def _count_holes(self, result: Histogram, piece: _Piece, rows: Rows) -> None:
+    def _count_holes(self, result: Histogram, piece: _Piece, rows: _Rows) -> None:
         """Finds sequences that are left out: what is higher by more than one than all before it follows a hole."""
         sequence = rows.sequence
         highest = np.maximum.accumulate(np.concatenate((np.array([piece.highest], np.uint64), sequence)))[:-1]

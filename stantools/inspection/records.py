@@ -58,7 +58,7 @@ _NAMES = (
 
 
 def kind_of(name: str) -> FileKind | None:
-    """Returns from a file's name what it holds; None if the name says nothing."""
+    """Returns what a file holds, by its name; None if the name says nothing."""
     for pattern, kind in _NAMES:
         if pattern.fullmatch(name):
             return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stantools.errors import UsageError
@@ -156,3 +157,24 @@ def test_channel_names(name, plain, pattern):
 )
 def test_durations(nanoseconds, text):
     assert format_duration(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("limits", "held", "spent", "gone"),
+    [
+        (ChannelLimits(3, 0), (5, 500), 0, 2),
+        (ChannelLimits(0, 250), (5, 500), 0, 3),
+        (ChannelLimits(0, 250), (5, 500), 50, 3),  # the sums begin with what went before
+        (ChannelLimits(0, 300), (5, 500), 0, 2),
+        (ChannelLimits(0, 50), (5, 500), 0, 4),  # never the newest
+        (ChannelLimits(1, 0), (9, 900), 0, 5),  # there are only five here
+        (ChannelLimits(0, 0, 3), (5, 500), 0, 3),  # as old as allowed is too old
+        (ChannelLimits(3, 0, 3), (5, 500), 0, 3),
+        (ChannelLimits(1, 0, 3), (5, 500), 0, 4),
+        (ChannelLimits(0, 0, 1), (5, 500), 0, 5),  # by age the newest goes, too
+        (ChannelLimits(0, 0, 9), (5, 500), 0, 0),
+    ],
+)
+def test_what_limits_remove(limits, held, spent, gone):
+    costs, timestamps = np.arange(1, 6) * 100 + spent, np.arange(1, 6)
+    assert limits.removes(*held, costs, timestamps, 6, spent) == gone
