@@ -319,23 +319,24 @@ def gather(buffer, starts, sizes, int32_t[::1] offsets not None, uint8_t[::1] ta
         raise ValueError(f"the parts have not the {room} bytes that there is room for")
 
 
-def find_record(buffer, int64_t start, int64_t limit, crc, bytes channel not None):
+def find_record(buffer, int64_t start, int64_t limit, crc, bytes channel not None, int64_t until=-1):
     """See `stantools.format.plain.find_record`."""
-    return find(buffer, start, limit, crc, 0)
+    return find(buffer, start, limit, crc, 0, until)
 
 
-def find_log_record(buffer, int64_t start, int64_t limit, crc, int max_type):
+def find_log_record(buffer, int64_t start, int64_t limit, crc, int max_type, int64_t until=-1):
     """See `stantools.format.plain.find_log_record`."""
     if not 0 < max_type < 256:
         raise ValueError(f"{max_type} is not a record type")
-    return find(buffer, start, limit, crc, max_type)
+    return find(buffer, start, limit, crc, max_type, until)
 
 
-cdef int64_t find(buffer, int64_t start, int64_t limit, crc, int max_type) except -2:
+cdef int64_t find(buffer, int64_t start, int64_t limit, crc, int max_type, int64_t until) except -2:
     """The next record header; `max_type` is 0 for message records."""
     cdef Reader reader = Reader(buffer, crc)
     cdef uint64_t end = reader.end(start, limit)
     cdef uint64_t position = <uint64_t>start
+    cdef uint64_t last = end if until < 0 else <uint64_t>until
     cdef const uint8_t* p
     cdef uint64_t word
     cdef uint32_t size
@@ -343,7 +344,7 @@ cdef int64_t find(buffer, int64_t start, int64_t limit, crc, int max_type) excep
     cdef Message message
     with nogil:
         # A record has at least one byte of payload.
-        while position < end and end - position > HEADER_SIZE:
+        while position < end and end - position > HEADER_SIZE and position < last:
             p = reader.base + position
             word = load64(p)
             if word == 0:

@@ -171,7 +171,7 @@ def gather(
     target.data[:] = b"".join(parts)
 
 
-def find_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, channel: bytes) -> int:
+def find_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, channel: bytes, until: int = -1) -> int:
     """Searches for the next message record after damage.
 
     A record counts when its payload fits, is a message with a sequence and a subject (of at most
@@ -183,12 +183,13 @@ def find_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, channe
         limit: Records must end here; the end of the buffer if it is beyond.
         crc: How the CRCs were made.
         channel: The channel that is searched; records of other subjects count, too.
+        until: Records must begin before this offset; if below zero, anywhere.
 
     Returns:
         Offset of the record's header, -1 if there is none.
     """
     view, limit = _window(buffer, start, limit)
-    for position in _candidates(view, start, limit, typed=0):
+    for position in _candidates(view, start, limit, until, typed=0):
         size, stored = _header(view, position)
         payload = view[position + RECORD_HEADER_SIZE : position + RECORD_HEADER_SIZE + size]
         if fieldscan.is_message(payload) and crc(payload) == stored:
@@ -252,7 +253,7 @@ def scan_log(
     return row + len(rows), position, stop
 
 
-def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, max_type: int) -> int:
+def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, max_type: int, until: int = -1) -> int:
     """Searches for the next record of clients.dat or subs.dat after damage.
 
     A record counts when its type is 1 to `max_type`, its payload is not empty, fits, consists of protobuf
@@ -262,7 +263,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
         Offset of the record's header, -1 if there is none.
     """
     view, limit = _window(buffer, start, limit)
-    for position in _candidates(view, start, limit, typed=max_type):
+    for position in _candidates(view, start, limit, until, typed=max_type):
         word, stored = _header(view, position)
         end = position + RECORD_HEADER_SIZE + (word & MAX_TYPED_PAYLOAD)
         payload = view[position + RECORD_HEADER_SIZE : end]
@@ -457,17 +458,20 @@ def _read_record(
     return _END, size
 
 
-def _candidates(view: memoryview, start: int, limit: int, typed: int) -> Iterator[int]:
+def _candidates(view: memoryview, start: int, limit: int, until: int, typed: int) -> Iterator[int]:
     """Offsets at which a record header might begin: a size that fits, and a payload that begins with a tag.
 
     Args:
         view: The file.
         start: First offset.
         limit: End of the readable part.
+        until: Where to stop looking; `limit` if below zero.
         typed: The highest record type; 0 for untyped records.
     """
     data = np.frombuffer(view, np.uint8) if len(view) else np.empty(0, np.uint8)
     last = limit - RECORD_HEADER_SIZE - 1  # the last header with one byte of payload behind it
+    if until >= 0:
+        last = min(last, until - 1)
     for base in range(start, last + 1, _SEARCH_BLOCK):
         count = min(_SEARCH_BLOCK, last + 1 - base)
         word = np.zeros(count, np.int64)

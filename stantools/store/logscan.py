@@ -24,7 +24,7 @@ from stantools.format.layout import (
     Stop,
 )
 from stantools.store.logrepair import LogLayout, Reading, proven_size, read_payload, recognise
-from stantools.store.mapping import Buffer, Window
+from stantools.store.mapping import Buffer, Window, find_in_data
 
 #: Rows of one batch.
 BATCH_ROWS = 16384
@@ -307,7 +307,11 @@ def _damage(buffer: Buffer, layout: LogLayout, crc: Crc, at: int, stop: Stop) ->
                 detail += f", and record type {type_byte} does not go with them"
             length = RECORD_HEADER_SIZE + true_size
             return LogDamage(at, length, LogDamageKind.LENGTH, stop, detail, reading)
-    found = kernels.find_log_record(buffer, at + 1, limit, crc, layout.max_type)
+
+    def find(begin: int, until: int) -> int:
+        return kernels.find_log_record(buffer, begin, limit, crc, layout.max_type, until)
+
+    found = find_in_data(buffer, at + 1, limit, find)
     end = found if found >= 0 else limit
     length = end - at
     if stop is Stop.ZEROS:

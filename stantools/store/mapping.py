@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreChangedError, StoreUnreadableError
+from stantools.format.layout import RECORD_HEADER_SIZE
 
 #: A read-only view of a file's bytes.
 Buffer = memoryview
@@ -24,9 +27,13 @@ class _Mapping(mmap.mmap):
 
     Attributes:
         path: The file's name.
+        status: What it was when it was opened.
     """
 
     path: Path
+    status: os.stat_result
+    _file: io.FileIO | None = None
+    _data = 0, 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
         # Loaded with the first large file only. Where it is not compiled a look at what is gone ends the process.
@@ -42,12 +49,37 @@ class _Mapping(mmap.mmap):
         # The addresses may be another's as soon as this one lets go of them.
         if self._guard:
             self._guard.leave()
+        if self._file:
+            self._file.close()
+            self._file = None
         try:
             super().close()
         except BufferError:
             if self._guard:
                 self._guard.watch(self)
             raise
+
+    def data_from(self, at: int) -> tuple[int, int]:
+        """Returns the first range from `at` on that is on disk; what is before and behind it reads as zeros."""
+        begin, end = self._data
+        if not begin <= at < end:
+            begin = self._seek(at, "SEEK_DATA", at)
+            end = self._seek(begin, "SEEK_HOLE", len(self)) if begin < len(self) else begin
+            self._data = begin, end
+        return max(at, begin), end
+
+    def _seek(self, at: int, whence: str, otherwise: int) -> int:
+        if not hasattr(os, whence):
+            return otherwise
+        try:
+            if self._file is None:
+                self._file = io.FileIO(self.path)
+            descriptor = self._file.fileno()
+            if not os.path.samestat(os.fstat(descriptor), self.status):
+                return otherwise  # another file has its name
+            return min(os.lseek(descriptor, at, getattr(os, whence)), len(self))
+        except OSError as error:
+            return len(self) if error.errno == errno.ENXIO else otherwise
 
     def check(self, end: int) -> None:
         """Looks whether the file is still what was mapped.
@@ -139,9 +171,46 @@ def _open(path: Path) -> _Mapping | bytes:
         except ValueError as error:  # shorter already
             raise _cut(path, status.st_size, os.fstat(descriptor).st_size) from error
         mapping.path = path
+        mapping.status = status
         return mapping
     finally:
         os.close(descriptor)
+
+
+def data_from(buffer: Buffer, at: int) -> tuple[int, int]:
+    """Finds what a file holds: a sparse one may be a thousand times larger than what is in it.
+
+    Args:
+        buffer: The file, as `mapped` gives it, or any bytes.
+        at: Where to begin.
+
+    Returns:
+        The first range from `at` on that may hold anything but zeros; empty, at the end, if there is none.
+    """
+    mapping = buffer.obj
+    return mapping.data_from(at) if isinstance(mapping, _Mapping) else (at, len(buffer))
+
+
+def find_in_data(buffer: Buffer, start: int, limit: int, find: Callable[[int, int], int]) -> int:
+    """Searches for a record, and passes over what is not on disk.
+
+    Args:
+        buffer: The file from its first byte on.
+        start: First offset to look at.
+        limit: Where the readable bytes end.
+        find: Given where to begin, and an offset before which the record must begin; returns -1 if there is none.
+
+    Returns:
+        What was found, or -1.
+    """
+    while start < limit:
+        begin, end = data_from(buffer, start)
+        # A header may begin with zeros that are not on disk.
+        found = find(max(start, begin - RECORD_HEADER_SIZE), min(end, limit))
+        if found >= 0 or end >= limit:
+            return found
+        start = end
+    return -1
 
 
 #: Bytes that are made ready at once: few enough that several workers and their indexes stay far below 300 MB.

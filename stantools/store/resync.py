@@ -31,7 +31,7 @@ from stantools.format.index import view
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.indexes import IndexOrder
-from stantools.store.mapping import WINDOW, Buffer, Window
+from stantools.store.mapping import WINDOW, Buffer, Window, data_from, find_in_data
 
 #: How many found records are considered as the end of one damaged record.
 _CANDIDATES = 32
@@ -176,7 +176,7 @@ class Resync:
             chunk = np.frombuffer(self._buffer[at : min(at + _ZERO_CHUNK, self._limit)], dtype=np.uint8)
             if chunk.any():
                 return at + int((chunk != 0).argmax())
-            at += len(chunk)
+            at = min(data_from(self._buffer, at + len(chunk))[0], self._limit)
             window.reach(at)
         return self._limit
 
@@ -316,7 +316,10 @@ class Resync:
         return int(self._one.sequence[0])
 
     def _find(self, start: int) -> int:
-        return kernels.find_record(self._buffer, start, self._limit, self._crc, self._channel)
+        def find(begin: int, until: int) -> int:
+            return kernels.find_record(self._buffer, begin, self._limit, self._crc, self._channel, until)
+
+        return find_in_data(self._buffer, start, self._limit, find)
 
     def _entry(self, offset: int) -> int | None:
         at = self._index.place(offset)

@@ -1,4 +1,4 @@
-"""Mapped files that get shorter, or whose disk fails, while they are read."""
+"""Mapped files that get shorter, or whose disk fails, while they are read; and sparse ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ import numpy as np
 import pytest
 
 from stantools.errors import StoreChangedError, StoreUnreadableError
+from stantools.format import kernels
 from stantools.format.crc import Crc
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.layout import SubRecord
+from stantools.format.logencode import encode_flow
 from stantools.store import mapping
+from stantools.store.limits import SliceLimits
+from stantools.store.logrepair import SUBS_LOG
+from stantools.store.logscan import LogDamage, scan_log
 from stantools.store.mapping import Window, mapped
+from stantools.store.reading import scan_slice
+from stantools.store.resync import Damage
+from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
 from tests.store.test_folding import durables
 
@@ -220,3 +230,92 @@ def data_of(table: object) -> memoryview:
     content = table._content  # type: ignore[attr-defined]
     assert isinstance(content.obj, mmap.mmap)
     return content
+
+
+#: Far more than can be read while a test runs.
+HUGE = 1 << 38
+GARBAGE = b"garbage" * 1000
+
+
+def sparse(path: Path, parts: list[bytes], hole: int) -> Path:
+    """A file with a hole behind each part."""
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part)
+            file.truncate(file.seek(hole, os.SEEK_CUR))
+    return path
+
+
+def found(path: Path, scan: str) -> tuple[list[object], int]:
+    """What is in a file, and the bytes that are no record; they are the same but for the size of the holes."""
+    rows: list[object] = []
+    lost = 0
+    with mapped(path) as data:
+        parts = scan_slice(data, b"foo", CRC) if scan == "slice" else scan_log(data, SUBS_LOG, CRC)
+        for part in parts:
+            if isinstance(part, Damage | LogDamage):
+                rows.append(part.kind)
+                lost += part.length
+            else:
+                rows += (part.sequence if scan == "slice" else part.seq).tolist()
+    return rows, lost
+
+
+@pytest.mark.parametrize("scan", ["slice", "log"])
+def test_a_sparse_file_costs_what_it_holds(tmp_path: Path, scan: str) -> None:
+    """Three quarters of a terabyte of nothing, and records on both sides; one of them holds zeros of its own."""
+    if scan == "slice":
+        writer = StoreWriter(tmp_path, CRC)
+        with writer.slices(b"foo", SliceLimits()) as slices:
+            payloads = [bytes(300_000) if number == 150 else b"x" * 50 for number in range(1, 201)]
+            slices.append(range(1, 201), range(1, 201), [b""] * 200, payloads)
+        whole = (tmp_path / "foo" / "msgs.1.dat").read_bytes()
+    else:
+        whole = FILE_HEADER_BYTES + b"".join(encode_flow(SubRecord.MSG, 1, n, CRC) for n in range(1, 3000))
+    parts = [whole[:8000], GARBAGE, whole[8000:]]
+    rows, lost = found(sparse(tmp_path / "small", parts, 100_000), scan)
+    assert sum(isinstance(row, int) for row in rows) >= (198 if scan == "slice" else 2997)
+    large = sparse(tmp_path / "large", parts, HUGE)
+    assert large.stat().st_blocks * 512 < 2 << 20, "the file system keeps no holes"
+    assert found(large, scan) == (rows, lost + 3 * (HUGE - 100_000))
+
+
+def test_a_record_with_a_hole_in_its_payload(tmp_path: Path) -> None:
+    """It begins in what is on disk, and ends behind what is not."""
+    writer = StoreWriter(tmp_path, CRC)
+    with writer.slices(b"foo", SliceLimits()) as slices:
+        slices.append([1, 2], [1, 2], [b""] * 2, [bytes(1 << 20), b"end"])
+    whole = (tmp_path / "foo" / "msgs.1.dat").read_bytes()
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.write(GARBAGE)
+        for at in range(0, len(whole), 4096):
+            if any(whole[at : at + 4096]):
+                file.seek(len(GARBAGE) + at)
+                file.write(whole[at : at + 4096])
+    rows, lost = found(path, "slice")
+    assert [row for row in rows if isinstance(row, int)] == [1, 2]
+    assert lost <= len(GARBAGE)
+
+
+def test_a_header_that_begins_in_a_hole(tmp_path: Path) -> None:
+    """The low bytes of a size may be zeros, and the last that are not on disk."""
+    writer = StoreWriter(tmp_path, CRC)
+    payload = b"x" * ((1 << 16) - 13)
+    with writer.slices(b"foo", SliceLimits()) as slices:
+        slices.append([1], [1], [b""], [payload])
+    record = (tmp_path / "foo" / "msgs.1.dat").read_bytes()[4:]
+    assert record[:2] == bytes(2), record[:4].hex()
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.write(FILE_HEADER_BYTES + GARBAGE)
+        file.seek(HUGE)
+        file.write(record[2:])
+    assert found(path, "slice")[0][-1] == 1
+
+
+@pytest.mark.parametrize("until", [0, 1, 99, 100, 101, 5000])
+def test_records_begin_before_a_given_offset(until: int) -> None:
+    record = encode_flow(SubRecord.MSG, 1, 7, CRC)
+    data = b"\xff" * 100 + record
+    assert kernels.find_log_record(data, 0, len(data), CRC, 8, until) == (100 if until > 100 else -1)
