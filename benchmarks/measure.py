@@ -34,6 +34,7 @@ class Options:
         rounds: Rounds of a race.
         channels: The most channels in the table of growth.
         large_bytes: Size of the store for which memory is measured.
+        durables: Durables of the store for which their memory is measured.
     """
 
     place: Path
@@ -42,6 +43,7 @@ class Options:
     rounds: int
     channels: int
     large_bytes: int
+    durables: int = 1_500_000
 
     @contextmanager
     def directory(self, name: str) -> Iterator[Path]:

@@ -8,6 +8,7 @@ import stores
 from measure import MB, Options, peak_memory, reread, stantools, table, verdict
 
 _MEMORY, _SECONDS = 300, 2
+_DURABLES_SECONDS = 10
 _MIB = 1 << 20
 
 
@@ -40,3 +41,19 @@ def section(options: Options) -> str:
     headers = ("whole command", "s", "most MiB", "private MiB", "mapped files MiB", "target")
     title = f"{volume / 1e9:.1f} GB, half of it in one slice whose index has {biggest / MB:.0f} MB"
     return f"**{title}**\n\n{table(headers, rows)}"
+
+
+def durables(options: Options) -> str:
+    """Measures the verbs that look at subscriptions on a store that has hardly anything else."""
+    with options.directory("durables") as place:
+        store = stores.make_durables(place / "store", options.durables)
+        files, out = stores.all_files(store), place / "out"
+        rows = []
+        for name, *more in (("subs",), ("info",), ("forecast",), ("verify",), ("salvage", "--out", out)):
+            reread(files)
+            seconds, most = peak_memory(stantools(name, store, *more))
+            shutil.rmtree(out, ignore_errors=True)
+            met = most.peak <= _MEMORY and seconds <= _DURABLES_SECONDS
+            rows.append((name, seconds, f"{most.peak:.0f}", verdict(f"≤ {_MEMORY} MiB, ≤ {_DURABLES_SECONDS} s", met)))
+    table_of_verbs = table(("whole command", "s", "most MiB", "target"), rows)
+    return f"**{options.durables} durables in one channel**\n\n{table_of_verbs}"

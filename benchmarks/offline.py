@@ -3,9 +3,10 @@
     python benchmarks/offline.py [--only SECTION] [--large] [--update] [--data PLACE] ...
 
 Sections: reading (verify, forecast, info), writing (salvage, compact, truncate), growth (slices, channels), memory
-(a store of 10 GB; only with --large), starting. All ways of a table are run in turn, round after round, with the files
-read anew before each measurement; figures are medians. `others` says how many cores were busy with something else:
-where it is not near 0, look at the processor time. --update writes the tables into RESULTS.md.
+(a store of 10 GB; only with --large), durables (a channel of many), starting. All ways of a table are run in turn,
+round after round, with the files read anew before each measurement; figures are medians. `others` says how many
+cores were busy with something else: where it is not near 0, look at the processor time. --update writes the tables
+into RESULTS.md.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _SECTIONS = {
     "growth": growth.section,
     "starting": starting.section,
     "memory": memory.section,
+    "durables": memory.durables,
 }
 
 
@@ -43,12 +45,19 @@ def main() -> None:
     parser.add_argument("--large-messages", type=int, default=700_000, help="messages of 1 KiB")
     parser.add_argument("--channels", type=int, default=10_000, help="the most channels in the table of growth")
     parser.add_argument("--large-bytes", type=int, default=10_000_000_000, help="size of the store of --large")
+    parser.add_argument("--durables", type=int, default=1_500_000, help="durables of the store of that section")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     wanted = given.only or [name for name in _SECTIONS if given.large or name != "memory"]
     with tempfile.TemporaryDirectory(dir=given.data, prefix="bench-") as place:
         options = Options(
-            Path(place), given.small_messages, given.large_messages, given.rounds, given.channels, given.large_bytes
+            Path(place),
+            given.small_messages,
+            given.large_messages,
+            given.rounds,
+            given.channels,
+            given.large_bytes,
+            given.durables,
         )
         for name in wanted:
             report(name, partial(_SECTIONS[name], options), options.rounds, update=given.update)
