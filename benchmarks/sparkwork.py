@@ -86,11 +86,12 @@ def group(spark: SparkSession, *stores: Path, **options: Any) -> int:
 def verify(spark: SparkSession, *stores: Path) -> int:
     """Runs the job `verify`; returns how many messages are intact."""
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
+    from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.discovery import discover
     from stantools.pipeline.tables.model import Table
 
     options = _options(stores, table=Table.FINDINGS)
-    result = run_verify(spark, plan_verify(*discover(options), options))
+    result = run_verify(SparkWork(spark), plan_verify(*discover(options), options))
     if not result.clean:
         raise AssertionError("a healthy store was found to be damaged")
     return sum(channel.messages for store in result.stores for channel in store.verdict.channels)
@@ -110,6 +111,7 @@ def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = Fa
     from stantools.pipeline.export.model import Layout
     from stantools.pipeline.export.run import reading
     from stantools.pipeline.jobs.export import export_by_spark, export_by_tasks
+    from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.planning import plan
 
     layout = Layout()
@@ -117,7 +119,7 @@ def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = Fa
     planned = plan(options)
     if by_spark:
         return export_by_spark(spark, planned, options, layout, str(target)).written.rows
-    return export_by_tasks(spark, planned, options, layout, target).written.rows
+    return export_by_tasks(SparkWork(spark), planned, options, layout, target).written.rows
 
 
 def _options(stores: tuple[Path, ...], **values: Any) -> TableOptions:

@@ -58,13 +58,14 @@ def command(
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.diff import run_diff
+    from stantools.pipeline.spark.tasks import SparkWork
 
     plan = _planned(stores, others, channels, reading)
     with (
         Progress(progress, "diff", plan.bytes) as shown,
         on_spark(cluster, "diff", shown) as spark,
     ):
-        result = run_diff(spark, plan, partitions=cluster.partitions, progress=shown.advance)
+        result = run_diff(SparkWork(spark, cluster.partitions), plan, progress=shown.advance)
     for pair in result.pairs:
         for ref, damaged in zip((pair.pair.first, pair.pair.second), pair.found.damaged, strict=True):
             if damaged:

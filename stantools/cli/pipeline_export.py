@@ -73,6 +73,7 @@ def command(
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.export import export_by_spark, export_by_tasks
+    from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.planning import plan as make_plan
 
     if exporting.to == STDOUT:
@@ -94,13 +95,12 @@ def command(
             result = export_by_spark(spark, plan, options, layout, target, overwrite=exporting.overwrite)
         else:
             result = export_by_tasks(
-                spark,
+                SparkWork(spark, cluster.partitions),
                 plan,
                 options,
                 layout,
                 Path(exporting.to).absolute(),
                 overwrite=exporting.overwrite,
-                partitions=cluster.partitions,
                 progress=shown.advance,
             )
     return show_result(result, options, output)

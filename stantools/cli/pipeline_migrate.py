@@ -105,6 +105,7 @@ def command(
     from stantools.migration.workflow import serious
     from stantools.pipeline.jobs.migrate import MigrateResult, apply_stores, check_speculation, verify_stores
     from stantools.pipeline.jobs.migrateplans import find_obstacles, plan_stores
+    from stantools.pipeline.spark.tasks import SparkWork
 
     target = _target(out, connecting)
     reference = target.reference()
@@ -112,12 +113,11 @@ def command(
     how = applying.options(options.way)
     sources, (found, failed) = _sources(stores, planning)
     with on_spark(cluster, "migrate") as spark:
+        work = SparkWork(spark, cluster.partitions)
         if out is None and not compare:
             check_speculation(spark, how.way)
         with Progress(progress, "plan", sum(_size(store, planning) for store in found)) as shown:
-            planned, unread = plan_stores(
-                spark, found, sources, options, partitions=cluster.partitions, progress=shown.advance
-            )
+            planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
         result = MigrateResult(failed=[*failed, *unread])
         if not planned:
             report_failed(result.failed)
@@ -130,12 +130,11 @@ def command(
             published = _published(files)
             with StreamsProgress(progress, "verify", total) as watch:
                 result.stores = verify_stores(
-                    spark,
+                    work,
                     planned,
                     target,
                     sources,
                     lambda store, stream: how.way is Way.PUBLISH or stream.name in published[store.root],
-                    partitions=cluster.partitions,
                     watch=watch,
                 )
             return _report(result, output, changed=False)
@@ -155,14 +154,13 @@ def command(
             return ExitCode.CLEAN
         with _journals(planned, files) as journals, StreamsProgress(progress, "migrate", total) as watch:
             result.stores = apply_stores(
-                spark,
+                SparkWork(spark, _partitions(out, how, applying, cluster)),
                 planned,
                 journals,
                 target,
                 sources,
                 how,
                 there=_there(connecting) if out is None else frozenset(),
-                partitions=_partitions(out, how, applying, cluster),
                 watch=watch,
             )
     return _report(result, output, changed=True)

@@ -80,6 +80,7 @@ def command(
     refused, because a server uses a store.
     """
     from stantools.pipeline.jobs.salvage import run_salvage
+    from stantools.pipeline.spark.tasks import SparkWork
 
     work = _planned(
         stores, channels, reading, out, (cluster_id, generation, fill_gaps, archived), dry_run=dry_run, force=force
@@ -93,7 +94,7 @@ def command(
             yield shown.advance
 
     with on_spark(cluster, "salvage") as spark:
-        result = run_salvage(spark, work, phase, partitions=cluster.partitions)
+        result = run_salvage(SparkWork(spark, cluster.partitions), work, phase)
     for warning in result.warnings:
         console.warning(warning)
     if output == "json":

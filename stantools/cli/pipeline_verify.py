@@ -54,6 +54,7 @@ def command(
     """
     from stantools.cli.progress import Progress
     from stantools.pipeline.jobs.verify import run_verify
+    from stantools.pipeline.spark.tasks import SparkWork
 
     plan = _planned(stores, channels, reading)
     with (
@@ -61,9 +62,8 @@ def command(
         on_spark(cluster, "verify", shown) as spark,
     ):
         result = run_verify(
-            spark,
+            SparkWork(spark, cluster.partitions),
             plan,
-            partitions=cluster.partitions,
             progress=shown.advance,
             on_finding=lambda _: shown.found(),
         )

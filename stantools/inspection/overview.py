@@ -10,7 +10,6 @@ import enum
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -25,9 +24,7 @@ from stantools.store.limits import StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import ServerFile, ServerOutcome, read_server_info
 from stantools.store.sublog import SubStatus
-
-#: Channels that are listed ahead of the one that is being put together.
-_AHEAD = 64
+from stantools.work import Threads
 
 
 @dataclass
@@ -258,10 +255,7 @@ def channel_overviews(
     def look(name: str) -> ChannelOverview:
         return _channel(store, name, crc, check_crc, known_clients, limits, now_ns)
 
-    names = store.matching(patterns)
-    with ThreadPoolExecutor(workers) as pool:
-        for begin in range(0, len(names), _AHEAD):
-            yield from pool.map(look, names[begin : begin + _AHEAD])
+    yield from Threads(workers).in_order(look, store.matching(patterns))
 
 
 def era(result: Overview) -> str:

@@ -28,7 +28,6 @@ from stantools.inspection.forecast.slices import (
     recover_slice,
     recovered_rows,
 )
-from stantools.inspection.forecast.tasks import Task, in_order
 from stantools.inspection.slicesummary import Held, Totals, remove_by_limits
 from stantools.store.clientlog import ClientsState, read_clients
 from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, ChannelFiles, Datastore, SliceFiles
@@ -36,6 +35,7 @@ from stantools.store.limits import ChannelLimits
 from stantools.store.logscan import LogEnd
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.sublog import SubsState, read_subs
+from stantools.work import Task, Threads
 
 
 class _State(Protocol):
@@ -178,7 +178,7 @@ def recover_channels(recovery: Recovery, store: Datastore) -> Iterator[Recovered
     """Forecasts the recovery of all channels, in the server's order; one with an error is the last one."""
     tasks = (task for name in store.channel_names for task in _tasks(recovery, store, name))
     current: RecoveredChannel | None = None
-    for apply in in_order(tasks, recovery.options.workers):
+    for apply in Threads(recovery.options.workers).tasks(tasks):
         current = apply(current)
         if current.error:
             yield current

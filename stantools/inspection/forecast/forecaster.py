@@ -18,12 +18,12 @@ from stantools.inspection.forecast.recover import Start, recover
 from stantools.inspection.forecast.server_reading import DataScan
 from stantools.inspection.forecast.slices import Recovery
 from stantools.inspection.forecast.startup import restore_subscriptions, start_delivery
-from stantools.inspection.forecast.tasks import Task, in_order
 from stantools.inspection.subscribers import Subscribers
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import SUBS_FILE, Datastore
 from stantools.store.sublog import SubsState
+from stantools.work import Task, Threads
 
 _Found = tuple[Lookups, Lookups | None]
 
@@ -150,7 +150,7 @@ def _look_up(
 ) -> Iterator[tuple[RecoveredChannel, _Found]]:
     """Looks up the messages of all channels, slice by slice in threads."""
     waiting: list[_Found] = []
-    for channel, found in in_order(_tasks(recovery, start, lookups, progress, known), recovery.options.workers):
+    for channel, found in Threads(recovery.options.workers).tasks(_tasks(recovery, start, lookups, progress, known)):
         if found is not None:
             waiting.append(found)
         if channel is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
@@ -32,16 +32,13 @@ from stantools.migration.proof.stores import (
 from stantools.migration.source import ChannelSource, Key, StoreSource, open_source
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.model import StoreRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import Datastore, open_datastore
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from stantools.work import Failure, Work
 
 #: A channel with more payload bytes than this is compared in ranges of sequences.
 RANGE_BYTES = 256 << 20
@@ -238,29 +235,24 @@ def _size(path: Path) -> int:
         return 0  # the survey says so
 
 
-def run_diff(
-    spark: SparkSession, plan: DiffPlan, *, partitions: int | None = None, progress: _Progress = None
-) -> DiffResult:
+def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> DiffResult:
     """Compares pairs of stores in tasks; changes nothing.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         plan: What to compare.
-        partitions: How many tasks; None decides by size and cores.
         progress: Told the number of bytes as they are surveyed, and once more as they are compared.
 
     Raises:
         StantoolsError: Spark cannot do it.
     """
     result = DiffResult(failed=list(plan.failed))
-    opened = _open_pairs(spark, plan, result, partitions, progress)
-    work = [each for pair in opened for each in pair.work()]
-    for number, done in distribute(
-        spark, partial(_compare, plan.options), work, cost=lambda each: each.size, partitions=partitions
-    ):
+    opened = _open_pairs(work, plan, result, progress)
+    ranges = [each for pair in opened for each in pair.ranges()]
+    for number, done in work.map(partial(_compare, plan.options), ranges, cost=lambda each: each.size):
         if progress:
-            progress(work[number].size)
-        opened[work[number].pair].take(work[number], done)
+            progress(ranges[number].size)
+        opened[ranges[number].pair].take(ranges[number], done)
     for pair in opened:
         try:
             result.pairs.append(pair.finished(everything=not plan.options.channels))
@@ -270,12 +262,10 @@ def run_diff(
     return result
 
 
-def _open_pairs(
-    spark: SparkSession, plan: DiffPlan, result: DiffResult, partitions: int | None, progress: _Progress
-) -> list[_OpenPair]:
+def _open_pairs(work: Work, plan: DiffPlan, result: DiffResult, progress: _Progress) -> list[_OpenPair]:
     """Surveys all channels and decides what of each store counts; what cannot be read is told in the result."""
     surveys: dict[tuple[int, int], dict[int, ChannelSurvey]] = {}
-    for done in survey_channels_on(spark, plan.channels, _survey_itself, partitions=partitions, progress=progress):
+    for done in survey_channels_on(work, plan.channels, _survey_itself, progress=progress):
         if isinstance(done.result, Failure):
             result.failed.append(Failed.task(plan.channels[done.place].path, done.result))
         else:
@@ -333,7 +323,7 @@ class _OpenPair:
     compared: dict[int, Compared] = field(default_factory=dict)
     failed: list[Failed] = field(default_factory=list)
 
-    def work(self) -> Iterator[_Range]:
+    def ranges(self) -> Iterator[_Range]:
         """Gives what has to be compared."""
         for channel, (one, other) in enumerate(self.matched):
             if one is None or other is None:

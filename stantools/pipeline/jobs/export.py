@@ -30,7 +30,6 @@ from stantools.pipeline.export.model import DATE, Format, Layout, Result, Writte
 from stantools.pipeline.export.parts import write_part
 from stantools.pipeline.export.run import empty_file, manifest
 from stantools.pipeline.spark.failures import telling
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.pipeline.spark.workers import begin_task
 from stantools.pipeline.tables.batches import Status
 from stantools.pipeline.tables.model import Split, Table
@@ -40,6 +39,7 @@ from stantools.pipeline.tables.read import read_split
 from stantools.progress import Progress
 from stantools.store.durable import fsync_directory, fsync_file, writing
 from stantools.store.resync import DamageKind
+from stantools.work import Failure, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,26 +74,24 @@ class _Done:
 
 
 def export_by_tasks(
-    spark: SparkSession,
+    work: Work,
     plan: Plan,
     options: TableOptions,
     layout: Layout,
     target: Path,
     *,
     overwrite: bool = False,
-    partitions: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Writes a table into a directory, which appears when it is complete.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         plan: What is read.
         options: How it is read (`export.run.reading`).
         layout: What is in the files.
         target: The directory, on a file system that all workers see.
         overwrite: Replace an earlier export.
-        partitions: Tasks to pack the work into; None decides by its size.
         progress: Told bytes of input as they are done.
 
     Raises:
@@ -112,9 +110,7 @@ def export_by_tasks(
             if progress:
                 progress(cost)
 
-        costs = distribute(
-            spark, write_split, parts, cost=lambda part: part.split.cost, partitions=partitions, on_result=told
-        )
+        costs = work.map(write_split, parts, cost=lambda part: part.split.cost, on_result=told)
         for _, done in costs:
             if isinstance(done, Failure):
                 raise done.error()

@@ -23,8 +23,8 @@ from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, prepared_stream
 from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.recovery.salvage.model import ChannelPlan
+from stantools.work import Failure, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class MigrateResult:
 
 
 def apply_stores(
-    spark: SparkSession,
+    work: Work,
     stores: Sequence[PlannedStore],
     journals: Mapping[str, Journal],
     target: Destination,
@@ -52,20 +52,18 @@ def apply_stores(
     options: ApplyOptions,
     *,
     there: frozenset[str] = frozenset(),
-    partitions: int | None = None,
     watch: Watch | None = None,
 ) -> list[tuple[PlannedStore, list[StreamResult]]]:
     """Makes all streams what the plans say, a task each.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         stores: The stores.
         journals: By store; each has steps added as streams are done.
         target: Where to; sent to the tasks.
         sources: How stores are read.
         options: How streams are made.
         there: Streams that were on the target before.
-        partitions: How many tasks at the same time.
         watch: Told the streams that are done.
 
     Raises:
@@ -81,18 +79,17 @@ def apply_stores(
     def steps(store: PlannedStore, stream: StreamPlan) -> dict[str, Any]:
         return journals[store.root].facts(stream.name)
 
-    work = functools.partial(_apply, target=target, sources=sources, options=replace(options, parallel=1))
-    return _streams(spark, stores, work, steps, lambda root: journals[root].take_over, partitions, watch)
+    apply = functools.partial(_apply, target=target, sources=sources, options=replace(options, parallel=1))
+    return _streams(work, stores, apply, steps, lambda root: journals[root].take_over, watch)
 
 
 def verify_stores(
-    spark: SparkSession,
+    work: Work,
     stores: Sequence[PlannedStore],
     target: Destination,
     sources: Sources,
     published: Callable[[PlannedStore, StreamPlan], bool],
     *,
-    partitions: int | None = None,
     watch: Watch | None = None,
 ) -> list[tuple[PlannedStore, list[StreamResult]]]:
     """Compares all streams with the stores, a task each; `published` tells which were published, wholly or in part."""
@@ -100,8 +97,8 @@ def verify_stores(
     def steps(store: PlannedStore, stream: StreamPlan) -> dict[str, Any]:
         return {"way": Way.PUBLISH} if published(store, stream) else {}
 
-    work = functools.partial(_verify, target=target, sources=sources)
-    return _streams(spark, stores, work, steps, lambda _: lambda _entries: None, partitions, watch)
+    compare = functools.partial(_verify, target=target, sources=sources)
+    return _streams(work, stores, compare, steps, lambda _: lambda _entries: None, watch)
 
 
 @dataclass(frozen=True)
@@ -127,12 +124,11 @@ class _Done:
 
 
 def _streams(
-    spark: SparkSession,
+    work: Work,
     stores: Sequence[PlannedStore],
-    work: Callable[[_Stream], _Done],
+    function: Callable[[_Stream], _Done],
     steps: Callable[[PlannedStore, StreamPlan], dict[str, Any]],
     remember: Callable[[str], Callable[[Sequence[dict[str, Any]]], None]],
-    partitions: int | None,
     watch: Watch | None,
 ) -> list[tuple[PlannedStore, list[StreamResult]]]:
     """Does something with every stream, and puts the results together by store."""
@@ -150,9 +146,7 @@ def _streams(
         for stream in store.plan.streams
     ]
     results: dict[int, StreamResult] = {}
-    for number, done in distribute(
-        spark, work, items, cost=lambda item: estimated_bytes(item.plan), partitions=partitions
-    ):
+    for number, done in work.map(function, items, cost=lambda item: estimated_bytes(item.plan)):
         stream = owners[number][1]
         if isinstance(done, Failure):
             results[number] = StreamResult(stream.name, error=done.error())

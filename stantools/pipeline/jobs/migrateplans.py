@@ -22,16 +22,14 @@ from stantools.migration.stream_source import stream_source
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.directory import open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use
+from stantools.work import Failure, Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from stantools.pipeline.tables.found import FoundStore
 
 #: Stands for the store's name in the prefixes of streams and subjects.
@@ -90,22 +88,20 @@ class PlannedStore:
 
 
 def plan_stores(
-    spark: SparkSession,
+    work: Work,
     found: Sequence[FoundStore],
     sources: Sources,
     planning: PlanOptions,
     *,
-    partitions: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[list[PlannedStore], list[Failed]]:
     """Plans stores in tasks. Nothing is changed anywhere.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         found: The stores.
         sources: How they are read.
         planning: What is asked for; `{store}` in its prefixes stands for the name of each store's directory.
-        partitions: How many tasks.
         progress: Told the number of bytes as they are done.
 
     Returns:
@@ -124,14 +120,12 @@ def plan_stores(
             failed.append(Failed(store.ref.root, f"{store.ref.root}: {what}; whole stores are migrated", _WHOLE))
             continue
         items.append(_Item(store.ref.root, store.ref.polynomial, store_size(store, sources.patterns)))
-    work = functools.partial(_plan, sources=sources, planning=planning)
+    plan = functools.partial(_plan, sources=sources, planning=planning)
     planned: dict[int, PlannedStore] = {}
-    for number, result in distribute(
-        spark,
-        work,
+    for number, result in work.map(
+        plan,
         items,
         cost=lambda item: item.size,
-        partitions=partitions,
         on_result=lambda _, size: progress(size) if progress else None,
     ):
         if isinstance(result, Failure):

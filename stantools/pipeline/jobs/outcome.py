@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stantools.pipeline.spark.tasks import Failure
 from stantools.pipeline.tables.model import Unreadable
+from stantools.work import Failure
 
 
 @dataclass(frozen=True)

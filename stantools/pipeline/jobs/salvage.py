@@ -9,11 +9,10 @@ forecast a start. Every file is the one that the local verb writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
@@ -30,7 +29,6 @@ from stantools.pipeline.jobs.salvageplaces import (
     seen,
 )
 from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.recovery.salvage.apply import SalvageResult, result_of
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
@@ -38,9 +36,7 @@ from stantools.recovery.salvage.report import report
 from stantools.store.atomic import clear_leftovers
 from stantools.store.directory import open_datastore
 from stantools.store.locks import Use, check_not_in_use
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from stantools.work import Failure, Threads, Work
 
 #: Threads that look whether stores are in use, which may take seconds for each.
 _LOOKING = 16
@@ -130,21 +126,18 @@ class SalvageJobResult:
         }
 
 
-def run_salvage(
-    spark: SparkSession, job: SalvageJob, phase: Phase, *, partitions: int | None = None
-) -> SalvageJobResult:
+def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
     """Salvages stores in tasks.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         job: What to do.
         phase: Shows how far the work is.
-        partitions: How many tasks; None decides by size and cores.
 
     Raises:
         StantoolsError: Spark cannot do it. What was finished before stays.
     """
-    run = _Run(spark, job, phase, partitions)
+    run = _Run(work, job, phase)
     for group in batches(job.stores):
         run.batch(group)
     order = {work.ref.root: number for number, work in enumerate(job.stores)}
@@ -212,11 +205,10 @@ class _Planned:
 class _Run:
     """One run over all stores."""
 
-    def __init__(self, spark: SparkSession, job: SalvageJob, phase: Phase, partitions: int | None) -> None:
-        self._spark = spark
+    def __init__(self, work: Work, job: SalvageJob, phase: Phase) -> None:
+        self._work = work
         self._job = job
         self._phase = phase
-        self._partitions = partitions
         self._reports = Reports(job.out) if job.out is not None else None
         self.result = SalvageJobResult(failed=list(job.failed), codes=[ExitCode.FINDINGS] * len(job.failed))
         self.worst: list[int] = []
@@ -259,9 +251,7 @@ class _Run:
         surveys: dict[int, dict[int, ChannelSurvey]] = {number: {} for number in free}
         failures: dict[int, Failure] = {}
         with self._phase("plan", sum(item.size for item in items)) as advance:
-            for done in survey_channels_on(
-                self._spark, items, _as_it_is, partitions=self._partitions, progress=advance
-            ):
+            for done in survey_channels_on(self._work, items, _as_it_is, progress=advance):
                 number, place = owners[done.place]
                 if isinstance(done.result, Failure):
                     failures[number] = done.result
@@ -304,20 +294,16 @@ class _Run:
         """Returns the places of the stores that no server is using."""
         force = self._job.force or self._job.out is None
 
-        def look(work: StoreWork) -> list[Use] | StantoolsError:
-            try:
-                return check_not_in_use(Path(work.ref.root), force=force)
-            except StantoolsError as error:
-                return error
+        def look(work: StoreWork) -> list[Use]:
+            return check_not_in_use(Path(work.ref.root), force=force)
 
         free = []
-        with ThreadPoolExecutor(_LOOKING) as pool:
-            for number, uses in enumerate(pool.map(look, stores)):
-                if isinstance(uses, StantoolsError):
-                    self._fail(stores[number], uses)
-                    continue
-                free.append(number)
-                self.result.warnings += [f"{use.detail}: what is being written may look damaged" for use in uses]
+        for number, uses in Threads(_LOOKING).map(look, stores):
+            if isinstance(uses, Failure):
+                self._fail(stores[number], uses.error())
+                continue
+            free.append(number)
+            self.result.warnings += [f"{use.detail}: what is being written may look damaged" for use in uses]
         return free
 
     def _write(self, planned: Sequence[_Planned]) -> None:
@@ -333,9 +319,7 @@ class _Run:
                 if not each.build.items:
                     self._finish(each)
             with self._phase("write", sum(item.size for item in items)) as advance:
-                for place, copied in distribute(
-                    self._spark, copy_channels, items, cost=_cost, partitions=self._partitions
-                ):
+                for place, copied in self._work.map(copy_channels, items, cost=_cost):
                     each, number = owners[place]
                     assert each.build is not None
                     each.waiting -= 1
@@ -384,7 +368,7 @@ class _Run:
         ]
         plan = plan_check(stores)
         with self._phase("verify", plan.bytes) as advance:
-            return check_stores(self._spark, stores, plan, partitions=self._partitions, progress=advance)
+            return check_stores(self._work, stores, plan, progress=advance)
 
     def _done(self, each: _Planned, said: dict[str, Any]) -> None:
         root, name = each.work.ref.root, each.work.name

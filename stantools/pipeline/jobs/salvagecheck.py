@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 from stantools.format.crc import Crc
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.verify import StoreVerdict, VerifyPlan, plan_verify, run_verify
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.check import Start, check_start, checked
 from stantools.store.directory import open_datastore
+from stantools.work import Failure, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -46,27 +44,25 @@ def plan_check(stores: Sequence[NewStore]) -> VerifyPlan:
 
 
 def check_stores(
-    spark: SparkSession,
+    work: Work,
     stores: Sequence[NewStore],
     plan: VerifyPlan,
     *,
-    partitions: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Verifies new stores and forecasts their start.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         stores: The stores.
         plan: Of these stores, from `plan_check`.
-        partitions: How many tasks; None decides by size and cores.
         progress: Told the number of bytes as they are done.
 
     Returns:
         For each store what `recovery.salvage.check.checked` says.
     """
-    verified = run_verify(spark, plan, partitions=partitions, progress=progress)
-    starts: dict[int, Failure | Start] = dict(distribute(spark, _forecast, stores, partitions=partitions))
+    verified = run_verify(work, plan, progress=progress)
+    starts: dict[int, Failure | Start] = dict(work.map(_forecast, stores))
     return [_checked(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)]
 
 

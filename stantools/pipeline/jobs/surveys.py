@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey, Reading, SliceSurvey, survey_slice
-from stantools.pipeline.spark.tasks import Failure, distribute
 from stantools.store.directory import ChannelFiles, SliceFiles, list_channel
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from stantools.work import Failure, Work
 
 R = TypeVar("R")
 
@@ -124,38 +121,36 @@ class _Parts:
 
 
 def survey_channels_on(
-    spark: SparkSession,
+    work: Work,
     items: Sequence[ChannelRef | Other],
     then: Callable[[ChannelRef, ChannelSurvey], R],
     *,
-    partitions: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[Surveyed[R]]:
     """Surveys channels and makes something of each survey, all of it in tasks.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         items: The channels, and what else shall be done; small ones are packed together.
         then: What is made of a survey. It is pickled, and runs where the survey is made, or where it is put together.
-        partitions: How many tasks; None decides by size and cores.
         progress: Told the number of bytes as they are done.
 
     Yields:
         What was made of each item, once, as they are done.
     """
     parts: dict[int, _Parts] = {}
-    work: list[ChannelRef | Other | _SliceItem] = []
+    pieces: list[ChannelRef | Other | _SliceItem] = []
     places: list[int] = []
     for place, item in enumerate(items):
         made = _in_parts(place, item) if isinstance(item, ChannelRef) else None
         if made:
             parts[place] = made[0]
-        pieces: Sequence[ChannelRef | Other | _SliceItem] = made[1] if made else [item]
-        work += pieces
-        places += [place] * len(pieces)
+        cut: Sequence[ChannelRef | Other | _SliceItem] = made[1] if made else [item]
+        pieces += cut
+        places += [place] * len(cut)
 
-    for number, result in distribute(spark, partial(_work, then), work, cost=_cost, partitions=partitions):
-        done = work[number]
+    for number, result in work.map(partial(_work, then), pieces, cost=_cost):
+        done = pieces[number]
         if progress:
             progress(done.size)
         if not isinstance(done, _SliceItem):
@@ -167,11 +162,11 @@ def survey_channels_on(
         else:
             gathered.surveys[done.place] = result[0]
             gathered.seconds += result[1]
-    yield from _finish(spark, items, parts, then)
+    yield from _finish(work, items, parts, then)
 
 
 def _finish(
-    spark: SparkSession,
+    work: Work,
     items: Sequence[ChannelRef | Other],
     parts: dict[int, _Parts],
     then: Callable[[ChannelRef, ChannelSurvey], R],
@@ -185,7 +180,7 @@ def _finish(
             yield Surveyed(place, gathered.failure, gathered.seconds)
         else:
             whole.append((place, ref, gathered.survey()))
-    for number, result in distribute(spark, partial(_then, then), whole):
+    for number, result in work.map(partial(_then, then), whole):
         place = whole[number][0]
         yield _surveyed(place, result, parts[place].seconds)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
@@ -29,16 +29,13 @@ from stantools.inspection.verify import (
 )
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.surveys import ChannelRef, Other, survey_channels_on
-from stantools.pipeline.spark.tasks import Failure
 from stantools.pipeline.tables.copies import copied_part
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.model import SliceRef, StorePart, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory
 from stantools.store.directory import CLIENTS_FILE, ChannelFiles, Datastore, SliceFiles, open_datastore
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from stantools.work import Failure, Work
 
 
 @dataclass
@@ -146,19 +143,17 @@ def plan_verify(found: Sequence[FoundStore], unreadable: Sequence[Unreadable], o
 
 
 def run_verify(
-    spark: SparkSession,
+    work: Work,
     plan: VerifyPlan,
     *,
-    partitions: int | None = None,
     progress: Callable[[int], object] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
 ) -> VerifyResult:
     """Verifies stores in tasks.
 
     Args:
-        spark: The session.
+        work: Runs the tasks.
         plan: What to verify.
-        partitions: How many tasks; None decides by size and cores.
         progress: Told the number of bytes as they are done.
         on_finding: Told each finding as it arrives.
 
@@ -167,7 +162,7 @@ def run_verify(
     """
     result = VerifyResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
     reports: list[RootReport | ChannelReport | None] = [None] * len(plan.items)
-    for done in survey_channels_on(spark, plan.items, _verified, partitions=partitions, progress=progress):
+    for done in survey_channels_on(work, plan.items, _verified, progress=progress):
         verdict = result.stores[plan.owners[done.place]].verdict
         verdict.seconds += done.seconds
         if isinstance(done.result, Failure):

@@ -1,4 +1,4 @@
-"""Running a function over many items on Spark, each exactly once, with results as they come.
+"""`stantools.work.Work` on Spark: a function over many items, each exactly once, with results as they come.
 
 Only what Spark Connect offers too is used: `mapInArrow` over numbers, the items travel with the function. Items are
 packed into tasks by their cost, so that a thousand small ones are not a thousand tasks; tasks are run in a few waves,
@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from stantools.errors import ExitCode, StantoolsError
-from stantools.pipeline.spark.failures import is_sparks, telling, translated
+from stantools.pipeline.spark.failures import is_sparks, translated
 from stantools.pipeline.spark.workers import begin_task
+from stantools.work import Failure, attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,33 +39,7 @@ _LEAST = 4 << 20
 _TASKS_A_CORE = 4
 #: Cores that are counted on, whatever the cluster says before its executors are there.
 _LEAST_CORES = 4
-_RESULT = "item long, ok boolean, value binary"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An item that could not be dealt with; the others were.
-
-    Attributes:
-        message: Why.
-        remedy: What to do.
-        exit_code: As the command line would give it.
-    """
-
-    message: str
-    remedy: str = ""
-    exit_code: int = ExitCode.UNREACHABLE
-
-    @classmethod
-    def of(cls, problem: StantoolsError) -> Failure:
-        """Makes one of an exception."""
-        return cls(problem.message, problem.remedy, int(problem.exit_code))
-
-    def error(self) -> StantoolsError:
-        """Makes an exception of it again."""
-        problem = StantoolsError(self.message, self.remedy)
-        problem.exit_code = ExitCode(self.exit_code)
-        return problem
+_RESULT = "item long, value binary"
 
 
 @dataclass(frozen=True)
@@ -73,43 +47,49 @@ class _Task(Generic[T]):
     items: tuple[tuple[int, T], ...]
 
 
-def distribute(
-    spark: SparkSession,
-    function: Callable[[T], R],
-    items: Iterable[T],
-    *,
-    cost: Callable[[T], int] | None = None,
-    partitions: int | None = None,
-    on_result: Callable[[int, int], object] | None = None,
-) -> Iterator[tuple[int, R | Failure]]:
-    """Runs a function for each item, somewhere, and gives the results as they come.
+@dataclass(frozen=True)
+class SparkWork:
+    """Work in tasks on Spark.
 
-    Args:
+    Attributes:
         spark: The session.
-        function: What to run. It and the items are pickled; a function of an installed module goes as its name.
-        items: What to run it with.
-        cost: About how much work an item is, in bytes; the same for all if None.
         partitions: How many tasks to pack the items into; None decides by the cost and the cores.
-        on_result: Told the number and the cost of each item that is done; may be called from several threads.
-
-    Yields:
-        The item's position, from 0, and what the function returned, or a `Failure` where it raised a StantoolsError or
-        an OSError. Each item once.
-
-    Raises:
-        StantoolsError: A task could not be run at all, or failed for another reason (`failures.translated`).
     """
-    waiting = list(items)
-    costs = [max(cost(item), 1) if cost else 1 for item in waiting]
-    cores = max(parallelism(spark), _LEAST_CORES)
-    count = partitions or _task_count(costs, cores, weighed=cost is not None)
-    tasks = [_Task(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
-    wave = max(cores * _TASKS_A_CORE, 1)
-    waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
-    for number, ok, value in _run_waves(spark, function, waves):
-        if on_result:
-            on_result(number, costs[number])
-        yield number, pickle.loads(value) if ok else Failure(*pickle.loads(value))
+
+    spark: SparkSession
+    partitions: int | None = None
+
+    @property
+    def here(self) -> bool:
+        """Returns False."""
+        return False
+
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        cost: Callable[[T], int] | None = None,
+        on_result: Callable[[int, int], object] | None = None,
+    ) -> Iterator[tuple[int, R | Failure]]:
+        """Runs a function for each item, as `Work.map`. Results come in waves, in any order.
+
+        The function and the items are pickled; a function of an installed module goes as its name.
+
+        Raises:
+            StantoolsError: A task could not be run at all, or failed for another reason (`failures.translated`).
+        """
+        waiting = list(items)
+        costs = [max(cost(item), 1) if cost else 1 for item in waiting]
+        cores = max(parallelism(self.spark), _LEAST_CORES)
+        count = self.partitions or _task_count(costs, cores, weighed=cost is not None)
+        tasks = [_Task(tuple((number, waiting[number]) for number in group)) for group in pack(costs, count)]
+        wave = max(cores * _TASKS_A_CORE, 1)
+        waves = [tasks[at : at + wave] for at in range(0, len(tasks), wave)]
+        for number, value in _run_waves(self.spark, function, waves):
+            if on_result:
+                on_result(number, costs[number])
+            yield number, pickle.loads(value)
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -155,9 +135,9 @@ def _task_count(costs: Sequence[int], cores: int, *, weighed: bool) -> int:
 
 def _run_waves(
     spark: SparkSession, function: Callable[[T], R], waves: list[list[_Task[T]]]
-) -> Iterator[tuple[int, bool, bytes]]:
+) -> Iterator[tuple[int, bytes]]:
     """Runs one Spark job a wave, two at a time, and gives the rows of each when it is done."""
-    results: queue.Queue[list[tuple[int, bool, bytes]] | BaseException] = queue.Queue()
+    results: queue.Queue[list[tuple[int, bytes]] | BaseException] = queue.Queue()
     tag = f"stantools-{uuid.uuid4()}"
     stopped = threading.Event()
     room = threading.Semaphore(3)
@@ -193,7 +173,7 @@ def _run_waves(
             raise
 
 
-def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T]]) -> list[tuple[int, bool, bytes]]:
+def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T]]) -> list[tuple[int, bytes]]:
     # Packed here, so that what cannot be pickled is told before anything runs, and unpacked where its task runs only.
     from pyspark import cloudpickle
 
@@ -207,7 +187,7 @@ def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T
         return run_tasks(run, [packed[number] for batch in batches for number in batch.column(0).to_pylist()])
 
     frame = spark.range(0, len(wave), 1, len(wave)).mapInArrow(work, _RESULT)
-    return [(int(row[0]), bool(row[1]), bytes(row[2])) for row in frame.collect()]
+    return [(int(row[0]), bytes(row[1])) for row in frame.collect()]
 
 
 def run_tasks(function: bytes, tasks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
@@ -218,16 +198,5 @@ def run_tasks(function: bytes, tasks: Sequence[bytes]) -> Iterator[pa.RecordBatc
     run = cast("Callable[[Any], Any]", pickle.loads(function))
     for task in tasks:
         for number, item in pickle.loads(task):
-            try:
-                with telling():
-                    ok, value = True, run(item)
-            except StantoolsError as problem:
-                message, _, remedy = problem.message.partition("\n  -> ")
-                ok, value = False, (message, remedy or problem.remedy, int(problem.exit_code))
-            except OSError as problem:
-                place = f"{problem.filename}: " if problem.filename else ""
-                ok, value = False, (f"{place}{problem.strerror or problem}", "", int(ExitCode.UNREACHABLE))
-            yield pa.record_batch(
-                [pa.array([number], pa.int64()), pa.array([ok]), pa.array([pickle.dumps(value)], pa.binary())],
-                names=["item", "ok", "value"],
-            )
+            value = pickle.dumps(attempt(run, item))
+            yield pa.record_batch([pa.array([number], pa.int64()), pa.array([value], pa.binary())], ["item", "value"])

@@ -6,13 +6,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.store.mapping import mapped
+from stantools.work import Threads
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -181,5 +181,4 @@ def listed(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iter
     if count < _FIRST or spent / count < _SLOW:
         yield from map(function, upcoming)
         return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        yield from pool.map(function, upcoming)
+    yield from Threads(_THREADS).in_order(function, upcoming)

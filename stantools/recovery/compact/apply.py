@@ -10,7 +10,6 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from stantools.store.resync import Damage
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import read_subs
+from stantools.work import Threads
 
 #: Room that is asked for beyond the planned bytes: headers, what is carried over, blocks that are not full.
 _SPARE = 1.05
@@ -129,9 +129,9 @@ def _fill(plan: CompactionPlan, content: Path, progress: Progress | None) -> Non
         with mapped(old.clients) as buffer:
             new.write_clients(read_clients(buffer, plan.crc).clients.values())
         _take_mode(old.clients, content / CLIENTS_FILE)
-    with ThreadPoolExecutor(plan.options.workers) as pool:
-        for _ in pool.map(lambda channel: _write_channel(plan, channel, new, progress), plan.channels):
-            pass
+    work = Threads(plan.options.workers)
+    for _ in work.in_order(lambda channel: _write_channel(plan, channel, new, progress), plan.channels):
+        pass
     done = {SERVER_FILE, CLIENTS_FILE, *(channel.files.name for channel in plan.channels)}
     done.update(path.name for path in old.leftovers)
     _carry_over(old.path, old.path, content, done)

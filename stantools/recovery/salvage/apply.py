@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
 from stantools.store.slicewriter import SliceWriter
 from stantools.store.storewriter import StoreWriter
+from stantools.work import Threads
 
 #: Room that is asked for beyond the planned bytes: logs, the manifest.
 _SPARE = 1.05
@@ -75,12 +75,12 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         write_root(plan, content)
         moved: list[Moved] = []
         options = plan.options
-        with Hasher(content, options.workers) as hasher, ThreadPoolExecutor(options.workers) as pool:
+        with Hasher(content, options.workers) as hasher:
             with _stoppable(progress) as advance:
                 write = partial(
                     write_channel, Channels(content, plan.source, plan.crc, options.fill_gaps), hasher=hasher
                 )
-                for part in pool.map(lambda channel: write(channel, progress=advance), plan.channels):
+                for part in Threads(options.workers).in_order(partial(write, progress=advance), plan.channels):
                     moved += part
             write_manifest(content, plan, moved, hasher.all())
     return result_of(plan, out)

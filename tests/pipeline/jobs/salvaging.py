@@ -8,35 +8,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
-from stantools.pipeline.jobs import salvage, salvagecheck, surveys
 from stantools.pipeline.jobs.salvage import SalvageJobResult, run_salvage
 from stantools.pipeline.jobs.salvagejob import plan_job
-from stantools.pipeline.spark.tasks import Failure
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
-
-Distribute = Callable[..., Iterator[tuple[int, Any]]]
-
-
-def here(_spark: None, function: Callable[[Any], Any], items: Iterable[Any], **_options: object) -> Iterator[Any]:
-    """Runs tasks as `distribute` does, in this process; whatever goes to or from a task is pickled."""
-    run = pickle.loads(pickle.dumps(function))
-    for number, item in enumerate(items):
-        try:
-            result = run(pickle.loads(pickle.dumps(item)))
-        except StantoolsError as error:
-            result = Failure.of(error)
-        yield number, pickle.loads(pickle.dumps(result))
+from stantools.work import Threads
 
 
-def distribute_by(distribute: Distribute) -> None:
-    """Lets the job run its tasks in another way."""
-    for module in (salvage, salvagecheck, surveys):
-        module.distribute = distribute  # type: ignore[attr-defined]
+class Pickled(Threads):
+    """Work in this process, with everything that goes to or from a task pickled as on its way to another machine."""
+
+    here = False  # type: ignore[assignment]
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any], **options: Any) -> Iterator[tuple[int, Any]]:
+        """Does the items one by one."""
+        run = pickle.loads(pickle.dumps(function))
+        for number, result in super().map(lambda item: run(pickle.loads(pickle.dumps(item))), items, **options):
+            yield number, pickle.loads(pickle.dumps(result))
 
 
 @contextmanager
@@ -51,7 +42,7 @@ def run_job(
     force = options.pop("force", False)
     found = discover(TableOptions(tuple(map(str, stores)), polynomial=polynomial))
     job = plan_job(*found, SalvageOptions(**options), out, dry_run=out is None, force=force)
-    return run_salvage(None, job, silent)  # type: ignore[arg-type]
+    return run_salvage(Pickled(1), job, silent)
 
 
 def salvage_here(root: Path, out: Path, polynomial: int, **options: Any) -> SalvagePlan:

@@ -14,6 +14,7 @@ from stantools.errors import ExitCode
 from stantools.migration.proof.stores import Side, compare_stores
 from stantools.pipeline.jobs import diff, surveys
 from stantools.pipeline.jobs.diff import Pair, plan_diff, run_diff
+from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.store.directory import open_datastore
@@ -44,7 +45,7 @@ def test_golden_stores_are_compared_as_by_the_local_diff(
     sides = {store: side(store) for store in stores if store.is_dir()}
     refs = {store: StoreRef(str(store), each.crc.polynomial) for store, each in sides.items()}
     plan = plan_diff([Pair(refs[one], refs[other]) for one, other in paths], [], TableOptions(()))
-    result = run_diff(spark, plan)
+    result = run_diff(SparkWork(spark), plan)
     assert not result.failed
     assert len(result.pairs) == len(paths) > 25
     for (one, other), got in zip(paths, result.pairs, strict=True):

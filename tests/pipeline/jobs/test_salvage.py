@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format.crc import Crc
-from stantools.pipeline.jobs import salvage, salvagecheck, salvagecopies, salvagejob, surveys
+from stantools.pipeline.jobs import salvagecopies, salvagejob, surveys
 from stantools.pipeline.jobs.salvagecopies import building, copy_channels
 from stantools.pipeline.jobs.salvageplaces import REPORTS, store_names
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
@@ -26,7 +26,7 @@ from stantools.store import durable
 from stantools.store.directory import MANIFEST_FILE, open_datastore
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases, load_expected
-from tests.pipeline.jobs.salvaging import here, run_job, salvage_here, tree
+from tests.pipeline.jobs.salvaging import run_job, salvage_here, tree
 
 IEEE = 0xEDB88320
 ROOT = Path(__file__).parents[3]
@@ -34,8 +34,6 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (salvage, salvagecheck, surveys):
-        monkeypatch.setattr(module, "distribute", here)
     # Nobody pulls a plug here.
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(durable, "_syncfs", lambda _: True)
@@ -146,9 +144,8 @@ def test_what_tasks_have_written_is_looked_at(store: Path, tmp_path: Path) -> No
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.pipeline.jobs.salvaging import distribute_by, here, run_job, tree
+from tests.pipeline.jobs.salvaging import run_job, tree
 store, out, local, points = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-distribute_by(here)
 wanted = tree(local)
 killed = whole = 0
 for point in map(int, points.split(",")):

@@ -161,7 +161,7 @@ _SHIPPED = """
 import sys
 from stantools.pipeline.spark import masters
 from stantools.pipeline.spark.session import open_session
-from stantools.pipeline.spark.tasks import distribute
+from stantools.pipeline.spark.tasks import SparkWork
 from stantools.store.reading import scan_slice
 
 masters.Master.loopback = property(lambda self: False)  # as if the workers were on other machines
@@ -173,7 +173,7 @@ def where(_):
     from stantools.format import kernels
     return stantools.__file__, kernels.NAME
 
-print(dict(distribute(spark, where, [0]))[0])
+print(dict(SparkWork(spark).map(where, [0]))[0])
 spark.stop()
 """
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.pipeline.spark.failures import TaskFailedError, WorkerLostError, WorkersUnfitError
-from stantools.pipeline.spark.tasks import Failure, distribute, pack
+from stantools.pipeline.spark.tasks import SparkWork, pack
+from stantools.work import Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ def _square(number: int) -> int:
 def test_each_item_once_and_failures_alone(spark: SparkSession) -> None:
     costs: list[int] = []
     results = list(
-        distribute(spark, _square, range(40), cost=lambda n: n + 1, on_result=lambda _, cost: costs.append(cost))
+        SparkWork(spark).map(_square, range(40), cost=lambda n: n + 1, on_result=lambda _, cost: costs.append(cost))
     )
     assert sorted(number for number, _ in results) == list(range(40))
     by_number = dict(results)
@@ -52,7 +53,7 @@ def test_each_item_once_and_failures_alone(spark: SparkSession) -> None:
     assert by_number.pop(11) == Failure("/eleven: No such file or directory", "", ExitCode.UNREACHABLE)
     assert by_number == {number: number * number for number in by_number}
     assert sorted(costs) == list(range(1, 41))
-    assert list(distribute(spark, _square, [])) == []
+    assert list(SparkWork(spark).map(_square, [])) == []
 
 
 def _broken(_: int) -> int:
@@ -65,10 +66,7 @@ def _dead(_: int) -> int:
 
 
 def _full(_: int) -> int:
-    from stantools.pipeline.spark.failures import telling
-
-    with telling():
-        raise StoreUnwritableError("/there: no space left", "make room")
+    raise StoreUnwritableError("/there: no space left", "make room")
 
 
 def _elsewhere(_: int) -> int:
@@ -79,17 +77,17 @@ def _elsewhere(_: int) -> int:
 
 def test_what_spark_raises_is_said_in_our_words(spark: SparkSession) -> None:
     with pytest.raises(TaskFailedError, match="unexpected ZeroDivisionError in a task: nobody expected this"):
-        list(distribute(spark, _broken, [1]))
+        list(SparkWork(spark).map(_broken, [1]))
     with pytest.raises(WorkerLostError, match="a worker died while it ran a task"):
-        list(distribute(spark, _dead, [1]))
+        list(SparkWork(spark).map(_dead, [1]))
     with pytest.raises(WorkersUnfitError, match="has no package a_package_that_is_not_there"):
-        list(distribute(spark, _elsewhere, [1]))
-    assert dict(distribute(spark, _full, [1])) == {0: Failure("/there: no space left", "make room")}
-    assert dict(distribute(spark, _square, [3])) == {0: 9}, "the session goes on"
+        list(SparkWork(spark).map(_elsewhere, [1]))
+    assert dict(SparkWork(spark).map(_full, [1])) == {0: Failure("/there: no space left", "make room")}
+    assert dict(SparkWork(spark).map(_square, [3])) == {0: 9}, "the session goes on"
 
 
 def test_giving_up_ends_the_jobs_that_run(spark: SparkSession, tmp_path: Path) -> None:
-    results = distribute(spark, _slow, [(str(tmp_path), number) for number in range(200)], partitions=100)
+    results = SparkWork(spark, 100).map(_slow, [(str(tmp_path), number) for number in range(200)])
     next(results)
     results.close()
     assert len(list(tmp_path.iterdir())) < 200

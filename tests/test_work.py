@@ -1,0 +1,114 @@
+"""Work on many things: each once, in order, failures alone, a few ahead, nothing begun after giving up."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.work import Failure, Task, Threads
+
+
+def _square(number: int) -> int:
+    if number == 7:
+        raise RefusedError("seven is refused", "take eight")
+    if number == 11:
+        raise FileNotFoundError(2, "No such file or directory", "/eleven")
+    return number * number
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("cost", [1, 1 << 20])
+def test_each_item_once_in_order_and_failures_alone(workers: int, cost: int) -> None:
+    told: list[tuple[int, int]] = []
+    found = list(
+        Threads(workers).map(_square, range(200), cost=lambda _: cost, on_result=lambda *done: told.append(done))
+    )
+    assert [number for number, _ in found] == list(range(200))
+    assert sorted(told) == [(number, cost) for number in range(200)]
+    results = dict(found)
+    refused, gone = results.pop(7), results.pop(11)
+    assert refused == Failure("seven is refused", "take eight", ExitCode.REFUSED)
+    assert gone == Failure("/eleven: No such file or directory")
+    assert results == {number: number * number for number in results}
+    assert isinstance(refused, Failure) and isinstance(refused.error(), RefusedError), "as it was raised"
+    again = pickle.loads(pickle.dumps(refused))
+    assert again == refused and type(again.error()) is StantoolsError and again.error().exit_code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_first_exception_in_order_ends_the_work(workers: int) -> None:
+    results = Threads(workers).in_order(_square, range(1 << 60))
+    with pytest.raises(RefusedError):
+        for number, result in enumerate(results):
+            assert result == number * number
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_a_few_items_are_ahead(workers: int) -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    results = Threads(workers).map(lambda number: number, items())
+    for _ in range(100):
+        next(results)
+    assert taken <= 100 + 4 * workers
+
+
+def test_what_was_not_begun_is_dropped() -> None:
+    begun: list[int] = []
+    free = threading.Event()
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number:
+            assert free.wait(30)
+        return number
+
+    results = Threads(2).in_order(work, range(100))
+    assert next(results) == 0
+    threading.Timer(0.05, free.set).start()
+    results.close()
+    assert len(begun) <= 4
+
+
+def test_threads_work_at_the_same_time_and_cheap_tasks_together() -> None:
+    meeting = threading.Barrier(2, timeout=30)
+    assert len(list(Threads(2).tasks(Task(1 << 20, meeting.wait) for _ in range(2)))) == 2
+    names = [threading.current_thread().name for _ in range(3)]
+    threads = list(Threads(2).tasks(Task(10, lambda: threading.current_thread().name) for _ in names))
+    assert len(set(threads)) == 1 and threads[0] not in names
+
+
+_INTERRUPTED = """
+import sys, threading
+from stantools.work import Threads
+
+def work(number):
+    print(number, flush=True)
+    return threading.Event().wait(0.2)
+
+for _ in Threads(2).map(work, range(1 << 60)):
+    pass
+"""
+
+
+def test_an_interruption_ends_it() -> None:
+    child = subprocess.Popen([sys.executable, "-c", _INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGINT and b"KeyboardInterrupt" in err
+    assert len(out.splitlines()) < 20
