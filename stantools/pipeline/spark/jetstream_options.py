@@ -17,7 +17,7 @@ from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.migration.target.context import context_folder, over, read_context
 from stantools.migration.target.options import ConnectOptions, read_secret, split_servers
 from stantools.notation import parse_duration, parse_size
-from stantools.pipeline.tables.optionvalues import count, read_value, truth
+from stantools.pipeline.tables.options import count, read_value, truth
 
 #: Every option, as it is written in the documentation, and what its value is.
 NAMES: Final = {

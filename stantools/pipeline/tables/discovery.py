@@ -22,9 +22,8 @@ from pathlib import Path
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of
-from stantools.pipeline.tables.found import FoundChannel, FoundStore
+from stantools.pipeline.tables.found import HEADS, FoundChannel, FoundStore, slices_by_channel
 from stantools.pipeline.tables.listing import Entry, LocalPlace, Place, expand_braces, is_pattern, listed
-from stantools.pipeline.tables.loose import HEADS, by_channel
 from stantools.pipeline.tables.model import Mode, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
@@ -251,7 +250,7 @@ class _Search:
         assert store.loose is not None
         groups = {channel.name: channel for channel in store.loose}
         crc, others = Crc(store.ref.polynomial), self._options.table is Table.RECORDS
-        for name, grouped in by_channel(place, directory, entries, crc, others=others).items():
+        for name, grouped in slices_by_channel(place, directory, entries, crc, others=others).items():
             have = groups[name].entries if name in groups else ()
             merged = {entry.name: entry for entry in (*have, *grouped)}
             groups[name] = FoundChannel(store.ref, name, directory, tuple(merged.values()))

@@ -19,9 +19,8 @@ from typing import TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
-from stantools.pipeline.tables.lost import REMOVED, Lost, not_followed
 from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, Offsets, Position
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, Lost, Offsets, Position, not_followed
 from stantools.pipeline.tables.watch import Allowance, ChannelWatch
 from stantools.store.directory import subject_matches
 

@@ -17,10 +17,10 @@ from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.batches import gathered, message_schema
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.follow import FollowWork
-from stantools.pipeline.tables.lost import REMOVED, Lost
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
 from stantools.pipeline.tables.model import Mode, Piece, Unreadable
 from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.positions import REMOVED, Lost
 from stantools.pipeline.tables.text import plain_text, slice_name
 
 LOG = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from typing import TypeVar
 from stantools.errors import UsageError
 from stantools.notation import parse_polynomial, parse_range, parse_size, parse_time
 from stantools.pipeline.tables.model import Mode, Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.optionvalues import count, read_value, truth
+from stantools.pipeline.tables.options import Bounds, TableOptions, count, read_value, truth
 from stantools.pipeline.tables.schema import SCHEMAS
 
 _Value = TypeVar("_Value")

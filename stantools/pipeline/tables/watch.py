@@ -1,7 +1,7 @@
 """One channel that a server may be writing: from where a stream goes on, how far, and what it missed.
 
 A position names a slice, a place in it and the last message before. Slices below it are done. Of the slices above it
-all but the last one with messages are whole; the last one is read as far as `frontier` says. What can have happened to
+all but the last one with messages are whole; the last one is read as far as `safe_end` says. What can have happened to
 the files since the position was made:
 
 * they grew, or new slices began: it goes on where it was;
@@ -22,10 +22,9 @@ from pathlib import Path
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
-from stantools.pipeline.tables.frontier import SETTLED_SECONDS, Mark, WatchedSlice
-from stantools.pipeline.tables.lost import REMOVED, REPLACED, Lost
 from stantools.pipeline.tables.model import Piece, SliceRef, StoreRef
-from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, UNKNOWN, Position
+from stantools.pipeline.tables.positions import ANYWHERE, BEGINNING, REMOVED, REPLACED, UNKNOWN, Lost, Position
+from stantools.pipeline.tables.safe_end import SETTLED_SECONDS, Mark, WatchedSlice
 from stantools.store.directory import SliceFiles, list_channel
 
 

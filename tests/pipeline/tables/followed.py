@@ -15,9 +15,8 @@ from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.pipeline.tables.follow import Follower, FollowWork, Limit
-from stantools.pipeline.tables.lost import Lost
 from stantools.pipeline.tables.model import Piece, StoreRef, Unreadable
-from stantools.pipeline.tables.positions import Offsets
+from stantools.pipeline.tables.positions import Lost, Offsets
 from stantools.store.limits import SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.reading import scan_slice
