@@ -13,7 +13,6 @@ MODULES = [
     "stantools.migration.archive._native",
     "stantools.migration.proof._native",
     "stantools.migration.publish._native",
-    "stantools.migration.wire._native",
     "stantools.nats._native",
     "stantools.store._native",
     "stantools.store.folding._native",

@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.bus.login import BusError, Login, Server, discovered, tls_context
-from broker.bus.session import Session
-from broker.log import STREAMING
+from broker.bus.login import BusError, Login, Server, client_context, discovered
+from broker.log import NATS, STREAMING
 from stantools.nats import encoding
 from stantools.nats.kernels import encode_publishes
+from stantools.nats.session import Session
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
@@ -60,7 +60,7 @@ class Link:
         self._subjects: dict[int, bytes] = {}
         self._sids = 0
         self._tls = options.tls
-        self._context = tls_context(options.tls) if options.tls else None
+        self._context = client_context(options.tls) if options.tls else None
         self._servers = list(servers)
         self._login = login
         self._session: Session | None = None  # None while there is no connection that can be used
@@ -149,7 +149,7 @@ class Link:
             # The system's authorities, as without any option.
             from broker.config.options import ClientTLSOptions
 
-            self._context = tls_context(ClientTLSOptions())
+            self._context = client_context(ClientTLSOptions())
         name = (self._tls.server_name if self._tls else "") or server.name
         await session.secure(self._context, name)
 
@@ -197,6 +197,11 @@ class Link:
         self._error = text
         if self._session:
             STREAMING.error('connection "%s": %s', self.name, text)
+
+    def failed(self, problem: Exception) -> None:
+        """Says that a handler failed."""
+        NATS.error("Error in a handler: %r", problem)
+        NATS.debug("Details", exc_info=problem)
 
     def lost(self, session: Session, reason: str) -> None:
         """Begins to connect again if it was the connection in use."""

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import base64
 import re
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from stantools import __version__
-from stantools.errors import StantoolsError
-from stantools.migration.target.credentials import read_creds, read_nkey
+from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.nats.credentials import read_creds, read_nkey, tls_context
 
 if TYPE_CHECKING:
+    import ssl
+
     from broker.config.options import ClientTLSOptions, ConnectionOptions
 
 _DEFAULT_PORT: Final = 4222
@@ -95,25 +96,17 @@ def discovered(address: str, like: Server) -> Server | None:
     return None
 
 
-def tls_context(options: ClientTLSOptions) -> ssl.SSLContext:
+def client_context(options: ClientTLSOptions) -> ssl.SSLContext:
     """Returns the context that checks the server's certificate and shows ours.
 
     Raises:
         BusError: A file cannot be read or does not hold what it should.
     """
     try:
-        context = ssl.create_default_context(cafile=str(options.ca) if options.ca else None)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if options.cert and options.key:
-            # An empty answer: a key with a passphrase would otherwise ask for it on the terminal.
-            context.load_cert_chain(options.cert, options.key, password=lambda: b"")
-    except (OSError, ValueError) as problem:
+        return tls_context(options.ca, options.cert, options.key, verify=not options.skip_verify)
+    except StoreUnreadableError as problem:
         files = ", ".join(str(path) for path in (options.ca, options.cert, options.key) if path)
-        raise BusError(f"error parsing TLS files {files}: {problem}") from problem
-    if options.skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        raise BusError(f"error parsing TLS files {files}: {problem.__cause__}") from problem
 
 
 class Login:
@@ -131,8 +124,7 @@ class Login:
         self._seed = ""
         self._jwt = ""
         if options.credentials:
-            words = read_creds(Path(options.credentials)).splitlines()
-            self._jwt, self._seed = words[1], words[4]
+            self._jwt, self._seed = read_creds(Path(options.credentials))
         elif options.nkey_seed_file:
             self._seed = read_nkey(Path(options.nkey_seed_file))
 

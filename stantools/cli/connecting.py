@@ -135,7 +135,7 @@ def _secret(name: str, values: dict[str, Any]) -> str | None:
             raise UsageError(f"the environment variable {console.escape(variable)} is not set", "export it first")
         return text
     if path:
-        from stantools.migration.target.options import read_secret
+        from stantools.nats.credentials import read_secret
 
         try:
             return read_secret(path).decode().removesuffix("\n").removesuffix("\r")

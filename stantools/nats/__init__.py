@@ -1,1 +1,1 @@
-"""The NATS text protocol and subject matching, sans-IO."""
+"""The NATS protocol, for clients and for the broker: frames, subjects, a session, credentials, receiving in bulk."""

@@ -7,7 +7,7 @@ left. Arguments are taken as plain buffers (one acquisition each): calls for a s
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -44,6 +44,7 @@ cdef enum:
     LONGEST_LINE = 1 << 30
     MOST_WORDS = 5  # subject, sid, reply, size of headers, size of all
     MOST = 0x7FFFFFFF
+    MOST_TOKENS = 12  # of an acknowledgement subject
 
     FEWEST_ENTRIES = 8
 
@@ -392,6 +393,143 @@ def parse_messages(
 ):
     """See the twin."""
     return parse(buffer, begin, end, frames, None, max_control_line, max_payload, False)
+
+
+cdef struct Numbers:
+    # What an acknowledgement subject says.
+    uint64_t sequence
+    uint64_t delivery
+    int64_t time
+    uint64_t pending
+
+
+cdef inline bint is_digit(uint8_t byte) noexcept nogil:
+    return <uint8_t>(byte - 48) <= 9
+
+
+cdef inline bint read_u64(const uint8_t* p, size_t size, size_t most, uint64_t* value) noexcept nogil:
+    """Reads a number of 1 to `most` (at most 20) digits that fits into 64 bits."""
+    cdef uint64_t sum = 0, digit
+    cdef size_t i
+    if size == 0 or size > most:
+        return False
+    for i in range(size):
+        digit = <uint64_t>p[i] - 48
+        if digit > 9:
+            return False
+        if i == 19 and (sum > 1844674407370955161u or (sum == 1844674407370955161u and digit > 5)):
+            return False
+        sum = sum * 10 + digit
+    value[0] = sum
+    return True
+
+
+cdef void read_acknowledgement(const uint8_t* p, size_t size, Numbers* numbers) noexcept nogil:
+    cdef uint32_t ends[MOST_TOKENS]
+    cdef int count = 0, first
+    cdef size_t i, begin, length
+    cdef uint64_t time = 0
+    cdef bint negative
+    cdef Numbers read
+    numbers.sequence = numbers.delivery = numbers.pending = 0
+    numbers.time = 0
+    if size < 8 or memcmp(p, b"$JS.ACK.", 8) != 0:
+        return
+    for i in range(size):
+        if p[i] == 46:
+            if count == MOST_TOKENS - 1:
+                return
+            ends[count] = <uint32_t>i
+            count += 1
+    ends[count] = <uint32_t>size
+    count += 1
+    if count == 9:
+        first = 5
+    elif count == 11 or count == 12:
+        first = 7
+    else:
+        return
+    begin = ends[first - 1] + 1
+    if not read_u64(p + begin, ends[first] - begin, 20, &read.sequence):
+        return
+    begin = ends[first] + 1
+    if not read_u64(p + begin, ends[first + 1] - begin, 20, &read.delivery):
+        return
+    begin = ends[first + 1] + 1
+    length = ends[first + 2] - begin
+    negative = length > 0 and p[begin] == 45
+    if not read_u64(p + begin + negative, length - negative, 19, &time) or time > <uint64_t>0x7FFFFFFFFFFFFFFF:
+        return
+    read.time = -<int64_t>time if negative else <int64_t>time
+    begin = ends[first + 2] + 1
+    if not read_u64(p + begin, ends[first + 3] - begin, 20, &read.pending):
+        return
+    numbers[0] = read
+
+
+cdef inline uint16_t status_of(const uint8_t* p, size_t size) noexcept nogil:
+    if size < 13 or memcmp(p, b"NATS/1.0 ", 9) != 0 or not (p[12] == 32 or p[12] == 13):
+        return 0
+    if not (is_digit(p[9]) and is_digit(p[10]) and is_digit(p[11])):
+        return 0
+    return (p[9] - 48) * 100 + (p[10] - 48) * 10 + (p[11] - 48)
+
+
+def read_deliveries(
+    const uint8_t[::1] buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, columns, Py_ssize_t row=0
+):
+    """See the twin."""
+    cdef int64_t[::1] sids = columns.sid
+    cdef int64_t[::1] subject_start = columns.subject_start
+    cdef uint32_t[::1] subject_size = columns.subject_size
+    cdef int64_t[::1] reply_start = columns.reply_start
+    cdef uint32_t[::1] reply_size = columns.reply_size
+    cdef int64_t[::1] header_start = columns.header_start
+    cdef uint32_t[::1] header_size = columns.header_size
+    cdef int64_t[::1] data_start = columns.data_start
+    cdef uint32_t[::1] data_size = columns.data_size
+    cdef uint16_t[::1] status = columns.status
+    cdef uint64_t[::1] sequence = columns.sequence
+    cdef uint64_t[::1] consumer_sequence = columns.consumer_sequence
+    cdef int64_t[::1] timestamp = columns.timestamp
+    cdef uint64_t[::1] pending = columns.pending
+    cdef const int32_t* frame
+    cdef const uint8_t* base
+    cdef Py_ssize_t most = buffer.shape[0], i
+    cdef int64_t start, length, reply, answer, header, body, size
+    cdef Numbers numbers
+    if frames.shape[1] != WIDTH or not (
+        0 <= begin <= end <= frames.shape[0] and 0 <= row <= sids.shape[0] - (end - begin)
+    ):
+        raise ValueError(f"rows {begin} to {end}, or {row}, lie outside")
+    if begin == end:
+        return
+    base = &buffer[0] if most else NULL
+    for i in range(begin, end):
+        frame = &frames[i, 0]
+        start, length, reply, answer = frame[SUBJECT], frame[SUBJECT_SIZE], frame[REPLY], frame[REPLY_SIZE]
+        header, body, size = frame[HEADER_SIZE], frame[PAYLOAD], frame[PAYLOAD_SIZE]
+        if (
+            start < 0 or length < 0 or reply < 0 or answer < 0 or body < 0 or not 0 <= header <= size
+            or start + length > most or reply + answer > most or body + size > most
+        ):
+            raise ValueError(f"{size} bytes at {body}, or what belongs to them, lie outside")
+        sids[row] = frame[ROUTE]
+        subject_start[row] = start
+        subject_size[row] = <uint32_t>length
+        reply_start[row] = reply
+        reply_size[row] = <uint32_t>answer
+        header_start[row] = body if header else 0
+        header_size[row] = <uint32_t>header
+        data_start[row] = body + header
+        data_size[row] = <uint32_t>(size - header)
+        status[row] = status_of(base + body, <size_t>header)
+        read_acknowledgement(base + reply, <size_t>answer, &numbers)
+        sequence[row] = numbers.sequence
+        consumer_sequence[row] = numbers.delivery
+        timestamp[row] = numbers.time
+        pending[row] = numbers.pending
+        row += 1
 
 
 cdef inline int digits_of(uint64_t value) noexcept nogil:

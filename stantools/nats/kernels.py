@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         encode_publishes,
         parse_messages,
         parse_publishes,
+        read_deliveries,
     )
 else:
     Names = _kernels.Names
@@ -30,6 +31,7 @@ else:
     encode_publishes = _kernels.encode_publishes
     parse_messages = _kernels.parse_messages
     parse_publishes = _kernels.parse_publishes
+    read_deliveries = _kernels.read_deliveries
 
 __all__ = [
     "NAME",
@@ -39,4 +41,5 @@ __all__ = [
     "encode_publishes",
     "parse_messages",
     "parse_publishes",
+    "read_deliveries",
 ]

@@ -18,6 +18,7 @@ from stantools.nats.frames import Span, Stop
 
 if TYPE_CHECKING:
     from stantools.format.envelope import Buffer
+    from stantools.nats.columns import FrameColumns
     from stantools.nats.frames import Frames, Payloads
 
 NAME: Final = "plain"
@@ -40,6 +41,10 @@ _PUB: Final = re.compile(rb"(?i:PUB)" + _WORD + _EMPTY + rb"(?:" + _WORD + rb")?
 _HPUB: Final = re.compile(rb"(?i:HPUB)" + _WORD + _EMPTY + rb"(?:" + _WORD + rb")?" + _SIZE + _SIZE + _END)
 _MSG: Final = re.compile(rb"(?i:MSG)" + _WORD + _WORD + rb"(?:" + _WORD + rb")?" + _EMPTY + _SIZE + _END)
 _HMSG: Final = re.compile(rb"(?i:HMSG)" + _WORD + _WORD + rb"(?:" + _WORD + rb")?" + _SIZE + _SIZE + _END)
+_U64: Final = (1 << 64) - 1
+_NUMBER: Final = re.compile(rb"[0-9]{1,20}\Z")
+_SIGNED: Final = re.compile(rb"-?[0-9]{1,19}\Z")
+_STATUS: Final = re.compile(rb"NATS/1\.0 ([0-9]{3})[ \r]")
 _SID: Final = re.compile(rb"[0-9]{1,9}\Z")
 
 #: Rows in the table, the offset where parsing ended, why, the runs of equal routes, and for PARTIAL the bytes that the
@@ -218,6 +223,63 @@ def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: i
     if size > max_control_line:
         return Stop.LINE_TOO_LONG
     return Stop.END if complete else Stop.PARTIAL
+
+
+def read_deliveries(buffer: Buffer, frames: Frames, begin: int, end: int, columns: FrameColumns, row: int = 0) -> None:
+    """Fills columns with messages that `parse_messages` has found, and with the numbers that their reply subjects say.
+
+    Args:
+        buffer: What the frames were parsed from.
+        frames: The table.
+        begin: The first of its rows.
+        end: The row behind the last.
+        columns: Filled with the messages.
+        row: The first row to fill.
+
+    Raises:
+        ValueError: The rows, or what they point to, lie outside.
+    """
+    if not (0 <= begin <= end <= len(frames) and 0 <= row <= len(columns) - (end - begin)):
+        raise ValueError(f"rows {begin} to {end}, or {row}, lie outside")
+    view = memoryview(buffer).cast("B")
+    most = len(view)
+    for start, length, reply, reply_size, header_size, body, size, sid in frames[begin:end].tolist():
+        if (
+            not (start >= 0 <= length and reply >= 0 <= reply_size and body >= 0 <= header_size <= size)
+            or start + length > most
+            or reply + reply_size > most
+            or body + size > most
+        ):
+            raise ValueError(f"{size} bytes at {body}, or what belongs to them, lie outside")
+        status = _STATUS.match(view, body, body + header_size)
+        sequence, delivery, time, pending = acknowledgement(bytes(view[reply : reply + reply_size]))
+        columns.sid[row] = sid
+        columns.subject_start[row], columns.subject_size[row] = start, length
+        columns.reply_start[row], columns.reply_size[row] = reply, reply_size
+        columns.header_start[row], columns.header_size[row] = body if header_size else 0, header_size
+        columns.data_start[row], columns.data_size[row] = body + header_size, size - header_size
+        columns.status[row] = int(status[1]) if status else 0
+        columns.sequence[row], columns.consumer_sequence[row] = sequence, delivery
+        columns.timestamp[row], columns.pending[row] = time, pending
+        row += 1
+
+
+def acknowledgement(reply: bytes) -> tuple[int, int, int, int]:
+    """Returns stream sequence, consumer sequence, timestamp and pending of an acknowledgement subject, else zeros.
+
+    Both forms are known: `$JS.ACK.<stream>.<consumer>.<deliveries>.<sequence>.<consumer sequence>.<ns>.<pending>` and
+    the one with domain and account hash in front of the stream, with or without a last token
+    (jetstream-api.md section 9).
+    """
+    tokens = reply.split(b".")
+    if tokens[:2] != [b"$JS", b"ACK"] or len(tokens) not in (9, 11, 12):
+        return 0, 0, 0, 0
+    sequence, delivery, time, pending = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
+    if not (_NUMBER.match(sequence) and _NUMBER.match(delivery) and _SIGNED.match(time) and _NUMBER.match(pending)):
+        return 0, 0, 0, 0
+    numbers = int(sequence), int(delivery), int(time), int(pending)
+    unfit = max(numbers[0], numbers[1], numbers[3]) > _U64 or abs(numbers[2]) > _U64 >> 1
+    return (0, 0, 0, 0) if unfit else numbers
 
 
 def encode_messages(

@@ -373,7 +373,7 @@ _INTERRUPTED = """
 import signal, sys
 from stantools.cli.main import main
 from stantools.migration.target.jetstream import JetStream
-from stantools.migration.wire.receive import Inbox
+from stantools.nats.receive import Inbox
 place, name = {place}, {name!r}
 called = getattr(place, name)
 async def interrupted(*words, **more):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from stantools.migration.tasks import in_parallel, run
-from stantools.migration.wire.receive import Inbox
+from stantools.nats.receive import Inbox
 
 
 def test_results_are_in_order() -> None:

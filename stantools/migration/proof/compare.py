@@ -19,7 +19,7 @@ from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
 from stantools.migration.proof import kernels
 from stantools.migration.proof.kernels import Mark
-from stantools.migration.wire.assembler import Received
+from stantools.nats.assembler import Received
 from stantools.notation import counted
 from stantools.store.ranges import Ranges
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stantools.migration.batches import Batch
-    from stantools.migration.wire.columns import FrameColumns
+    from stantools.nats.columns import FrameColumns
 
 NAME: Final = "plain"
 

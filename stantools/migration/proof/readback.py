@@ -17,8 +17,8 @@ import numpy as np
 
 from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
 from stantools.migration.target.jetstream import JetStream
-from stantools.migration.wire.assembler import Received
-from stantools.migration.wire.receive import Inbox, InterruptedConnectionError, open_inbox
+from stantools.nats.assembler import Received
+from stantools.nats.receive import Inbox, InterruptedConnectionError, open_inbox
 
 _SECOND = 1_000_000_000
 #: What one request asks for at most; two of them are under way at a time.

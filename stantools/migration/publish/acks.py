@@ -9,13 +9,13 @@ from stantools.migration.publish import kernels
 from stantools.migration.publish.receiving import receive
 from stantools.migration.target.errors import ApiError, TargetError
 from stantools.migration.target.jetstream import read_answer
-from stantools.migration.wire.receive import Inbox, InterruptedConnectionError, open_inbox
+from stantools.nats.receive import Inbox, InterruptedConnectionError, open_inbox
 
 if TYPE_CHECKING:
     import asyncio
 
     from stantools.migration.target.connection import Connection
-    from stantools.migration.wire.assembler import Received
+    from stantools.nats.assembler import Received
 
 
 class OutOfStepError(TargetError):

@@ -11,7 +11,7 @@ from stantools.migration.publish.receiving import receive
 from stantools.migration.publish.writing import send_frames
 from stantools.migration.target.errors import ApiError
 from stantools.migration.target.jetstream import read_answer
-from stantools.migration.wire.receive import open_inbox
+from stantools.nats.receive import open_inbox
 
 if TYPE_CHECKING:
     from stantools.migration.target.jetstream import JetStream

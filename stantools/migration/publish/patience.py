@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from stantools.errors import StantoolsError
 from stantools.migration.publish.acks import OutOfStepError
 from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
-from stantools.migration.wire.receive import InterruptedConnectionError
+from stantools.nats.receive import InterruptedConnectionError
 
 if TYPE_CHECKING:
     from stantools.migration.target.connection import Connection

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
     from stantools.migration.batches import Batch
-    from stantools.migration.wire.columns import FrameColumns
+    from stantools.nats.columns import FrameColumns
 
 NAME: Final = "plain"
 

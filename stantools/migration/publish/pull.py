@@ -13,12 +13,12 @@ from stantools.migration.publish.patience import SetBackError
 from stantools.migration.publish.receiving import receive
 from stantools.migration.publish.writing import send_frames
 from stantools.migration.target.errors import NoAnswerError
-from stantools.migration.wire.receive import open_inbox
+from stantools.nats.receive import open_inbox
 
 if TYPE_CHECKING:
     from stantools.migration.publish.delivery import Delivery
     from stantools.migration.target.jetstream import JetStream
-    from stantools.migration.wire.assembler import Received
+    from stantools.nats.assembler import Received
 
 #: Messages that are asked for at once.
 _BATCH: Final = 4096

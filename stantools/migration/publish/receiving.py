@@ -10,8 +10,8 @@ from stantools.migration.target.errors import NoAnswerError
 if TYPE_CHECKING:
     from stantools.migration.target.connection import Connection
     from stantools.migration.target.errors import TargetError
-    from stantools.migration.wire.assembler import Received
-    from stantools.migration.wire.receive import Inbox
+    from stantools.nats.assembler import Received
+    from stantools.nats.receive import Inbox
 
 
 async def receive(

@@ -21,7 +21,6 @@ from nats.aio.client import Client, RawCredentials
 
 from stantools import __version__
 from stantools.errors import UsageError
-from stantools.migration.target.credentials import read_creds, read_nkey
 from stantools.migration.target.errors import (
     CannotConnectError,
     ConnectionLostError,
@@ -32,7 +31,7 @@ from stantools.migration.target.errors import (
 )
 from stantools.migration.target.options import EMBEDDED, ConnectOptions
 from stantools.migration.target.reasons import why
-from stantools.migration.target.tls import tls_context
+from stantools.nats.credentials import read_creds, read_nkey, tls_context
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -47,6 +46,11 @@ _PING_SECONDS = 20
 _AGAIN = "check the server, then run the command again"
 _DEFAULT_INBOX = "_INBOX"
 #: The client library hands these texts over in lower case.
+#: A credentials file as the client library reads it.
+_CREDS = (
+    "-----BEGIN NATS USER JWT-----\n%s\n------END NATS USER JWT------\n"
+    "-----BEGIN USER NKEY SEED-----\n%s\n------END USER NKEY SEED------\n"
+)
 _VIOLATION = re.compile(r'permissions violation for (publish|subscription)[^"]*"([^"]*)"')
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
@@ -335,7 +339,8 @@ async def _open(client: _Client, connection: Connection, name: str) -> None:
     client.must_encrypt = options.wants_tls and not options.tls_first
     settings: dict[str, Any] = {}
     if options.wants_tls:
-        settings = {"tls": tls_context(options), "tls_handshake_first": options.tls_first}
+        context = tls_context(options.tls_ca, options.tls_cert, options.tls_key, verify=not options.tls_insecure)
+        settings = {"tls": context, "tls_handshake_first": options.tls_first}
     if options.tls_hostname:
         settings["tls_hostname"] = options.tls_hostname
     if options.user is not None:
@@ -345,7 +350,7 @@ async def _open(client: _Client, connection: Connection, name: str) -> None:
     if options.nkey:
         settings["nkeys_seed_str"] = read_nkey(options.nkey)
     if options.creds:
-        settings["user_credentials"] = RawCredentials(read_creds(options.creds))
+        settings["user_credentials"] = RawCredentials(_CREDS % read_creds(options.creds))
     if options.inbox_prefix:
         settings["inbox_prefix"] = options.inbox_prefix
     trying = asyncio.ensure_future(

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.migration.target.options import ConnectOptions, read_secret, split_servers
+from stantools.migration.target.options import ConnectOptions, split_servers
+from stantools.nats.credentials import read_secret
 
 _TEXTS = {
     "user": "user",

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import UsageError
+from stantools.nats.credentials import read_secret
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Instead of a URL: start a server of our own (see `embedded`).
@@ -207,30 +208,6 @@ class Address:
 def split_servers(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     """Splits lists with commas, as users write them: `nats://a,nats://b`."""
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
-
-
-def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
-    """Reads a small file that holds a key, a certificate or the like.
-
-    Args:
-        path: The file.
-        limit: More bytes than this cannot be right.
-
-    Raises:
-        StoreUnreadableError: It cannot be read, is empty or too large.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as problem:
-        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check path and rights") from problem
-    except ValueError as problem:  # a zero byte in the path
-        raise UsageError("the path of a file holds a zero byte", "check the path") from problem
-    if not content.strip():
-        raise StoreUnreadableError(f"{path}: is empty", "give the right file")
-    if len(content) > limit:
-        raise StoreUnreadableError(f"{path}: is too large for what it should hold", "give the right file")
-    return content
 
 
 def _reason(problem: ValueError) -> str:

@@ -30,8 +30,8 @@ from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.compare import Comparison
 from stantools.migration.proof.stream import Proof
 from stantools.migration.targets.loading import ApplyOptions
-from stantools.migration.wire.assembler import Received
-from stantools.migration.wire.columns import FrameColumns
+from stantools.nats.assembler import Received
+from stantools.nats.columns import FrameColumns
 
 #: The files of a backup.
 REQUEST = "backup.json"

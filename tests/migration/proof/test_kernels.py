@@ -17,8 +17,9 @@ from stantools.migration.batches import Batch
 from stantools.migration.headers import header_block
 from stantools.migration.proof import kernels, plain
 from stantools.migration.proof.plain import Mark, is_extended
-from stantools.migration.wire import kernels as wire
-from stantools.migration.wire.columns import FrameColumns
+from stantools.nats import kernels as nats
+from stantools.nats.columns import FrameColumns
+from stantools.nats.frames import frame_table
 
 try:
     native: ModuleType | None = importlib.import_module("stantools.migration.proof._native")
@@ -54,7 +55,9 @@ def received_of(frames: list[Frame]) -> tuple[bytes, FrameColumns]:
         else:
             data += b"MSG %b 1 %b %d\r\n%b\r\n" % (subject, ack, len(payload), payload)
     columns = FrameColumns(len(frames))
-    rows, at, *_ = wire.parse_frames(data, 0, len(data), np.array([1]), columns)
+    table = frame_table(len(frames))
+    rows, at, *_ = nats.parse_messages(data, 0, len(data), table, 1 << 20, -1)
+    nats.read_deliveries(data, table, 0, rows, columns)
     assert (rows, at) == (len(frames), len(data))
     return data, columns
 

@@ -16,7 +16,7 @@ from stantools.migration.target.connection import connect
 from stantools.migration.target.errors import NoAnswerError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
-from stantools.migration.wire.receive import open_inbox
+from stantools.nats.receive import open_inbox
 
 Result = TypeVar("Result")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stantools.migration import headers
 from stantools.migration.publish import plain
-from stantools.migration.wire.columns import FrameColumns
+from stantools.nats.columns import FrameColumns
 from tests.migration.publish.conftest import Item, make_batch
 
 try:

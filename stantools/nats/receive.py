@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StantoolsError
-from stantools.migration.wire.assembler import Assembler, FrameError, Received
+from stantools.nats.assembler import Assembler, FrameError, Received
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.bus.session import Session
 from stantools.nats import encoding
+from stantools.nats.session import Session
 from tests.broker.bus.test_bus import Heard
 
 INFO = encoding.info({"server_id": "X", "max_payload": 1048576})
@@ -47,6 +47,9 @@ class Owner:
 
     def refused(self, text: str) -> None:
         self.events.append(text)
+
+    def failed(self, problem: Exception) -> None:
+        self.events.append(problem)
 
     def lost(self, session: Session, reason: str) -> None:
         self.events.append(("lost", reason))

@@ -1,32 +1,34 @@
-"""Parsing what servers send: plain and native agree on everything, and read what the protocol says."""
+"""What servers deliver, as columns: plain and native agree on everything, and read what the protocol says."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stantools.format import kernels as format_kernels
-from stantools.migration.wire import kernels, plain
-from stantools.migration.wire.columns import FrameColumns, FrameStop
+from stantools.nats import kernels, plain
+from stantools.nats.columns import FrameColumns
+from stantools.nats.frames import Stop, frame_table
+from stantools.nats.operations import MAX_LINE
 
 try:
-    native: ModuleType | None = importlib.import_module("stantools.migration.wire._native")
+    native: ModuleType | None = importlib.import_module("stantools.nats._native")
 except ImportError:
     native = None
 needs_native = pytest.mark.skipif(native is None, reason="the compiled kernels are not built")
 both = pytest.mark.parametrize("kernel", [plain, pytest.param(native, marks=needs_native)], ids=["plain", "native"])
-OURS = np.array([3, 7], np.int64)
 
 
-def parse(kernel: ModuleType, data: bytes, *, rows: int = 64, start: int = 0, row: int = 0) -> tuple[tuple, dict]:
-    columns = FrameColumns(rows)
-    result = kernel.parse_frames(data, start, len(data), OURS, columns, row)
-    return tuple(result), {name: getattr(columns, name)[: result[0]].tolist() for name in FrameColumns.__slots__}
+def parse(kernel: ModuleType, data: bytes, *, rows: int = 64) -> tuple[tuple, dict]:
+    table, columns = frame_table(rows), FrameColumns(rows)
+    count, at, stop, spans, length = kernel.parse_messages(data, 0, len(data), table, MAX_LINE, -1)
+    kernel.read_deliveries(data, table, 0, count, columns)
+    named = {name: getattr(columns, name)[:count].tolist() for name in FrameColumns.__slots__}
+    return (count, at, stop, length, spans), named
 
 
 def part(data: bytes, columns: dict, name: str, row: int) -> bytes:
@@ -37,7 +39,6 @@ def part(data: bytes, columns: dict, name: str, row: int) -> bytes:
 @needs_native
 def test_which_kernel_is_used() -> None:
     assert kernels.NAME == format_kernels.NAME
-    assert native and native.MAX_LINE == plain.MAX_LINE
 
 
 @both
@@ -46,8 +47,8 @@ def test_a_message_of_a_consumer(kernel: ModuleType) -> None:
         b"MSG orders.new 7 $JS.ACK.ORDERS.c1.1.42.17.1600000000123456789.958 5\r\nhello\r\n"
         b"HMSG orders.new 3 $JS.ACK.hub.AbC1.ORDERS.c1.2.43.18.-5.0.x9 18 20\r\nNATS/1.0\r\nA: b\r\n\r\nhi\r\n"
     )
-    (rows, at, stop, length), columns = parse(kernel, data)
-    assert (rows, at, stop, length) == (2, len(data), FrameStop.END, 0)
+    result, columns = parse(kernel, data)
+    assert result == (2, len(data), Stop.END, 0, [(7, 0, 1), (3, 1, 2)])
     assert columns["sid"] == [7, 3]
     assert columns["sequence"] == [42, 43]
     assert columns["consumer_sequence"] == [17, 18]
@@ -115,46 +116,13 @@ def test_status(kernel: ModuleType, block: bytes, status: int) -> None:
 
 
 @both
-@pytest.mark.parametrize(
-    ("data", "stop", "length"),
-    [
-        (b"PING\r\n", FrameStop.OTHER, 6),
-        (b"+OK\r\nMSG", FrameStop.OTHER, 5),
-        (b"-ERR 'Permissions Violation'\r\n", FrameStop.OTHER, 30),
-        (b"MSG\r\n", FrameStop.OTHER, 5),
-        (b"MSG s 8 2\r\nab\r\n", FrameStop.OTHER, 15),
-        (b"MSG s 8 2\r\nab\r", FrameStop.PARTIAL, 15),
-        (b"MSG s 7 2\r\nab\r", FrameStop.PARTIAL, 15),
-        (b"MSG s 7 2\r", FrameStop.PARTIAL, 0),
-        (b"M", FrameStop.PARTIAL, 0),
-        (b"MSG s 7 999999999\r\n", FrameStop.PARTIAL, 19 + 999999999 + 2),
-        (b"MSG s 7 1000000000\r\n", FrameStop.MALFORMED, 0),
-        (b"MSG s 7 2\r\nabcd", FrameStop.MALFORMED, 0),
-        (b"MSG s 7 2\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"\n", FrameStop.MALFORMED, 0),
-        (b"MSG s 7 -2\r\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"MSG s x 2\r\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"MSG s 2\r\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"MSG s 7 r r 2\r\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"HMSG s 7 3 2\r\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"HMSG s 7 2\r\nab\r\n", FrameStop.MALFORMED, 0),
-        (b"A" * (1 << 20), FrameStop.MALFORMED, 0),
-    ],
-    ids=str,
-)
-def test_what_is_no_message_of_ours(kernel: ModuleType, data: bytes, stop: FrameStop, length: int) -> None:
-    before = b"MSG s 7 1\r\nx\r\n"
-    result, columns = parse(kernel, before + data)
-    assert result == (1, len(before), stop, length)
-    assert columns["sid"] == [7]
-
-
-@both
-def test_full_columns(kernel: ModuleType) -> None:
+def test_rows_behind_others(kernel: ModuleType) -> None:
     data = b"MSG s 7 1\r\nx\r\n" * 3
-    assert parse(kernel, data, rows=2)[0] == (2, 28, FrameStop.FULL, 0)
-    assert parse(kernel, data, rows=4, row=1)[0] == (4, 42, FrameStop.END, 0)
-    assert parse(kernel, data, rows=2, row=2)[0] == (2, 0, FrameStop.FULL, 0)
+    table, columns = frame_table(3), FrameColumns(5)
+    kernel.parse_messages(data, 0, len(data), table, MAX_LINE, -1)
+    kernel.read_deliveries(data, table, 1, 3, columns, 3)
+    assert columns.sid.tolist() == [0, 0, 0, 7, 7]
+    assert columns.data_start.tolist() == [0, 0, 0, 25, 39]
 
 
 @both
@@ -166,9 +134,19 @@ def test_blanks_may_be_many(kernel: ModuleType) -> None:
 
 @both
 def test_wrong_use(kernel: ModuleType) -> None:
-    for start, limit, row in ((-1, 1, 0), (2, 1, 0), (0, 9, 0), (0, 1, 5), (0, 1, -1)):
+    data = b"MSG s 7 1\r\nx\r\n"
+    table = frame_table(2)
+    kernel.parse_messages(data, 0, len(data), table, MAX_LINE, -1)
+    for begin, end, row in ((-1, 1, 0), (1, 0, 0), (0, 3, 0), (0, 1, 4), (0, 1, -1)):
         with pytest.raises(ValueError, match="outside"):
-            kernel.parse_frames(b"abc", start, limit, OURS, FrameColumns(4), row)
+            kernel.read_deliveries(data, table, begin, end, FrameColumns(4), row)
+    for column in range(7):
+        for value in (-1, 1 << 30):
+            wrong = table.copy()
+            wrong[0] = [4, 1, 4, 1, 0, 11, 1, 7]
+            wrong[0, column] = value
+            with pytest.raises(ValueError, match="outside"):
+                kernel.read_deliveries(data, wrong, 0, 1, FrameColumns(4))
 
 
 words = st.sampled_from(

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-class FrameStop(enum.IntEnum):
-    """Why parsing ended."""
-
-    END = 0  #: all bytes are used up
-    FULL = 1  #: the columns are full
-    PARTIAL = 2  #: the frame is not complete yet
-    OTHER = 3  #: a complete frame that is not for these subscriptions
-    MALFORMED = 4  #: these bytes cannot be a frame
 
 
 class FrameColumns:
@@ -30,7 +19,7 @@ class FrameColumns:
         capacity: Number of rows.
 
     Attributes:
-        sid: Which subscription it is for.
+        sid: Which subscription it is for; -1 if that is no number of at most nine digits.
         subject_start: Where the subject begins.
         subject_size: Its size in bytes.
         reply_start: Where the reply subject begins; 0 when there is none.

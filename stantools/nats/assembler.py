@@ -7,15 +7,17 @@ who is busy gets bigger ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from stantools.errors import StantoolsError
-from stantools.migration.wire import kernels
-from stantools.migration.wire.columns import FrameColumns, FrameStop
+from stantools.nats import kernels
+from stantools.nats.columns import FrameColumns
+from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, Stop, frame_table
+from stantools.nats.operations import MAX_LINE
 from stantools.store.mapping import Buffer
 
 _BLOCK_BYTES = 1 << 20
@@ -65,20 +67,17 @@ class Assembler:
     """Collects bytes and parses them. Knows nothing of sockets."""
 
     def __init__(self) -> None:
-        self._sids = np.empty(0, np.int64)
-        self._new_block(_BLOCK_BYTES)
-
-    def _new_block(self, size: int) -> None:
-        self._buffer: Buffer = memoryview(np.empty(size, np.uint8).data)
-        self._columns = FrameColumns(_BLOCK_ROWS)
-        self._parsed = self._filled = 0  # bytes
-        self._rows = self._given = 0
-        self._wanted = 0
+        self._sids: frozenset[int] = frozenset()
+        self._frames = frame_table(_BLOCK_ROWS)
         self._full: list[Received] = []
+        self._buffer: Buffer = memoryview(np.empty(_BLOCK_BYTES, np.uint8).data)
+        self._parsed = self._filled = self._wanted = 0  # bytes
+        self._columns = FrameColumns(_BLOCK_ROWS)
+        self._rows = self._given = 0
 
-    def want(self, sids: Iterator[int] | list[int]) -> None:
+    def want(self, sids: Iterable[int]) -> None:
         """Says which subscriptions' messages to collect, from the next frame on."""
-        self._sids = np.array(sorted(sids), np.int64)
+        self._sids = frozenset(sids)
 
     @property
     def empty(self) -> bool:
@@ -88,44 +87,69 @@ class Assembler:
     def put(self, data: bytes | memoryview) -> None:
         """Takes bytes from the socket; `advance` parses them."""
         if self._filled + len(data) > len(self._buffer):
-            self._move_on(len(data))
+            # It goes on in a new block, with what is left of an incomplete frame.
+            rest = self._buffer[self._parsed : self._filled]
+            self._cut()
+            size = max(_BLOCK_BYTES, len(rest) + len(data), self._wanted + len(data))
+            self._buffer = memoryview(np.empty(size, np.uint8).data)
+            self._buffer[: len(rest)] = rest
+            self._parsed, self._filled = 0, len(rest)
         self._buffer[self._filled : self._filled + len(data)] = data
         self._filled += len(data)
 
-    def _move_on(self, more: int) -> None:
-        """Goes on in a new block, with what is left of an incomplete frame."""
-        rest, wanted = self._buffer[self._parsed : self._filled], self._wanted
-        full = [*self._full, *self._cut()]
-        self._new_block(max(_BLOCK_BYTES, len(rest) + more, wanted + more))
-        self._buffer[: len(rest)] = rest
-        self._filled, self._full = len(rest), full
-
     def advance(self) -> bytes | None:
-        """Parses on and returns a frame that is not for the wanted subscriptions, None when bytes run out.
+        """Parses on and returns frames that are not for the wanted subscriptions, None when bytes run out.
 
         Raises:
             FrameError: The next bytes are no frame.
         """
+        others: list[bytes] = []
         while True:
-            self._rows, self._parsed, stop, length = kernels.parse_frames(
-                self._buffer, self._parsed, self._filled, self._sids, self._columns, self._rows
+            at = self._parsed
+            _, self._parsed, stop, spans, self._wanted = kernels.parse_messages(
+                self._buffer, at, self._filled, self._frames, MAX_LINE, -1
             )
-            if stop == FrameStop.FULL:
-                self._move_on(0)
+            for sid, begin, end in spans:
+                behind = int(self._frames[end - 1, PAYLOAD]) + int(self._frames[end - 1, PAYLOAD_SIZE]) + 2
+                if sid in self._sids:
+                    self._collect(begin, end)
+                else:
+                    others.append(bytes(self._buffer[at:behind]))
+                at = behind
+            if stop is Stop.OTHER:
+                line = bytes(self._buffer[at : min(at + MAX_LINE, self._filled)])
+                size = line.find(b"\n") + 1
+                if size:
+                    others.append(line[:size])
+                    self._parsed += size
+                    continue
+                if len(line) < MAX_LINE:
+                    break
+            elif stop is Stop.FULL:
                 continue
-            if stop == FrameStop.OTHER:
-                begin, self._parsed = self._parsed, self._parsed + length
-                return bytes(self._buffer[begin : self._parsed])
-            if stop == FrameStop.MALFORMED:
-                found = bytes(self._buffer[self._parsed : min(self._parsed + 40, self._filled)])
-                raise FrameError(f"the server sent {found!r}…, expected a message or a command of the NATS protocol")
-            self._wanted = length
-            return None
+            elif stop in (Stop.END, Stop.PARTIAL):
+                break
+            if others:
+                break  # what is wrong is said when they are dealt with
+            found = bytes(self._buffer[at : min(at + 40, self._filled)])
+            raise FrameError(f"the server sent {found!r}…, expected a message or a command of the NATS protocol")
+        return b"".join(others) or None
+
+    def _collect(self, begin: int, end: int) -> None:
+        while begin < end:
+            if self._rows == _BLOCK_ROWS:
+                self._cut()
+                self._columns = FrameColumns(_BLOCK_ROWS)
+                self._rows = self._given = 0
+            count = min(end - begin, _BLOCK_ROWS - self._rows)
+            kernels.read_deliveries(self._buffer, self._frames, begin, begin + count, self._columns, self._rows)
+            self._rows += count
+            begin += count
 
     def take(self) -> list[tuple[int, Received]]:
         """Returns what was collected since the last time, by subscription."""
-        parts = [*self._full, *self._cut()]
-        self._full = []
+        self._cut()
+        parts, self._full = self._full, []
         given: list[tuple[int, Received]] = []
         for part in parts:
             sids = part.columns.sid
@@ -136,12 +160,11 @@ class Assembler:
                 given += [(int(sid), part.select(sids == sid)) for sid in np.unique(sids)]
         return given
 
-    def _cut(self) -> list[Received]:
-        if self._given == self._rows:
-            return []
-        part = Received(self._buffer, self._columns.select(slice(self._given, self._rows)))
-        self._given = self._rows
-        return [part]
+    def _cut(self) -> None:
+        """Has what was collected so far be batches of their own."""
+        if self._given < self._rows:
+            self._full.append(Received(self._buffer, self._columns.select(slice(self._given, self._rows))))
+            self._given = self._rows
 
     def clear(self) -> None:
         """Forgets an incomplete frame: its connection is gone."""

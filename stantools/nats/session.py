@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.log import NATS
 from stantools.nats import encoding
 from stantools.nats.frames import Stop, frame_table
 from stantools.nats.kernels import parse_messages
@@ -41,6 +40,9 @@ class Listener(Protocol):
 
     def refused(self, text: str) -> None:
         """The server sent an error."""
+
+    def failed(self, problem: Exception) -> None:
+        """A handler raised something."""
 
     def lost(self, session: Session, reason: str) -> None:
         """The connection is no more. Comes once."""
@@ -227,8 +229,7 @@ class Session(asyncio.BufferedProtocol):
             try:
                 handler(self._buffer, self._frames, begin, end)
             except Exception as problem:
-                NATS.error("Error in a handler: %r", problem)
-                NATS.debug("Details", exc_info=True)
+                self._listener.failed(problem)
 
     def _take(self, event: object) -> None:
         match event:

@@ -9,8 +9,8 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from stantools.migration.wire import receive
-from stantools.migration.wire.receive import Inbox, InterruptedConnectionError, open_inbox
+from stantools.nats import receive
+from stantools.nats.receive import Inbox, InterruptedConnectionError, open_inbox
 
 
 async def collect(inbox: Inbox, count: int) -> list[tuple[bytes, bytes, bytes]]:

@@ -1,1 +1,0 @@
-"""Many messages at once on a NATS connection: frames built and parsed in batches."""

@@ -1,0 +1,147 @@
+"""Files to log in with: nkey seeds, credentials files, certificates; read and checked before any server is asked.
+
+Credentials file:
+
+    -----BEGIN NATS USER JWT-----
+    eyJ0eXAiOiJKV1Qi…
+    ------END NATS USER JWT------
+    (text)
+    -----BEGIN USER NKEY SEED-----
+    SUA…
+    ------END USER NKEY SEED------
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+
+from stantools.errors import StoreUnreadableError, UsageError
+
+_JWT = re.compile(r"-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+")
+_SEED = re.compile(r"-----BEGIN USER NKEY SEED-----\s+(\S+)\s+-+END USER NKEY SEED-+")
+
+
+class Credentials(NamedTuple):
+    """What a credentials file holds: a JWT, and the seed of the key that proves that it is ours."""
+
+    jwt: str
+    seed: str
+
+
+def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
+    """Reads a small file that holds a key, a certificate or the like.
+
+    Args:
+        path: The file.
+        limit: More bytes than this cannot be right.
+
+    Raises:
+        StoreUnreadableError: It cannot be read, is empty or too large.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as problem:
+        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check path and rights") from problem
+    except ValueError as problem:  # a zero byte in the path
+        raise UsageError("the path of a file holds a zero byte", "check the path") from problem
+    if not content.strip():
+        raise StoreUnreadableError(f"{path}: is empty", "give the right file")
+    if len(content) > limit:
+        raise StoreUnreadableError(f"{path}: is too large for what it should hold", "give the right file")
+    return content
+
+
+def read_nkey(path: Path) -> str:
+    """Reads the seed of a user's nkey.
+
+    Raises:
+        StoreUnreadableError: The file cannot be read, or holds no such seed.
+    """
+    lines = _text(path).splitlines()
+    seeds = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "-"))]
+    if len(seeds) != 1:
+        raise StoreUnreadableError(f"{path}: holds no nkey seed: expected one line that begins with SU", _REMEDY)
+    _check_seed(path, seeds[0])
+    return seeds[0]
+
+
+def read_creds(path: Path) -> Credentials:
+    """Reads a credentials file.
+
+    Raises:
+        StoreUnreadableError: The file cannot be read, or one of its parts is missing or malformed.
+    """
+    text = _text(path)
+    jwt, seed = _JWT.search(text), _SEED.search(text)
+    if not jwt or not seed:
+        missing = "user JWT" if not jwt else "nkey seed"
+        raise StoreUnreadableError(f"{path}: is no credentials file: it holds no {missing}", _REMEDY)
+    if jwt[1].count(".") != 2:
+        raise StoreUnreadableError(f"{path}: its user JWT is malformed: expected three parts with dots", _REMEDY)
+    _check_seed(path, seed[1])
+    return Credentials(jwt[1], seed[1])
+
+
+def tls_context(
+    ca: Path | None = None, cert: Path | None = None, key: Path | None = None, *, verify: bool = True
+) -> ssl.SSLContext:
+    """Returns the context that checks the server's certificate and shows ours.
+
+    Args:
+        ca: Authorities to trust; None for those of the system.
+        cert: Our certificate, None to show none.
+        key: Its key.
+        verify: Check the server's certificate, and that it is for the name we connect to.
+
+    Raises:
+        StoreUnreadableError: A file holds no certificate or key, or they do not belong together.
+    """
+    try:
+        context = ssl.create_default_context(cafile=str(ca) if ca else None)
+    except (OSError, ValueError) as problem:
+        raise _unfit(ca, "certificates of authorities", problem) from problem
+    if cert and key:
+        try:
+            # An empty answer: a key with a passphrase would otherwise ask for it on the terminal.
+            context.load_cert_chain(cert, key, password=lambda: b"")
+        except (OSError, ValueError) as problem:
+            raise _unfit(cert, f"a certificate that fits the key {key}", problem) from problem
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _unfit(path: Path | None, expected: str, problem: OSError | ValueError) -> StoreUnreadableError:
+    reason = getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)
+    return StoreUnreadableError(
+        f"{path}: expected {expected} in PEM form: {reason}",
+        "check the files; a key must have no passphrase",
+    )
+
+
+_REMEDY = "give the file that the operator of the system made for the user"
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_secret(path).decode("ascii")
+    except UnicodeDecodeError:
+        raise StoreUnreadableError(f"{path}: holds neither an nkey seed nor credentials", _REMEDY) from None
+
+
+def _check_seed(path: Path, seed: str) -> None:
+    import nkeys  # type: ignore[import-untyped]
+
+    try:
+        pair = nkeys.from_seed(bytearray(seed.encode()))
+        kind = pair.public_key[:1]
+        pair.wipe()
+    except (nkeys.NkeysError, ValueError):
+        raise StoreUnreadableError(f"{path}: its nkey seed is malformed", _REMEDY) from None
+    if kind != b"U":
+        raise StoreUnreadableError(f"{path}: its nkey is not one of a user", _REMEDY)
