@@ -168,8 +168,14 @@ async def _prove(
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.proof.against import channels_for, patterns_for, prove_match, read_source, stream_info
-    from stantools.migration.proof.match import match_stream
+    from stantools.migration.proof.match import (
+        channels_for,
+        match_stream,
+        patterns_for,
+        prove_match,
+        read_source,
+        stream_info,
+    )
     from stantools.migration.target.connection import connect
     from stantools.migration.target.jetstream import JetStream
 

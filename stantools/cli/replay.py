@@ -32,9 +32,8 @@ from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, StantoolsError, StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
-    from stantools.migration.replay.run import Outcome
+    from stantools.migration.replay.run import Destination, Outcome, Pace
     from stantools.migration.replay.selection import Chosen, ReplayPlan
-    from stantools.migration.replay.start import Destination, Pace
     from stantools.migration.replay.state import StateFile
     from stantools.migration.source import StoreSource
     from stantools.migration.target.options import ConnectOptions
@@ -171,9 +170,8 @@ def command(
     streams are asked what they have. Plain subjects and streaming servers get nothing twice after Ctrl-C; what was on
     its way when the process was killed or the connection broke is sent again.
     """
-    from stantools.migration.replay.run import Outcome
+    from stantools.migration.replay.run import Kind, Outcome, Pace
     from stantools.migration.replay.selection import Chosen, plan_replay
-    from stantools.migration.replay.start import Kind, Pace
     from stantools.migration.replay.state import StateFile, default_path
     from stantools.migration.replay.subjects import SubjectRules
 
@@ -226,8 +224,8 @@ def command(
 def _destination(
     kind: str, origin: bool, cluster_id: str | None, client_id: str | None, discover_prefix: str | None
 ) -> Destination:
+    from stantools.migration.replay.run import CLUSTER_ID, Destination, Kind
     from stantools.migration.replay.session import DISCOVER_PREFIX
-    from stantools.migration.replay.start import CLUSTER_ID, Destination, Kind
 
     given = {"--cluster-id": cluster_id, "--client-id": client_id, "--discover-prefix": discover_prefix}
     if kind != Kind.STREAMING:
@@ -311,7 +309,7 @@ def _replay(
 ) -> Outcome:
     """Runs it; Ctrl-C stops it, a second one at once."""
     from stantools.cli.progress import Progress
-    from stantools.migration.replay.start import replay
+    from stantools.migration.replay.run import replay
     from stantools.migration.tasks import run
 
     new = not file.state.channels

@@ -14,9 +14,8 @@ from stantools.cli.values import format_size, format_time
 from stantools.notation import counted, describe_sequences
 
 if TYPE_CHECKING:
-    from stantools.migration.replay.run import Outcome
+    from stantools.migration.replay.run import Outcome, Pace
     from stantools.migration.replay.selection import ReplayPlan
-    from stantools.migration.replay.start import Pace
     from stantools.migration.source import StoreSource
 
 _MANY = 20

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stantools.format.crc import Crc
-from stantools.migration.proof.against import patterns_for, prove_match, read_source, stream_info
-from stantools.migration.proof.match import Match, match_stream
+from stantools.migration.proof.match import Match, match_stream, patterns_for, prove_match, read_source, stream_info
 from stantools.migration.proof.stream import Proof
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stantools.errors import UsageError
-from stantools.migration.archive.errors import ArchiveError
+from stantools.migration.archive.layout import ArchiveError
 
 _BEGIN: Final = b"\x16\x02"
 _SECOND: Final = 1_000_000_000

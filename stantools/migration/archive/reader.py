@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.migration.archive import highway, kernels, meta
 from stantools.migration.archive.consumer import ConsumerState, decode_consumer
-from stantools.migration.archive.errors import ArchiveError
-from stantools.migration.archive.framing import unframe
-from stantools.migration.archive.layout import Flaw, RecordColumns
-from stantools.migration.archive.pull import Pull
-from stantools.migration.archive.state import ArchiveState
-from stantools.migration.archive.tar import TarFile, read_files
+from stantools.migration.archive.framing import Pull, TarFile, read_files, unframe
+from stantools.migration.archive.layout import ArchiveError, Flaw, RecordColumns
+from stantools.migration.archive.meta import ArchiveState
 from stantools.migration.archive.writer import ConsumerEntry
 
 if TYPE_CHECKING:

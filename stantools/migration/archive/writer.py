@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.errors import RefusedError
-from stantools.migration.archive import highway, kernels, meta, tar
+from stantools.migration.archive import framing, highway, kernels, meta
 from stantools.migration.archive.consumer import ConsumerState, encode_consumer
 from stantools.migration.archive.framing import STORED, Framer
 from stantools.migration.archive.layout import (
@@ -25,9 +25,9 @@ from stantools.migration.archive.layout import (
     MAX_SEQUENCE,
     MAX_SKIPS,
     Stop,
+    record_sizes,
 )
-from stantools.migration.archive.sizes import record_sizes
-from stantools.migration.archive.state import ArchiveState, Tally, measure
+from stantools.migration.archive.meta import ArchiveState, Tally, measure
 from stantools.migration.batches import Batch
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ class StreamArchive:
             if isinstance(content, memoryview):
                 yield self._framer.frame(self._in_tar(name, len(content)))
                 continue
-            small += tar.whole_file(name, content, self._modified)
+            small += framing.whole_file(name, content, self._modified)
             if name == _LAST_OF_STREAM:
                 yield self._framer.frame(small)
                 small = bytearray()
-        yield self._framer.frame(small + tar.END)
+        yield self._framer.frame(small + framing.END)
 
     def members(
         self, batches: Iterable[Batch], consumers: Callable[[], Sequence[ConsumerEntry]], last: int
@@ -162,8 +162,8 @@ class StreamArchive:
     def _reserve(self, room: int) -> None:
         """Makes the block large enough for so many bytes of records. What is in it is lost."""
         # In front goes its name, behind it what fills it up to whole units.
-        self._file = np.empty(tar.UNIT + room + _SKIPS_SIZE + tar.UNIT, np.uint8)
-        self._block = self._file[tar.UNIT : -tar.UNIT]
+        self._file = np.empty(framing.UNIT + room + _SKIPS_SIZE + framing.UNIT, np.uint8)
+        self._block = self._file[framing.UNIT : -framing.UNIT]
 
     def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
         row = 0
@@ -227,9 +227,9 @@ class StreamArchive:
 
     def _in_tar(self, name: str, size: int) -> memoryview:
         """The block that was sealed last as it stands in a tar; it becomes so where it is, without a copy."""
-        end = tar.UNIT + size + tar.padding(size)
-        self._file[: tar.UNIT] = np.frombuffer(tar.file_header(name, size, self._modified), np.uint8)
-        self._file[tar.UNIT + size : end] = 0
+        end = framing.UNIT + size + framing.padding(size)
+        self._file[: framing.UNIT] = np.frombuffer(framing.file_header(name, size, self._modified), np.uint8)
+        self._file[framing.UNIT + size : end] = 0
         return self._file.data[:end]
 
     def _refused(self, batch: Batch, row: int, stop: Stop) -> RefusedError:

@@ -1,7 +1,7 @@
 """The online way: messages published one by one, for servers where a restore is not permitted."""
 
-from stantools.migration.publish.examine import NotOursError
 from stantools.migration.publish.loader import Window
+from stantools.migration.publish.resume import NotOursError
 from stantools.migration.publish.source import missing
 from stantools.migration.publish.stream import FILLER_LIMIT, Published, publish_stream
 

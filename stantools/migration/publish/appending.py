@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.acks import Acks
-from stantools.migration.publish.examine import NotOursError, compare
-from stantools.migration.publish.filling import Filling
+from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Window
-from stantools.migration.publish.patience import Patience
-from stantools.migration.publish.permissions import probe
+from stantools.migration.publish.resume import NotOursError, compare
+from stantools.migration.publish.retry import Patience
 from stantools.migration.publish.source import extent, missing
 from stantools.migration.publish.stream import FILLER_LIMIT
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stantools.migration.publish.answering import consumer_info
 from stantools.migration.publish.delivery import Delivery, Standing, plan_delivery
-from stantools.migration.publish.patience import SetBackError
 from stantools.migration.publish.pull import deliver_by_pull
 from stantools.migration.publish.push import deliver_by_push
+from stantools.migration.publish.retry import SetBackError
 from stantools.migration.target.errors import ApiError
 
 if TYPE_CHECKING:

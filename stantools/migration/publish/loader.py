@@ -20,7 +20,7 @@ from stantools.errors import StantoolsError
 from stantools.migration import headers
 from stantools.migration.publish import kernels, plain
 from stantools.migration.publish.acks import Acks
-from stantools.migration.publish.fillers import AT_ONCE, delete_fillers
+from stantools.migration.publish.resume import AT_ONCE, delete_fillers
 from stantools.migration.publish.writing import write_frames
 from stantools.migration.target.errors import ApiError
 

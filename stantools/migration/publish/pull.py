@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stantools.migration.publish.answering import acknowledge, keep_pending
-from stantools.migration.publish.patience import SetBackError
 from stantools.migration.publish.receiving import receive
+from stantools.migration.publish.retry import SetBackError
 from stantools.migration.publish.writing import send_frames
 from stantools.migration.target.errors import NoAnswerError
 from stantools.nats.receive import open_inbox

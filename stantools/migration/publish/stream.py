@@ -24,10 +24,9 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.consumers import Consumer, Consumers
 from stantools.migration.publish.delivery import Standing
-from stantools.migration.publish.filling import Filling
+from stantools.migration.publish.filling import Filling, probe
 from stantools.migration.publish.loader import Window
-from stantools.migration.publish.patience import Patience
-from stantools.migration.publish.permissions import probe
+from stantools.migration.publish.retry import Patience
 from stantools.migration.publish.source import Source
 
 if TYPE_CHECKING:

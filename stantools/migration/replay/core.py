@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Mapping
 
 from stantools.migration import headers
-from stantools.migration.replay.ledger import Ledger
 from stantools.migration.replay.publisher import SILENCE, Piece, Publisher, header_size, header_text, origin_fields
+from stantools.migration.replay.state import Ledger
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import TargetError

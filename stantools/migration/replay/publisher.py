@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stantools.migration import headers
 from stantools.migration.batches import Batch
-from stantools.migration.replay.ledger import Ledger
+from stantools.migration.replay.state import Ledger
 from stantools.migration.replay.subjects import shown
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import TargetError

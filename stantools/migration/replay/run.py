@@ -3,22 +3,103 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stantools.errors import StantoolsError
-from stantools.migration.replay.ledger import Ledger
-from stantools.migration.replay.pacing import Pacer
+from stantools.migration.replay.core import CorePublisher
+from stantools.migration.replay.jetstream import JetStreamPublisher
 from stantools.migration.replay.publisher import Publisher, piece_of
 from stantools.migration.replay.selection import ReplayPlan
-from stantools.migration.replay.state import StateFile
+from stantools.migration.replay.session import DISCOVER_PREFIX
+from stantools.migration.replay.state import Ledger, StateFile
+from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
+from stantools.migration.target.connection import Connection, connect
 from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
+from stantools.migration.target.options import ConnectOptions
 from stantools.progress import Progress
+
+_SECOND = 1_000_000_000
+#: About 290 years: what is due later is due never, and the sums cannot overflow.
+_NEVER = 2**62
+
+
+class Pacer:
+    """Makes a schedule.
+
+    Args:
+        speed: How many times faster than the original; None does not wait for original times at all.
+        rate: Messages a second at most, None for no limit. It holds at every moment: there are no bursts.
+        longest_pause: No pause between two messages is longer than this, in nanoseconds of the replay; None for no
+            limit.
+    """
+
+    def __init__(self, speed: float | None = 1.0, rate: float | None = None, longest_pause: int | None = None) -> None:
+        self._speed = speed
+        self._step = 0 if rate is None else _SECOND / rate
+        self._pause = longest_pause
+        self._last: int | None = None
+        self._due = 0.0
+        self._next = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Messages may be due later than at once."""
+        return self._speed is not None or bool(self._step)
+
+    def schedule(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns when each of the next messages is due, in nanoseconds after the start of the replay.
+
+        Args:
+            timestamps: When they were stored, in nanoseconds since 1970.
+        """
+        if len(timestamps) <= 1:
+            # The usual case where channels alternate.
+            return np.array([self._one(int(each)) for each in timestamps], np.int64)
+        due = self._by_time(timestamps)
+        if self._step:
+            # Each is at least a step after the one before: due[i] = max(due[i], due[i - 1] + step).
+            steps = np.arange(len(due)) * self._step
+            due = np.maximum.accumulate(np.maximum(due, self._next + steps) - steps) + steps
+            self._next = float(due[-1]) + self._step
+        return np.minimum(due, _NEVER).astype(np.int64)
+
+    def _one(self, timestamp: int) -> int:
+        """Does what `schedule` does, for a single message."""
+        due = 0.0
+        if self._speed is not None:
+            last = timestamp if self._last is None else self._last
+            self._last = max(last, timestamp)
+            pause = (self._last - last) / self._speed
+            self._due += pause if self._pause is None else min(pause, self._pause)
+            due = self._due
+        if self._step:
+            due = max(due, self._next)
+            self._next = due + self._step
+        return min(int(due), _NEVER)
+
+    def _by_time(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        if self._speed is None:
+            return np.zeros(len(timestamps))
+        first = int(timestamps[0]) if self._last is None else self._last
+        times = np.maximum.accumulate(np.concatenate(([first], timestamps)).astype(np.int64))
+        self._last = int(times[-1])
+        # The difference of two times of which the later is not smaller always fits, as an unsigned number.
+        numbers: npt.NDArray[np.uint64] = times.view(np.uint64)
+        pauses: npt.NDArray[np.float64] = (numbers[1:] - numbers[:-1]) / self._speed
+        if self._pause is not None:
+            pauses = np.minimum(pauses, self._pause)
+        due: npt.NDArray[np.float64] = np.cumsum(pauses) + self._due
+        self._due = float(due[-1])
+        return due
+
 
 #: Seconds between two saves of the state.
 SAVE_EVERY = 1.0
@@ -254,3 +335,122 @@ def _passes(problem: StantoolsError) -> bool:
     return isinstance(problem, ConnectionLostError | NoAnswerError) or (
         isinstance(problem, ApiError) and problem.code == _UNAVAILABLE
     )
+
+
+#: What servers and clients use unless configured otherwise.
+CLUSTER_ID = "test-cluster"
+
+
+class Kind(enum.StrEnum):
+    """What messages are published as."""
+
+    CORE = "core"
+    JETSTREAM = "jetstream"
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast.
+
+    Attributes:
+        speed: How many times faster than the original; None for as fast as possible.
+        rate: Messages a second at most, None for no limit.
+        longest_pause: Pauses are no longer than so many nanoseconds, None for no limit.
+    """
+
+    speed: float | None = 1.0
+    rate: float | None = None
+    longest_pause: int | None = None
+
+    def pacer(self) -> Pacer:
+        """Returns a pacer that begins now."""
+        return Pacer(self.speed, self.rate, self.longest_pause)
+
+    def seconds(self, plan: ReplayPlan) -> float:
+        """Returns about how long a replay takes at least; at most, if pauses are shortened."""
+        by_time = plan.span / _SECOND / self.speed if self.speed else 0.0
+        return max(by_time, plan.messages / self.rate if self.rate else 0.0)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where to.
+
+    Attributes:
+        kind: What messages are published as.
+        origin: Write headers with channel, sequence and timestamp; not for streaming.
+        cluster_id: Of the streaming server.
+        client_id: The name under which to register with it; one of the run's own if not given.
+        discover_prefix: The streaming server's `discover_prefix`.
+    """
+
+    kind: Kind = Kind.CORE
+    origin: bool = False
+    cluster_id: str = CLUSTER_ID
+    client_id: str | None = None
+    discover_prefix: str = DISCOVER_PREFIX
+
+    def publisher(self, connection: Connection, ledger: Ledger, plan: ReplayPlan, file: StateFile) -> Publisher:
+        """Returns what publishes there.
+
+        Args:
+            connection: To the server.
+            ledger: Keeps account.
+            plan: What is replayed.
+            file: How far it is.
+        """
+        state = file.state
+        if self.kind is Kind.CORE:
+            return CorePublisher(connection, ledger, plan.routes, origin=self.origin)
+        if self.kind is Kind.JETSTREAM:
+            return JetStreamPublisher(
+                connection,
+                ledger,
+                plan.routes,
+                position=plan.position,
+                run=state.run,
+                streams=state.streams,
+                origin=self.origin,
+            )
+        return StreamingPublisher(
+            connection,
+            ledger,
+            plan.routes,
+            cluster_id=self.cluster_id,
+            client_id=self.client_id or f"stantools-replay-{state.run}",
+            run=state.run,
+            discover_prefix=self.discover_prefix,
+        )
+
+
+async def replay(
+    plan: ReplayPlan,
+    connecting: ConnectOptions,
+    destination: Destination,
+    file: StateFile,
+    pace: Pace,
+    *,
+    stop: asyncio.Event | None = None,
+    say: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Replays what is left of a plan.
+
+    Args:
+        plan: All that is to be replayed.
+        connecting: How to connect.
+        destination: Where to.
+        file: How far it is, and where to remember that.
+        pace: How fast.
+        stop: Set when the user wants to stop.
+        say: Tells the user something at once.
+        progress: Told the bytes of payload that were sent.
+
+    Raises:
+        StantoolsError: It cannot go on. What is confirmed is in the file.
+    """
+    async with connect(connecting, name="stantools replay") as connection:
+        publisher = destination.publisher(connection, Ledger(file.state.channels), plan, file)
+        run = Replay(plan, publisher, file, pace.pacer, limited=bool(pace.rate), stop=stop, say=say, progress=progress)
+        return await run.run()

@@ -10,7 +10,7 @@ import numpy as np
 
 from stantools.errors import RefusedError, UsageError
 from stantools.migration.batches import Batch
-from stantools.migration.replay.ledger import Position
+from stantools.migration.replay.state import Position
 from stantools.migration.replay.subjects import SubjectRules, channel_problem, shown, subject_problem
 from stantools.migration.source import ChannelSource, StoreSource
 from stantools.migration.stream_source import stream_source

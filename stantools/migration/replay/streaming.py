@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stantools.migration.replay.ledger import Ledger
 from stantools.migration.replay.publisher import Piece, Publisher
 from stantools.migration.replay.session import DISCOVER_PREFIX, Session, State
+from stantools.migration.replay.state import Ledger
 from stantools.migration.target.connection import Connection
 from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, NobodyListensError, TargetError
 

@@ -12,7 +12,20 @@ import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stantools.migration.target.accounts import ROOM, account_problems, reserved_bytes, wanted_bytes
+from stantools.migration.target.demands import (
+    NEWEST_TRIED,
+    OLDEST_TRIED,
+    ROOM,
+    Problem,
+    Severity,
+    StreamDemand,
+    account_problems,
+    overlap,
+    refused,
+    reserved_bytes,
+    unknown_options,
+    wanted_bytes,
+)
 from stantools.migration.target.errors import (
     ApiError,
     NobodyListensError,
@@ -22,9 +35,6 @@ from stantools.migration.target.errors import (
 )
 from stantools.migration.target.jetstream import DISABLED, JetStream
 from stantools.migration.target.options import DEFAULT_API_PREFIX
-from stantools.migration.target.problems import Problem, Severity, StreamDemand
-from stantools.migration.target.subjects import overlap, refused
-from stantools.migration.target.versions import NEWEST_TRIED, OLDEST_TRIED, unknown_options
 
 if TYPE_CHECKING:
     from stantools.migration.target.connection import Connection

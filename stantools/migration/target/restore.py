@@ -13,19 +13,162 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.target.errors import ApiError, NoAnswerError, PermissionDeniedError, TargetError
+from stantools.migration.target.errors import (
+    ApiError,
+    ConnectionLostError,
+    NoAnswerError,
+    PermissionDeniedError,
+    TargetError,
+)
 from stantools.migration.target.jetstream import JetStream, read_answer
-from stantools.migration.target.leftovers import find, find_in_time, is_passing, remove, settle_seconds
-from stantools.migration.target.state import state_differences
 from stantools.migration.target.transfer import DroppedError, Transfer, transfer
 
 if TYPE_CHECKING:
     from stantools.progress import Progress
     from stantools.store.mapping import Buffer
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_ns(text: str) -> int:
+    """Reads a time as servers write it, RFC 3339 to the nanosecond.
+
+    Returns:
+        Nanoseconds since 1970.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _TIME.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is not a time such as 2020-09-13T12:26:40.123456789Z")
+    moment = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00")) - _EPOCH
+    seconds = moment.days * 86400 + moment.seconds
+    return seconds * 1_000_000_000 + int((found[2] or "").ljust(9, "0"))
+
+
+def state_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Compares two states of a stream.
+
+    Args:
+        expected: What the state should be; only members that it has are compared.
+        found: What the server says.
+
+    Returns:
+        What differs, in words; empty if nothing does. In an empty stream only the last sequence tells anything:
+        servers do not agree about what the first one is (jetstream-migration.md section 5.3).
+    """
+    names = ["messages", "last_seq", "consumer_count"]
+    if expected.get("messages") or found.get("messages"):
+        names += ["bytes", "last_ts"]
+        if found.get("first_seq"):
+            # Version 2.9 says 0 until the next message comes, where a skip record has a block of its own.
+            names += ["first_seq", "first_ts"]
+    return [
+        f"{name} is {found.get(name)} instead of {expected[name]}"
+        for name in names
+        if name in expected and not _same(name, expected[name], found.get(name))
+    ]
+
+
+def _same(name: str, expected: Any, found: Any) -> bool:
+    if not name.endswith("_ts"):
+        return bool(expected == found)
+    try:
+        return time_ns(str(expected)) == time_ns(str(found))
+    except ValueError:
+        return False
+
+
+#: Seconds in which a single server must come back, or a stream show up whose restore was not answered.
+SETTLE_SECONDS: Final = 10.0
+#: The same for a cluster, which may have to find a new leader.
+CLUSTER_SETTLE_SECONDS: Final = 60.0
+_ASK_AGAIN_SECONDS = 0.5
+_ASK_SECONDS = 3.0
+_NO_LEADER = 10008
+_OFFLINE = 10118
+
+
+def is_passing(problem: Exception) -> bool:
+    """Tells whether a failure may well be over at the next attempt: no connection, no answer, no leader."""
+    if isinstance(problem, ApiError):
+        return problem.err_code in (_NO_LEADER, _OFFLINE)
+    return isinstance(problem, ConnectionLostError | NoAnswerError)
+
+
+def settle_seconds(js: JetStream) -> float:
+    """How long it may take until the system knows what is left."""
+    return CLUSTER_SETTLE_SECONDS if js.connection.cluster else SETTLE_SECONDS
+
+
+async def find(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str, Any] | None:
+    """Asks for a stream.
+
+    Args:
+        js: Where.
+        stream: Its name.
+        subjects: Subjects that it has, or would have.
+
+    Returns:
+        Its info; an empty object if its name is taken, but nobody can say more; None if there is none.
+
+    Raises:
+        TargetError: It cannot be found out.
+    """
+    info = await js.stream_info(stream)
+    if info is not None or not js.connection.cluster:
+        return info
+    for subject in subjects:
+        if stream in await js.streams_on(subject):
+            return {}
+    return None
+
+
+async def find_in_time(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str, Any] | None:
+    """Does as `find` does, again and again as long as the system has no leader or the connection is lost."""
+    deadline = asyncio.get_running_loop().time() + settle_seconds(js)
+    while True:
+        try:
+            await js.connection.wait_connected(_ASK_SECONDS)
+            return await find(js, stream, subjects)
+        except (ApiError, ConnectionLostError, NoAnswerError) as problem:
+            if not is_passing(problem) or js.connection.client.is_closed or _over(deadline):
+                raise
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+
+
+async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
+    """Deletes a stream, and makes sure that it is gone.
+
+    Raises:
+        TargetError: It could not be deleted.
+    """
+    deadline = asyncio.get_running_loop().time() + settle_seconds(js)
+    while True:
+        try:
+            # A stream without a leader is deleted, too, but nobody answers.
+            await js.delete_stream(stream, timeout=_ASK_SECONDS)
+        except (ApiError, ConnectionLostError, NoAnswerError) as problem:
+            if not is_passing(problem) or _over(deadline):
+                raise
+        if await find_in_time(js, stream, subjects) is None:
+            return
+        if _over(deadline):
+            raise NoAnswerError(f"stream {stream} is there still", "delete it by hand")
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
+
+
+def _over(deadline: float) -> bool:
+    return asyncio.get_running_loop().time() > deadline
+
 
 WINDOW: Final = 8 << 20
 PIECE_BYTES: Final = 128 << 10

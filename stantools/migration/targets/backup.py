@@ -17,8 +17,7 @@ from typing import Any
 
 from stantools.errors import RefusedError
 from stantools.migration.archive.framing import STORED
-from stantools.migration.archive.meta import stream_meta
-from stantools.migration.archive.state import ArchiveState
+from stantools.migration.archive.meta import ArchiveState, stream_meta
 from stantools.migration.journal import Outcome, Stage, Unwatched, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem

@@ -35,8 +35,7 @@ from stantools.migration.publish.stream import publish_stream
 from stantools.migration.stream_source import Prefix
 from stantools.migration.target.errors import ApiError, ConnectionLostError, is_full
 from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.restore import RestoreError, restore
-from stantools.migration.target.state import state_differences
+from stantools.migration.target.restore import RestoreError, restore, state_differences
 from stantools.migration.tasks import in_parallel
 
 #: Seconds before something is tried again because the connection broke.

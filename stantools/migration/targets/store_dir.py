@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stantools.errors import RefusedError
-from stantools.migration.archive.state import ArchiveState
+from stantools.migration.archive.meta import ArchiveState
 from stantools.migration.journal import Outcome, Stage, Unwatched, Watch, counted
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem, overlap

@@ -20,12 +20,13 @@ from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Severity
 from stantools.inspection.survey import ChannelSurvey
-from stantools.migration.proof.pairs import Compared, compare_pieces
 from stantools.migration.proof.stores import (
+    Compared,
     Side,
     StoresDifference,
     add_channel,
     channel_pairs,
+    compare_pieces,
     only_in_one,
     root_differences,
 )

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
 from stantools.migration.publish.appending import Appended, UnfinishedError, append_part, check_part, finish_part
-from stantools.migration.publish.patience import passes
+from stantools.migration.publish.retry import passes
 from stantools.migration.target.connection import connect
 from stantools.migration.target.errors import CannotConnectError
 from stantools.migration.target.jetstream import JetStream

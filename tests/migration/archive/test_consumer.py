@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stantools.errors import UsageError
 from stantools.migration.archive.consumer import ConsumerState, decode_consumer, encode_consumer
-from stantools.migration.archive.errors import ArchiveError
+from stantools.migration.archive.layout import ArchiveError
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000

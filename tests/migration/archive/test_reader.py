@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stantools.migration.archive import highway, kernels, meta, reader, tar
+from stantools.migration.archive import framing, highway, kernels, meta, reader
 from stantools.migration.archive.consumer import ConsumerState
-from stantools.migration.archive.errors import ArchiveError
 from stantools.migration.archive.framing import STORED, Framer, unframe
+from stantools.migration.archive.layout import ArchiveError
 from stantools.migration.archive.reader import ArchiveReader
 from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
 from tests.migration.archive.making import batch, contents, numbered
@@ -21,13 +21,13 @@ from tests.migration.archive.making import batch, contents, numbered
 CONFIG = {"subjects": ["foo.bar"]}
 
 
-def framed(*parts: bytes, end: bytes = tar.END) -> bytes:
+def framed(*parts: bytes, end: bytes = framing.END) -> bytes:
     return bytes(Framer(STORED).frame(b"".join(parts) + end))
 
 
 def described(folder: str, inf: bytes, key: bytes, checksum: bytes = b"") -> bytes:
     content = checksum or meta.meta_sum(inf, key)
-    return tar.whole_file(f"{folder}meta.inf", inf, 0) + tar.whole_file(f"{folder}meta.sum", content, 0)
+    return framing.whole_file(f"{folder}meta.inf", inf, 0) + framing.whole_file(f"{folder}meta.sum", content, 0)
 
 
 STREAM = described("", meta.stream_meta("S", CONFIG, 0), highway.stream_key("S"))
@@ -38,7 +38,7 @@ def block(index: int, sequences: Sequence[int], *, name: str = "", key: bytes = 
     of = batch(numbered(sequences))
     facts = (of.buffer, of.columns, of.sequence, 0, b"c", b"c", False, key or highway.block_key("S", index))
     end = kernels.encode_records(*facts, 0, 0, 9000, out, 0)[1]
-    return tar.whole_file(name or f"msgs/{index}.blk", out[:end].tobytes(), 0)
+    return framing.whole_file(name or f"msgs/{index}.blk", out[:end].tobytes(), 0)
 
 
 def consumer(name: str, checksum: bytes = b"", inf: bytes = b"") -> bytes:
@@ -53,8 +53,8 @@ def read(data: bytes) -> ArchiveReader:
 
 
 def test_good() -> None:
-    extra = tar.whole_file("msgs/index.db", b"x", 0) + tar.whole_file("msgs/1.idx", b"x", 0)
-    found = read(framed(STREAM, block(1, [1, 2]), block(7, [4]), extra, consumer("c"), end=tar.END + bytes(9000)))
+    extra = framing.whole_file("msgs/index.db", b"x", 0) + framing.whole_file("msgs/1.idx", b"x", 0)
+    found = read(framed(STREAM, block(1, [1, 2]), block(7, [4]), extra, consumer("c"), end=framing.END + bytes(9000)))
     assert (found.state.messages, found.state.last_seq, len(found.consumers)) == (3, 4, 1)
 
 
@@ -78,16 +78,16 @@ def test_good() -> None:
         ([STREAM, block(1, [1]), block(1, [2])], "msgs/1.blk comes after block 1"),
         ([STREAM, block(1, [5]), block(2, [5])], "sequences in msgs/2.blk do not rise"),
         ([STREAM, block(1, [5], name="msgs/2.blk")], "msgs/2.blk has a record whose hash is another one at byte 0"),
-        ([STREAM, tar.whole_file("msgs/1.blk", b"short", 0)], "msgs/1.blk ends within a record at byte 0"),
-        ([STREAM, tar.whole_file("msgs/1.blk", bytes(99), 0)], "msgs/1.blk has a record with impossible sizes"),
-        ([STREAM, tar.whole_file("../../etc/passwd", b"", 0)], "does not belong into an archive"),
-        ([STREAM, tar.whole_file("msgs/01.blk", b"", 0)], "does not belong into an archive"),
-        ([STREAM, tar.whole_file("obs/a/b/meta.inf", b"", 0)], "does not belong into an archive"),
+        ([STREAM, framing.whole_file("msgs/1.blk", b"short", 0)], "msgs/1.blk ends within a record at byte 0"),
+        ([STREAM, framing.whole_file("msgs/1.blk", bytes(99), 0)], "msgs/1.blk has a record with impossible sizes"),
+        ([STREAM, framing.whole_file("../../etc/passwd", b"", 0)], "does not belong into an archive"),
+        ([STREAM, framing.whole_file("msgs/01.blk", b"", 0)], "does not belong into an archive"),
+        ([STREAM, framing.whole_file("obs/a/b/meta.inf", b"", 0)], "does not belong into an archive"),
         ([STREAM, consumer("c")[:1024]], "obs/c/meta.sum is missing"),
-        ([STREAM, tar.whole_file("obs/c/o.dat", b"", 0)], "obs/c/meta.inf is missing"),
+        ([STREAM, framing.whole_file("obs/c/o.dat", b"", 0)], "obs/c/meta.inf is missing"),
         ([STREAM, consumer("c", b"0" * 16)], "obs/c/meta.sum does not belong"),
         ([STREAM, consumer("c", inf=b"nothing")], "obs/c/meta.inf is not JSON"),
-        ([STREAM, consumer("c"), tar.whole_file("obs/c/o.dat", b"\x16\x02", 0)], "obs/c/o.dat: .* no number"),
+        ([STREAM, consumer("c"), framing.whole_file("obs/c/o.dat", b"\x16\x02", 0)], "obs/c/o.dat: .* no number"),
         ([STREAM, consumer("c"), consumer("c")], "obs/c/meta.inf is there twice"),
     ],
 )
@@ -101,7 +101,7 @@ def test_end() -> None:
     with pytest.raises(ArchiveError, match="512 bytes are missing"):
         read(framed(STREAM, end=b""))
     with pytest.raises(ArchiveError, match="something follows"):
-        read(framed(STREAM, end=tar.END + bytes(5000) + b"x"))
+        read(framed(STREAM, end=framing.END + bytes(5000) + b"x"))
 
 
 def test_too_much_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:

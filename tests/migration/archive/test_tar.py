@@ -8,10 +8,9 @@ import tarfile
 
 import pytest
 
-from stantools.migration.archive import tar
-from stantools.migration.archive.errors import ArchiveError
-from stantools.migration.archive.pull import Pull
-from stantools.migration.archive.tar import file_header, read_files, whole_file
+from stantools.migration.archive import framing
+from stantools.migration.archive.framing import Pull, file_header, read_files, whole_file
+from stantools.migration.archive.layout import ArchiveError
 
 NAMES = ("meta.inf", "msgs/1.blk", "obs/é/o.dat", f"obs/{'n' * 100}/meta.inf", f"obs/{'n' * 255}/meta.inf")
 
@@ -22,12 +21,12 @@ def read(data: bytes) -> list[tuple[str, bytes]]:
 
 def test_header_of_a_block_has_one_unit() -> None:
     for modified in (-(1 << 40), 0, 1 << 33, 1 << 40):
-        assert len(file_header("msgs/123456789.blk", 40 << 20, modified)) == tar.UNIT
+        assert len(file_header("msgs/123456789.blk", 40 << 20, modified)) == framing.UNIT
 
 
 def test_written_files_are_tar() -> None:
     files = [(name, bytes(size)) for size, name in enumerate(NAMES, 510)]
-    data = b"".join(whole_file(name, content, 1_600_000_000) for name, content in files) + tar.END
+    data = b"".join(whole_file(name, content, 1_600_000_000) for name, content in files) + framing.END
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         members = archive.getmembers()
         found = []
@@ -89,13 +88,14 @@ def test_damage(data: bytes, said: str) -> None:
 @pytest.mark.parametrize("records", [b"", b"5", b"x path=y\n", b"99 path=y\n", b"2 \n", b"0 path=\n", b"12 other=abc"])
 def test_extended_header_without_a_path(records: bytes) -> None:
     extension = patched(patched(HEADER, 156, b"x"), 124, b"%011o" % len(records))
-    data = extension + records + bytes(tar.padding(len(records))) + whole_file("meta.inf", b"hello", 0) + tar.END
+    filled = bytes(framing.padding(len(records)))
+    data = extension + records + filled + whole_file("meta.inf", b"hello", 0) + framing.END
     assert read(data) == [("meta.inf", b"hello")]
 
 
 def test_anything_else_is_said_to_be_damaged() -> None:
     chance = random.Random(5)
-    whole = whole_file(f"obs/{'n' * 200}/meta.inf", b"hello" * 10, 0) + whole_file("obs/c/o.dat", b"x", 0) + tar.END
+    whole = whole_file(f"obs/{'n' * 200}/meta.inf", b"hello" * 10, 0) + whole_file("obs/c/o.dat", b"x", 0) + framing.END
     for _ in range(500):
         data = bytearray(whole)
         for _ in range(chance.randrange(1, 4)):

@@ -20,7 +20,7 @@ from stantools.migration.stream_source import SingleSource
 from stantools.migration.target.connection import connect
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
-from stantools.migration.target.state import time_ns
+from stantools.migration.target.restore import time_ns
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter

@@ -14,7 +14,7 @@ from stantools.errors import StantoolsError
 from stantools.format.encryption import ChannelCipher, Cipher
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.findings import Finding
-from stantools.migration.proof import pairs
+from stantools.migration.proof import stores
 from stantools.migration.proof.stores import Side, StoresDifference, compare_stores
 from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
@@ -196,7 +196,7 @@ def test_any_two_channels(
     root = tmp_path_factory.mktemp("stores")
     left, right = (write_store(root / name, {"foo": each}) for name, each in (("a", a), ("b", b)))
     (one, _), (other, _) = single(left, "foo").parts[0], single(right, "foo").parts[0]
-    found = pairs.compare_pieces(one.pieces(batch_rows=step), other.pieces(batch_rows=other_step))
+    found = stores.compare_pieces(one.pieces(batch_rows=step), other.pieces(batch_rows=other_step))
     mine, theirs = {r[0]: r for r in a}, {r[0]: r for r in b}
     both = mine.keys() & theirs.keys()
     expected = {"missing": mine.keys() - both, "extra": theirs.keys() - both}

@@ -12,12 +12,10 @@ from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.migration.replay.core import CorePublisher
 from stantools.migration.replay.jetstream import JetStreamPublisher
-from stantools.migration.replay.ledger import Ledger
-from stantools.migration.replay.pacing import Pacer
 from stantools.migration.replay.publisher import Publisher
-from stantools.migration.replay.run import Outcome, Replay
+from stantools.migration.replay.run import Outcome, Pacer, Replay
 from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
-from stantools.migration.replay.state import StateFile
+from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import SubjectRules
 from stantools.migration.source import StoreSource, open_source

@@ -15,8 +15,7 @@ from typing import Any
 import nats
 import pytest
 
-from stantools.migration.replay.ledger import Position
-from stantools.migration.replay.state import StateFile
+from stantools.migration.replay.state import Position, StateFile
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import MS, START, messages, write_store
 from tests.migration.replay.test_run import in_stream, payloads, until, with_streams

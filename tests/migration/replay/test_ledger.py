@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.migration.replay.ledger import Ledger, Position
+from stantools.migration.replay.state import Ledger, Position
 
 
 def add(ledger: Ledger, channel: bytes, *sequences: int) -> int:

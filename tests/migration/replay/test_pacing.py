@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.migration.replay.pacing import Pacer
+from stantools.migration.replay.run import Pacer
 
 SECOND = 10**9
 

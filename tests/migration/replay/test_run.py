@@ -11,10 +11,9 @@ from typing import Any
 import nats
 import pytest
 
-from stantools.migration.replay.ledger import Position
-from stantools.migration.replay.pacing import Pacer
 from stantools.migration.replay.publisher import MessageRefusedError
-from stantools.migration.replay.state import StateFile
+from stantools.migration.replay.run import Pacer
+from stantools.migration.replay.state import Position, StateFile
 from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, PermissionDeniedError, TargetError
 from stantools.migration.target.options import ConnectOptions
 from tests import servers

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, UsageError
-from stantools.migration.replay.ledger import Position
 from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
+from stantools.migration.replay.state import Position
 from stantools.migration.replay.subjects import SubjectRules
 from tests.migration.replay.stores import MS, START, messages, opened, planned, write_store
 

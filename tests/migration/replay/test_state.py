@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import RefusedError, StoreUnreadableError, StoreUnwritableError
-from stantools.migration.replay.ledger import Position
-from stantools.migration.replay.state import ReplayState, StateFile, default_path
+from stantools.migration.replay.state import Position, ReplayState, StateFile, default_path
 
 IDENTITY = {"store": "/a", "to": ["nats://b:1"], "as": "core"}
 

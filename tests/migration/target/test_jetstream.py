@@ -14,7 +14,7 @@ from stantools.migration.target.connection import connect
 from stantools.migration.target.errors import ApiError, ConnectionLostError, NobodyListensError, TargetError
 from stantools.migration.target.jetstream import JetStream, read_answer
 from stantools.migration.target.options import ConnectOptions
-from stantools.migration.target.state import state_differences, time_ns
+from stantools.migration.target.restore import state_differences, time_ns
 
 
 def on(server: Any, work: Callable[[JetStream], Any], **options: Any) -> Any:

@@ -13,16 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.migration.target.accounts import account_problems
 from stantools.migration.target.connection import connect
+from stantools.migration.target.demands import (
+    Problem,
+    Severity,
+    StreamDemand,
+    account_problems,
+    overlap,
+    refused,
+    unknown_options,
+)
 from stantools.migration.target.errors import ApiError, TargetError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.preflight import Access, preflight
-from stantools.migration.target.problems import Problem, Severity, StreamDemand
 from stantools.migration.target.restore import restore
-from stantools.migration.target.subjects import overlap, refused
-from stantools.migration.target.versions import unknown_options
 from tests import servers
 from tests.migration.target.archives import Archive, build
 from tests.migration.target.authority import Operator

@@ -214,8 +214,8 @@ def test_a_server_killed_half_way_leaves_nothing(start_server: Callable[..., Any
 
 
 def test_a_server_that_stays_away_is_said_so(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stantools.migration.target.leftovers.SETTLE_SECONDS", 0.3)
-    monkeypatch.setattr("stantools.migration.target.leftovers._ASK_SECONDS", 0.3)
+    monkeypatch.setattr("stantools.migration.target.restore.SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr("stantools.migration.target.restore._ASK_SECONDS", 0.3)
     archive = build(messages=4000, size=1000)
     server = start_server()
 
@@ -239,7 +239,7 @@ def test_finds_out_what_became_of_it_when_the_answer_is_lost(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, restored: bool
 ) -> None:
     """The connection breaks between the end of the archive and the server's answer."""
-    monkeypatch.setattr("stantools.migration.target.leftovers.SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr("stantools.migration.target.restore.SETTLE_SECONDS", 0.5)
     archive = build(messages=2000)
     end = transfer.Transfer.end
 

@@ -1,4 +1,4 @@
-"""The limits of an account against what is to be made in it.
+"""What is to be made on a server, and whether its version and the limits of the account allow for that.
 
 An account has one set of limits, or one for each number of replicas (tiers `R1`, `R3`, …). Without tiers every replica
 counts; with them it does not. The limit of consumers holds for each stream. -1 is no limit.
@@ -6,11 +6,158 @@ counts; with them it does not. The limit of consumers holds for each stream. -1 
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from stantools.migration.target.problems import Problem, Severity, StreamDemand
+_ANY, _REST = "*", ">"
+#: What a server keeps for itself (jetstream-migration.md section 10), from which version on.
+_RESERVED = (("$JS.API", (0, 0, 0)), ("$JS", (2, 10, 0)), ("$JSC", (2, 10, 0)), ("$SYS", (2, 10, 0)))
+#: Before, a pattern that only takes in some of it was let through.
+_PATTERNS_REFUSED_SINCE = (2, 11, 0)
+_NEWEST = (1 << 30, 0, 0)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tells whether there can be a subject that both patterns match."""
+    left, right = one.split("."), other.split(".")
+    for mine, its in zip(left, right, strict=False):
+        if _REST in (mine, its):
+            return True
+        if mine != its and _ANY not in (mine, its):
+            return False
+    return len(left) == len(right)
+
+
+def refused(subject: str, version: tuple[int, int, int]) -> str | None:
+    """Returns why a server refuses a subject for a stream, None if it does not.
+
+    Args:
+        subject: Subject or pattern.
+        version: The server's version; zeros for one that is not known, which is taken for a new one.
+    """
+    tokens = subject.split(".")
+    if not all(tokens) or any(character.isspace() for character in subject):
+        return "is no subject"
+    if version == (0, 0, 0):
+        version = _NEWEST
+    if subject == _REST:
+        # Servers before 2.10 let it through; the stream then takes in requests and answers of the API as well.
+        return "takes in all there is, the server's own requests and answers as well"
+    for prefix, since in _RESERVED:
+        inside = subject.startswith(f"{prefix}.")
+        touches = version >= _PATTERNS_REFUSED_SINCE and overlap(subject, f"{prefix}.{_REST}")
+        if version >= since and (inside or touches):
+            return f"lies under {prefix}.{_REST}, which the server keeps for itself"
+    return None
+
+
+OLDEST_TRIED: Final = (2, 9, 10)
+NEWEST_TRIED: Final = (2, 15, 1)
+
+#: Option of a stream -> the first version that knows it. Older ones ignore it, without a word, or refuse the request.
+_SINCE: Final = {
+    "compression": (2, 10, 0),
+    "consumer_limits": (2, 10, 0),
+    "first_seq": (2, 10, 0),
+    "metadata": (2, 10, 0),
+    "subject_transform": (2, 10, 0),
+    "allow_msg_ttl": (2, 11, 0),
+    "subject_delete_marker_ttl": (2, 11, 0),
+    "allow_atomic": (2, 12, 0),
+    "allow_msg_counter": (2, 12, 0),
+    "allow_msg_schedules": (2, 12, 0),
+    "persist_mode": (2, 12, 0),
+    "allow_batched": (2, 14, 0),
+}
+
+
+def knows(option: str, version: tuple[int, int, int]) -> bool:
+    """Tells whether servers of a version know an option of streams; one that is not known is taken for a new one."""
+    return version == (0, 0, 0) or version >= _SINCE.get(option, version)
+
+
+def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) -> list[tuple[str, str]]:
+    """Returns the options of a stream that a server does not know, each with the version that brought it."""
+    return [
+        (name, ".".join(map(str, _SINCE[name][:2])))
+        for name, value in config.items()
+        if name in _SINCE and value and not knows(name, version)
+    ]
+
+
+class Severity(enum.StrEnum):
+    """How much a problem matters."""
+
+    #: The work would fail.
+    ERROR = "error"
+    #: It would go on, but should be known.
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that stands in the way.
+
+    Attributes:
+        code: Which kind, the same in all versions: `stream-exists`, `subject-taken`, …
+        severity: How much it matters.
+        stream: The stream concerned, "" for all of them.
+        detail: What is the matter.
+        remedy: What can be done about it.
+    """
+
+    code: str
+    severity: Severity
+    stream: str
+    detail: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDemand:
+    """A stream that is to be made.
+
+    Attributes:
+        config: Its configuration as the API takes it; `name` is always there.
+        bytes: What its messages will take, as the server counts it.
+        least_bytes: What they will take in any case.
+        largest_message: Bytes of the largest message with its headers; 0 if not known.
+        consumers: Configurations of its consumers.
+        may_exist: It may be there already: it will be replaced, or gone on with.
+        updated: It will be given other settings after it was filled.
+    """
+
+    config: Mapping[str, Any]
+    bytes: int = 0
+    least_bytes: int = 0
+    largest_message: int = 0
+    consumers: Sequence[Mapping[str, Any]] = ()
+    may_exist: bool = False
+    updated: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.config["name"])
+
+    @property
+    def subjects(self) -> list[str]:
+        """Its subjects; a stream without any listens on its name."""
+        return [str(subject) for subject in self.config.get("subjects") or [self.name]]
+
+    @property
+    def replicas(self) -> int:
+        """In how many copies it is kept."""
+        return int(self.config.get("num_replicas") or 1)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is kept in memory."""
+        return self.config.get("storage") == "memory"
+
 
 _LIMITS_OF = {
     False: ("storage", "max_storage", "storage_max_stream_bytes", "reserved_storage"),
