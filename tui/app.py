@@ -287,23 +287,23 @@ class Browser(App[None]):
 
     def action_help(self) -> None:
         """Shows the keys that work here."""
-        from tui.screens.help import HelpScreen
+        from tui.screens.dialogs import HelpScreen
 
         self.push_screen(HelpScreen(self.screen))
 
     def action_commands(self) -> None:
         """Shows the command lines that do the same."""
-        from tui.screens.commands import CommandsScreen
+        from tui.screens.dialogs import CommandsScreen
 
         self.push_screen(CommandsScreen(self.commands))
 
     def action_go_to(self) -> None:
         """Asks where to go."""
-        from tui.screens.goto import GoToScreen
+        from tui.screens.dialogs import GoToScreen
 
         screen = self.screen
         if isinstance(screen, ViewScreen):
-            self.push_screen(GoToScreen(screen, self.session), self._go)
+            self.push_screen(GoToScreen(screen.go_to_hint(), self.session), self._go)
 
     def _go(self, text: str | None) -> None:
         if not text or not isinstance(self.screen, ViewScreen):
@@ -345,7 +345,7 @@ class Browser(App[None]):
 
     def action_encryption_key(self) -> None:
         """Asks for the encryption key of the store; it is kept in memory only."""
-        from tui.screens.prompt import PromptScreen
+        from tui.screens.dialogs import PromptScreen
 
         if self.session is None:
             return

@@ -11,7 +11,7 @@ from typing import Any
 from stantools.streaming.client import Start, SubscriptionOptions, connect
 from tests.brokers import Broker
 from tests.tui.conftest import LARGE, screen_text, until
-from tui.screens.livechannel import LiveChannelScreen
+from tui.screens.livedetails import LiveChannelScreen
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from tests.tui.monitored import Figures, MonitoredServer, channel, server_docume
 from tests.tui.test_live_monitor import Scripted
 from tui.live.endpoint import GoneError
 from tui.live.monitor import Monitor
-from tui.screens.livechannel import LiveChannelScreen, LiveClientScreen
+from tui.screens.livedetails import LiveChannelScreen, LiveClientScreen
 from tui.widgets.rowtable import RowTable
 
 URL = "http://stan.example:8222"

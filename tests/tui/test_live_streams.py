@@ -20,7 +20,7 @@ from tui.jobs import State
 from tui.live.pace import Pace
 from tui.live.streamfacts import read_account, read_consumer, read_stream
 from tui.screens.livecompare import ChannelChoice, LiveCompareScreen
-from tui.screens.livestream import LiveStreamScreen
+from tui.screens.livedetails import LiveStreamScreen
 
 MESSAGES = 200
 

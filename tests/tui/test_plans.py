@@ -24,8 +24,7 @@ from tui.plans.flow import Flow, Step
 from tui.plans.form import NO, YES, Field, FieldError, Form, choice, flag, optional, path, whole_number
 from tui.plans.pace import Pace, duration
 from tui.plans.wizard import Source, Wizard
-from tui.screens.accountrows import AccountRows
-from tui.screens.wizard import WizardScreen
+from tui.screens.wizard import AccountRows, WizardScreen
 from tui.views import View
 
 

@@ -22,7 +22,7 @@ from tui.plans.flow import Flow, Step
 from tui.plans.form import FieldError
 from tui.plans.salvage import SalvageWizard
 from tui.screens import wizard as screen_module
-from tui.screens.question import QuestionScreen
+from tui.screens.dialogs import QuestionScreen
 
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 BROKEN = "dmg_payload_flip_noidx"

@@ -15,8 +15,7 @@ from stantools.store.logwriter import ClientsLog, SubsLog
 from tests.cli.expected import renamed
 from tests.conftest import golden_cases, load_expected
 from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
-from tui.screens.history import HistoryScreen
-from tui.screens.pending import PendingScreen
+from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subrows import Gathered
 from tui.screens.subscriptions import SubscriptionsScreen
 from tui.session import StoreSession

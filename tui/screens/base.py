@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, cast
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -12,6 +13,8 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
 
+from stantools.errors import StantoolsError
+from stantools.migration.target.options import ConnectOptions
 from stantools.notation import format_size
 from tui.cells import Cell, counted, cut, name_text, role_of, store_name, text_of
 from tui.jobs import Job, State
@@ -20,13 +23,46 @@ from tui.views import Place, View
 from tui.widgets.keyline import KeyLine, TabLine
 from tui.widgets.line import Line
 
-if TYPE_CHECKING:
-    from tui.app import Browser
-
 #: How often a view looks whether something is new, in seconds.
 LOOK = 0.1
 #: Names in the line at the top are not cut to fewer characters.
 _SHORTEST = 12
+
+
+class Browser(Protocol):
+    """What a view asks of the application that shows it; see `tui.app.Browser`."""
+
+    unlocked: bool
+    connecting: ConnectOptions | None
+    monitor: str | None
+
+    def view_bindings(self) -> Mapping[View, Binding]:
+        """Returns what opens each view."""
+        ...
+
+    def refusal(self, view: View) -> str:
+        """Says why a view cannot be opened now; "" if it can."""
+        ...
+
+    def open_view(self, view: View, place: Place | None = None, *, above: bool = False) -> None:
+        """Opens a view at a place; `above` keeps the present one below it."""
+        ...
+
+    def open_store(self, path: Path) -> None:
+        """Opens another store in the place of the present one."""
+        ...
+
+    def note_command(self, words: Sequence[str]) -> None:
+        """Remembers a command line that shows or does the same."""
+        ...
+
+    def fail(self, problem: StantoolsError) -> None:
+        """Says why something could not be done, and what can be."""
+        ...
+
+    def action_rescan(self) -> None:
+        """Opens the store anew and scans it again."""
+        ...
 
 
 class ViewScreen(Screen[None]):
@@ -64,7 +100,7 @@ class ViewScreen(Screen[None]):
     @property
     def browser(self) -> Browser:
         """The application."""
-        return cast("Browser", self.app)
+        return cast(Browser, self.app)
 
     @property
     def channel(self) -> str | None:

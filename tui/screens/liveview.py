@@ -16,8 +16,7 @@ from tui.live.monitor import Monitor
 from tui.live.streams import Streams
 from tui.live.watching import Watching
 from tui.screens.base import ViewScreen
-from tui.screens.livecells import seconds_text
-from tui.screens.livetable import LiveRows
+from tui.screens.livetables import LiveRows, seconds_text
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.filterfield import FilterField

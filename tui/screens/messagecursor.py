@@ -1,15 +1,171 @@
-"""The cursor in the messages of a channel: what is there, where it goes, how it stays when the rows change."""
+"""The rows of a channel and the cursor in them: what is there, where a text leads, how it stays when rows change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from stantools.browse.window import Note, Row, Window, WindowMessage
+from stantools.browse.payload_views import preview
+from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage
 from stantools.errors import StoreUnreadableError
-from tui.screens import messagejumps as jumps
+from stantools.format.layout import Flag
+from stantools.notation import format_size, format_time, parse_time
+from tui.cells import Cell, Role, time_text
 from tui.screens.base import ViewScreen
-from tui.screens.messagerows import MessageRows
-from tui.widgets.rowtable import RowTable
+from tui.widgets.rowtable import Column, RowTable
+
+_NOTE_ROLES: dict[NoteKind, Role] = {
+    NoteKind.GAP: "warn",
+    NoteKind.DAMAGE: "bad",
+    NoteKind.BACK: "warn",
+    NoteKind.INDEX: "dim",
+    NoteKind.NAMED: "bad",
+    NoteKind.UNINDEXED: "warn",
+    NoteKind.FOREIGN: "warn",
+    NoteKind.FILE: "bad",
+    NoteKind.PENDING: "dim",
+}
+_PREVIEW = 200
+
+
+class MessageRows:
+    """Messages and notes as cells.
+
+    Args:
+        window: The rows; None while nothing is known.
+        wide: There is room for milliseconds.
+    """
+
+    def __init__(self, window: Window | None, *, wide: bool = False) -> None:
+        self.window = window
+        self.wide = wide
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns; as wide as the last sequence needs it."""
+        digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
+        return [
+            Column("seq", "seq", digits, right=True),
+            Column("time", "time (UTC)", 23 if self.wide else 19),
+            Column("size", "size", 9, right=True),
+            Column("flags", "", 3),
+            Column("preview", "payload", 10, grows=True),
+        ]
+
+    def __len__(self) -> int:
+        return len(self.window) if self.window is not None else 0
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        return [self._cells(row) for row in self.window.rows(start, stop)] if self.window is not None else []
+
+    def _cells(self, row: Row) -> Sequence[Cell]:
+        if isinstance(row, Note):
+            return [(f"— {row.sentence()} —", _NOTE_ROLES[row.kind])]
+        shown: Cell
+        if row.error or (row.encrypted and self.window is not None and not self.window.decrypts):
+            shown = ("encrypted", "dim")
+        elif not row.size:
+            shown = ("empty", "dim")
+        else:
+            shown = preview(row.data, _PREVIEW)
+        time = time_text(row.timestamp)
+        letters = flag_letters(row)
+        return [
+            str(row.sequence),
+            time if self.wide else time[:19],
+            format_size(row.size if row.error or not row.whole else len(row.data)),
+            (letters, "warn" if set(letters) - {"r", "e"} else "dim"),
+            shown,
+        ]
+
+
+def flag_letters(message: WindowMessage) -> str:
+    """Returns a letter for each thing that is special about a message."""
+    letters = "r" if message.reply else ""
+    if message.encrypted:
+        letters += "E" if message.error else "e"
+    letters += "s" if message.flags & Flag.FOREIGN_SUBJECT else ""
+    letters += "u" if message.flags & Flag.UNUSUAL else ""
+    letters += "d" if message.flags & Flag.REDELIVERED else ""
+    return letters + ("h" if message.proven else "")
+
+
+_SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
+_NUMBER = re.compile(r"-?\d+")
+_CLOCK = re.compile(r"\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?")
+HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00 or 1h (ago)"
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Where to go.
+
+    Attributes:
+        row: The row.
+        remark: Why it is not exactly what was wanted, "" if it is.
+    """
+
+    row: int
+    remark: str = ""
+
+
+def find(text: str, window: Window, today: int) -> Jump | None:
+    """Returns where a text leads, None if it is no place in a channel.
+
+    Args:
+        text: What the user typed.
+        window: The rows of the channel.
+        today: A time on the day that a time of day means, in nanoseconds since 1970.
+
+    Raises:
+        StoreUnreadableError: The channel's files cannot be read.
+    """
+    text = text.strip()
+    if match := _SHARE.fullmatch(text):
+        return Jump(window.row_of_share(float(match[1]) / 100))
+    if _NUMBER.fullmatch(text):
+        number = int(text)
+        return Jump(window.row_from_end(-number)) if number < 0 else to_sequence(window, number)
+    if _CLOCK.fullmatch(text):
+        text = f"{format_time(today)[:10]}T{text}"
+    try:
+        return to_time(window, parse_time(text, time.time_ns()))
+    except (ValueError, OverflowError):
+        return None
+
+
+def to_sequence(window: Window, sequence: int) -> Jump:
+    """Returns where a sequence is, or would be.
+
+    Raises:
+        StoreUnreadableError: The channel's files cannot be read.
+    """
+    row = window.row_of_sequence(sequence)
+    there = window.rows(row, row + 1)
+    if not there:
+        return Jump(0, "there are no messages")
+    found = there[0]
+    if isinstance(found, Note):
+        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} is not there")
+    if found.sequence == sequence:
+        return Jump(row)
+    return Jump(row, f"sequence {sequence} is not there; this is the nearest")
+
+
+def to_time(window: Window, timestamp: int) -> Jump:
+    """Returns where the first message is that is not older than a time.
+
+    Raises:
+        StoreUnreadableError: The channel's files cannot be read.
+    """
+    row = window.row_of_time(timestamp)
+    there = window.rows(row, row + 1)
+    if there and isinstance(there[0], WindowMessage) and there[0].timestamp < timestamp:
+        return Jump(row, "all messages are older")
+    return Jump(row)
 
 
 class MessageCursor:
@@ -105,7 +261,7 @@ class MessageCursor:
             return None
         message = self.message()
         try:
-            jump = jumps.find(text, window, message.timestamp if message is not None else 0)
+            jump = find(text, window, message.timestamp if message is not None else 0)
         except StoreUnreadableError as problem:
             return problem.message
         if jump is None:
@@ -115,7 +271,7 @@ class MessageCursor:
 
     def go_to_row(self, row: int) -> None:
         """Goes to a row."""
-        self._jump(jumps.Jump(row))
+        self._jump(Jump(row))
 
     def go_to_note(self, way: int) -> None:
         """Goes to the next place where something is missing or wrong (1), or to the one before (-1)."""
@@ -133,7 +289,7 @@ class MessageCursor:
         self.moved = True
         self._table.action_to(-1)
 
-    def _jump(self, jump: jumps.Jump) -> None:
+    def _jump(self, jump: Jump) -> None:
         self.moved = True
         self._table.show(jump.row)
         self._shown()
@@ -149,7 +305,7 @@ class MessageCursor:
         if place.file is not None and place.offset is not None:
             row = self._lookup(lambda: window.row_of_place(place.file or "", place.offset or 0))
         if row is None and place.seq is not None:
-            row = self._lookup(lambda: jumps.to_sequence(window, place.seq or 0).row)
+            row = self._lookup(lambda: to_sequence(window, place.seq or 0).row)
         if row is None and place.timestamp is not None:
             row = self._lookup(lambda: window.row_of_time(place.timestamp or 0))
         if row is not None:

@@ -11,7 +11,7 @@ from stantools.store.directory import ChannelFiles
 from tui.cells import Cell
 from tui.jobs import Job, State
 from tui.screens.base import ViewScreen
-from tui.screens.messagerows import MessageRows
+from tui.screens.messagecursor import MessageRows
 from tui.widgets.rowtable import RowTable
 
 #: What tells that the files of a channel have changed; () if its directory is gone.

@@ -17,14 +17,10 @@ from textual.widget import Widget
 from stantools.browse.window import Note, Row, WindowMessage
 from tui.cells import Cell, counted, number
 from tui.screens.base import ViewScreen
-from tui.screens.messagecursor import MessageCursor
+from tui.screens.messagecursor import HINT, MessageCursor, MessageRows
 from tui.screens.messagefiles import MessageFiles
-from tui.screens.messagejumps import HINT
-from tui.screens.messageloading import DetailLoading
-from tui.screens.messagepayload import copy_payload, save_payload
-from tui.screens.messagerows import MessageRows
+from tui.screens.messagepayload import DetailLoading, copy_payload, save_payload, write_payload
 from tui.screens.messagesearch import MessageSearch
-from tui.screens.savepayload import write_payload
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line

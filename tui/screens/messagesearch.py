@@ -10,11 +10,11 @@ from stantools.errors import StantoolsError
 from tui.cells import Cell, name_text
 from tui.jobs import Job, State
 from tui.screens.base import ViewScreen
-from tui.screens.messagerows import MessageRows
-from tui.screens.prompt import PromptScreen
+from tui.screens.dialogs import PromptScreen
+from tui.screens.messagecursor import MessageRows
 from tui.widgets.rowtable import RowTable
 
-_HINT = "a text; r:REGEX; x:DE AD BEEF; capitals make case count; n next, N previous"
+_SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; capitals make case count; n next, N previous"
 
 
 class MessageSearch:
@@ -59,7 +59,7 @@ class MessageSearch:
 
     def ask(self) -> None:
         """Asks what to look for, and looks for it."""
-        self._screen.app.push_screen(PromptScreen("search for", _HINT, check=_problem), self._asked)
+        self._screen.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._asked)
 
     def again(self, way: int) -> None:
         """Goes to the next match, or asks what to look for if nothing was.

@@ -19,8 +19,7 @@ from stantools.inspection.subscribers import text
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job, State
 from tui.screens.base import ViewScreen
-from tui.screens.history import HistoryScreen
-from tui.screens.pending import PendingScreen
+from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
 from tui.screens.subrows import ClientRow, ClientRows, Gathered, GroupRow, GroupRows, Row, Rows, SubscriptionRow
 from tui.screens.subrows import SubscriptionRows as _SubscriptionRows

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -14,21 +15,64 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Input
 
 from stantools.errors import ExitCode, StantoolsError
+from stantools.escaping import escape_line
 from tui.cells import Cell, Role, text_of
 from tui.jobs import Job
-from tui.plans.account import Account, Outcome, Preview
+from tui.plans.account import Account, Outcome, Preview, Remark
 from tui.plans.flow import Flow, Step
 from tui.plans.form import FieldError
 from tui.plans.pace import Pace
 from tui.plans.wizard import Wizard
-from tui.screens.accountrows import AccountRows
 from tui.screens.base import ViewScreen
-from tui.screens.question import QuestionScreen
+from tui.screens.dialogs import QuestionScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.form import FormView
 from tui.widgets.line import Line
-from tui.widgets.rowtable import RowTable
+from tui.widgets.rowtable import Column, RowTable
+
+
+class AccountRows:
+    """A source of rows.
+
+    Args:
+        account: What is told.
+        width: Columns of the screen that paragraphs may have.
+    """
+
+    def __init__(self, account: Account, width: int) -> None:
+        # A row of one cell is a paragraph only where there are several columns.
+        headings = list(account.headings)
+        self.columns: Sequence[Column] = [
+            *(
+                Column(f"{place}", each.title, each.width, each.right, each.grows)
+                for place, each in enumerate(headings)
+            ),
+            *(Column(f"{place}", "", 1, grows=True) for place in range(len(headings), 2)),
+        ]
+        self._rows = account.rows
+        self._paragraphs = [line for remark in account.remarks for line in _lines(remark, max(width, 20))]
+        if self._rows and self._paragraphs:
+            self._paragraphs.insert(0, [""])
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._paragraphs)
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        count = len(self._rows)
+        below = self._paragraphs[max(start - count, 0) : max(stop - count, 0)]
+        return [*self._rows[start:stop], *below]
+
+
+def _lines(remark: Remark, width: int) -> Iterator[list[Cell]]:
+    text = f"{remark.word}: {remark.text}" if remark.word != "…" else f"… {remark.text}"
+    parts = [
+        part for line in text.split("\n") for part in textwrap.wrap(escape_line(line), width, subsequent_indent="    ")
+    ]
+    for number, part in enumerate(parts):
+        yield [(part, remark.role if not number else "dim")]
+
 
 #: The steps as the user sees them, with those of the flow.
 _TRAIL: Sequence[tuple[str, frozenset[Step]]] = (

@@ -1,17 +1,122 @@
-"""How figures of running servers are written, and the tables of channels, clients and subscriptions."""
+"""Tables of what runs: filtered, sorted, the cursor kept on its row; channels, clients, subscriptions, streams."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from stantools.notation import format_size
-from tui.cells import Cell, Role, name_text, number, short_number, sparkline
+from tui.cells import Cell, Role, name_text, number, short_number, sparkline, text_of
 from tui.live.documents import Client
 from tui.live.history import Meter
 from tui.live.monitor import Monitor
+from tui.live.streamfacts import Consumer
+from tui.live.streams import WatchedStream
 from tui.live.watched import Watched, WatchedChannel
-from tui.screens.livetable import Field, LiveRows
-from tui.widgets.rowtable import Column
+from tui.widgets.rowtable import Column, marked
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Field(Generic[_T]):
+    """A column and how it is filled.
+
+    Attributes:
+        column: The column.
+        cell: Returns its cell.
+        order: What rows are sorted by, the first first; None if they cannot be.
+        wide: It is only shown where there is room.
+    """
+
+    column: Column
+    cell: Callable[[_T], Cell]
+    order: Callable[[_T], Any] | None = None
+    wide: bool = False
+
+
+class LiveRows(Generic[_T]):
+    """Rows made of things; only those that are seen are made.
+
+    Args:
+        fields: The columns.
+        name: Returns what the filter looks into.
+        key: Returns what a thing is known by between two looks.
+        order: Key of the column that is sorted by at first.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Field[_T]],
+        name: Callable[[_T], str],
+        key: Callable[[_T], Hashable],
+        *,
+        order: str = "",
+    ) -> None:
+        self._fields = fields
+        self._name, self.key = name, key
+        self._all: Sequence[_T] = ()
+        self.filter = ""
+        self.order = order
+        self.reverse = False
+        #: There is room for every column.
+        self.wide = False
+        #: What is shown is old.
+        self.grey = False
+        self.shown: list[_T] = []
+        self.update()
+
+    @property
+    def total(self) -> int:
+        """How many there are without the filter."""
+        return len(self._all)
+
+    def fill(self, things: Iterable[_T]) -> None:
+        """Shows other things."""
+        self._all = list(things)
+        self.update()
+
+    def update(self) -> None:
+        """Filters and sorts anew."""
+        self._seen = [each for each in self._fields if self.wide or not each.wide]
+        self.columns: Sequence[Column] = [self._column(each) for each in self._seen]
+        wanted = self.filter.casefold()
+        shown = [each for each in self._all if wanted in self._name(each).casefold()] if wanted else list(self._all)
+        order = next((each.order for each in self._fields if each.column.key == self.order), None)
+        if order is not None:
+            shown.sort(key=order)
+        if self.reverse:
+            shown.reverse()
+        self.shown = shown
+
+    def sort_by_next(self) -> None:
+        """Sorts by the next column that is seen."""
+        keys = [each.column.key for each in self._seen if each.order is not None]
+        if keys:
+            self.order = keys[(keys.index(self.order) + 1) % len(keys)] if self.order in keys else keys[0]
+        self.update()
+
+    def find(self, key: Hashable) -> int | None:
+        """Returns the row of a thing."""
+        return next((row for row, each in enumerate(self.shown) if self.key(each) == key), None)
+
+    def __len__(self) -> int:
+        return len(self.shown)
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        made = [[field.cell(each) for field in self._seen] for each in self.shown[start:stop]]
+        if self.grey:
+            return [[(text_of(cell), "dim") for cell in cells] for cells in made]
+        return made
+
+    def _column(self, field: Field[_T]) -> Column:
+        column = field.column
+        if column.key != self.order or field.order is None:
+            return column
+        return marked(column, reverse=self.reverse)
+
 
 #: State -> its symbol, and how bad it is.
 STATES: dict[str, tuple[str, Role, int]] = {
@@ -202,3 +307,65 @@ def client_rows(monitor: Monitor) -> LiveRows[Client]:
         Field(Column("inbox", "heartbeats on", 32), lambda c: name_text(c.hb_inbox), None, True),
     )
     return LiveRows(fields, lambda c: c.id, lambda c: c.id, order="name")
+
+
+def subjects_text(subjects: Sequence[str]) -> str:
+    """Writes subjects one behind the other."""
+    return ", ".join(map(name_text, subjects))
+
+
+def stream_rows() -> LiveRows[WatchedStream]:
+    """Returns the table of streams."""
+    fields: Sequence[Field[WatchedStream]] = (
+        Field(
+            Column("name", "stream", 14, grows=True),
+            lambda s: name_text(s.facts.name),
+            lambda s: s.facts.name.casefold(),
+        ),
+        Field(Column("subjects", "subjects", 14, grows=True), lambda s: subjects_text(s.facts.subjects), None, True),
+        Field(
+            Column("messages", "messages", 10, right=True),
+            lambda s: number(s.facts.messages),
+            lambda s: -s.facts.messages,
+        ),
+        Field(Column("size", "size", 9, right=True), lambda s: format_size(s.facts.bytes), lambda s: -s.facts.bytes),
+        Field(Column("first", "first", 8, right=True), lambda s: str(s.facts.first), lambda s: s.facts.first),
+        Field(Column("last", "last", 8, right=True), lambda s: str(s.facts.last), lambda s: -s.facts.last),
+        Field(Column("deleted", "deleted", 7, right=True), lambda s: zero(s.facts.deleted), lambda s: -s.facts.deleted),
+        Field(
+            Column("rate", "msg/s", 6, right=True), lambda s: rate_text(s.meter.rate), lambda s: -(s.meter.rate or 0.0)
+        ),
+        Field(Column("spark", "", 12), lambda s: spark(s.meter, 12), None, True),
+        Field(Column("storage", "store", 6), lambda s: name_text(s.facts.storage), lambda s: s.facts.storage, True),
+        Field(
+            Column("replicas", "R", 2, right=True), lambda s: str(s.facts.replicas), lambda s: -s.facts.replicas, True
+        ),
+        Field(Column("subs", "cons", 5, right=True), lambda s: zero(s.facts.consumers), lambda s: -s.facts.consumers),
+    )
+    return LiveRows(fields, lambda s: " ".join((s.facts.name, *s.facts.subjects)), lambda s: s.facts.name, order="name")
+
+
+def _kind(consumer: Consumer) -> Cell:
+    return ("durable" if consumer.durable else "ephemeral") + (" push" if consumer.push else "")
+
+
+def consumer_rows() -> LiveRows[Consumer]:
+    """Returns the table of consumers."""
+    fields: Sequence[Field[Consumer]] = (
+        Field(Column("state", " ", 1), lambda c: state_cell(c.state), lambda c: (STATES[c.state][2], c.name)),
+        Field(Column("name", "consumer", 12, grows=True), lambda c: name_text(c.name), lambda c: c.name.casefold()),
+        Field(Column("kind", "kind", 14), _kind, None, True),
+        Field(Column("filter", "only", 10, grows=True), lambda c: subjects_text(c.filters), None, True),
+        Field(Column("delivered", "delivered", 9, right=True), lambda c: str(c.delivered), lambda c: -c.delivered),
+        Field(Column("floor", "ack floor", 9, right=True), lambda c: str(c.ack_floor), lambda c: c.ack_floor),
+        Field(Column("pending", "pending", 8, right=True), lambda c: zero(c.pending, "warn"), lambda c: -c.pending),
+        Field(Column("acks", "ack pend", 8, right=True), lambda c: zero(c.ack_pending), lambda c: -c.ack_pending),
+        Field(Column("again", "redeliv", 7, right=True), lambda c: zero(c.redelivered), lambda c: -c.redelivered),
+        Field(Column("waiting", "waiting", 7, right=True), lambda c: zero(c.waiting), lambda c: -c.waiting),
+        Field(Column("doing", "", 7), _consumer_doing, None),
+    )
+    return LiveRows(fields, lambda c: f"{c.name} {' '.join(c.filters)}", lambda c: c.name, order="name")
+
+
+def _consumer_doing(consumer: Consumer) -> Cell:
+    return consumer.state, STATES[consumer.state][1]

@@ -1,0 +1,214 @@
+"""What lies above a view for a moment: where to go, a text, yes or no, the command lines, the keys that work here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.suggester import Suggester
+from textual.widgets import Input
+
+from tui.cells import Cell
+from tui.session import StoreSession
+from tui.views import View
+from tui.widgets.line import Line
+from tui.widgets.rowtable import Column, ListSource, RowTable
+
+
+class _Names(Suggester):
+    def __init__(self, session: StoreSession | None) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._names = [*(view.value for view in View), *(session.channels if session else ())]
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Completes the name of a view or channel."""
+        return next((name for name in self._names if name.startswith(value)), None)
+
+
+class GoToScreen(ModalScreen[str | None]):
+    """A field for a place.
+
+    Args:
+        hint: What the open view knows as places; "" if nothing.
+        session: The store.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="goto.close")]
+
+    def __init__(self, hint: str, session: StoreSession | None) -> None:
+        super().__init__()
+        self._hint = hint
+        self._session = session
+
+    def compose(self) -> ComposeResult:
+        """The field and what can be typed into it."""
+        with Vertical(classes="prompt"):
+            yield Input(placeholder="where to", suggester=_Names(self._session), compact=True)
+            hint = f"{self._hint}; a view; a channel" if self._hint else "a view; a channel"
+            yield Line([(hint, "dim")])
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
+class PromptScreen(ModalScreen[str | None]):
+    """A field at the bottom of the screen; gives what was typed, or None if it was left.
+
+    Args:
+        what: What is asked for, shown while the field is empty.
+        hint: What can be typed.
+        value: What stands in the field at first.
+        hidden: Dots stand for what is typed.
+        check: Says what is wrong with a text, or "" if it can be taken; without it everything can.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close", id="prompt.close")]
+
+    def __init__(
+        self,
+        what: str,
+        hint: str,
+        value: str = "",
+        check: Callable[[str], str] | None = None,
+        *,
+        hidden: bool = False,
+    ) -> None:
+        super().__init__()
+        self._what, self._hint, self._value = what, hint, value
+        self._check, self._hidden = check, hidden
+
+    def compose(self) -> ComposeResult:
+        """The field and what can be typed into it."""
+        with Vertical(classes="prompt"):
+            yield Input(self._value, placeholder=self._what, password=self._hidden, select_on_focus=False, compact=True)
+            yield Line([(self._hint, "dim")], id="hint")
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        problem = self._check(event.value) if self._check else ""
+        if problem:
+            self.query_one("#hint", Line).show((problem, "bad"))
+            return
+        self.dismiss(event.value)
+
+
+class QuestionScreen(ModalScreen[bool]):
+    """Asks, and returns whether the answer was yes.
+
+    Args:
+        question: The question.
+        consequence: What yes means.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "Yes", id="question.yes"),
+        Binding("n,escape,q", "dismiss(False)", "No", id="question.no"),
+    ]
+
+    def __init__(self, question: str, consequence: str) -> None:
+        super().__init__()
+        self._question = question
+        self._consequence = consequence
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        with Vertical(classes="prompt wizard-question"):
+            yield Line([(self._question, "strong"), "  ", ("y yes   n no", "accent")])
+            yield Line([(self._consequence, "dim")])
+
+
+class CommandsScreen(ModalScreen[None]):
+    """A list of command lines, the newest at the end.
+
+    Args:
+        commands: The command lines.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,at", "dismiss", "Close", id="commands.close"),
+        Binding("y", "copy", "Copy", id="commands.copy"),
+    ]
+
+    def __init__(self, commands: Sequence[str]) -> None:
+        super().__init__()
+        self._commands = list(commands)
+
+    def compose(self) -> ComposeResult:
+        """The list."""
+        column = Column("command", "the same on the command line (y copies)", 40, grows=True)
+        yield RowTable(ListSource([column], [[command] for command in self._commands]), classes="sheet")
+
+    def on_mount(self) -> None:
+        """Begins with the newest."""
+        table = self.query_one(RowTable)
+        table.focus()
+        table.cursor = len(self._commands) - 1
+
+    def action_copy(self) -> None:
+        """Copies the command line at the cursor to the clipboard of the terminal."""
+        if self._commands:
+            self.app.copy_to_clipboard(self._commands[self.query_one(RowTable).cursor])
+            self.app.notify("copied")
+
+
+class HelpScreen(ModalScreen[None]):
+    """A page of keys above a view.
+
+    Args:
+        below: The view whose keys are shown.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark", "dismiss", "Close", id="help.close"),
+        Binding("j", "scroll('down')", show=False),
+        Binding("k", "scroll('up')", show=False),
+    ]
+
+    def __init__(self, below: Screen[Any]) -> None:
+        super().__init__()
+        self._lines = list(_lines(below))
+
+    def compose(self) -> ComposeResult:
+        """The keys, and where one can do otherwise."""
+        with VerticalScroll(classes="sheet"):
+            yield Line(id="keys")
+
+    def on_mount(self) -> None:
+        """Writes the keys."""
+        self.query_one(".sheet").border_title = "keys that work here"
+        self.query_one("#keys", Line).show_lines(self._lines)
+
+    def action_scroll(self, way: str) -> None:
+        """Moves the page."""
+        sheet = self.query_one(VerticalScroll)
+        (sheet.scroll_down if way == "down" else sheet.scroll_up)(animate=False)
+
+
+def _lines(below: Screen[Any]) -> list[list[Cell]]:
+    groups: dict[str, list[list[Cell]]] = {}
+    keys: dict[int, list[str]] = {}
+    shown: dict[int, tuple[Binding, str]] = {}
+    for active in below.active_bindings.values():
+        binding = active.binding
+        if not active.enabled or binding.system or not (binding.description or binding.tooltip):
+            continue
+        mark = hash((binding.action, binding.description, id(active.node)))
+        keys.setdefault(mark, []).append(below.app.get_key_display(binding))
+        shown[mark] = binding, (binding.id or "").partition(".")[0] or "other"
+    for mark, (binding, group) in shown.items():
+        names = " ".join(dict.fromkeys(keys[mark]))
+        text: list[Cell] = [(f"  {names:<22} ", "accent"), f"{binding.tooltip or binding.description:<34}"]
+        if binding.id:
+            text.append((binding.id, "dim"))
+        groups.setdefault(group, []).append(text)
+    lines: list[list[Cell]] = []
+    for group in sorted(groups, key=lambda name: (name in ("app", "view", "table", "other"), name)):
+        lines += [[(group, "strong")], *groups[group], []]
+    lines.append([("Other keys: [keys] in the settings file, by the ids on the right.", "dim")])
+    return lines
