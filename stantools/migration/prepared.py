@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from stantools.errors import StoreUnreadableError
+from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 from stantools.migration.journal import Watch, counted
-from stantools.migration.plan.model import ConsumerPlan, Plan, Position, StreamPlan
+from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
+from stantools.recovery.place import check_room
 
 #: About what headers with the origin add to a message.
 _HEADER_BYTES = 150
@@ -122,3 +124,12 @@ def _state(consumer: ConsumerPlan, position: Position) -> ConsumerState | None:
     pending = {sequence: (sequence, sent_at) for sequence in position.pending}
     floor, delivered = position.ack_floor, position.delivered
     return ConsumerState((floor, floor), (delivered, delivered), pending, {})
+
+
+def room_problems(place: Path, streams: Sequence[PreparedStream]) -> list[Note]:
+    """Returns what stands in the way of streams on a file system here: that it has no room for them."""
+    try:
+        check_room(place, sum(estimated_bytes(stream.plan) for stream in streams))
+    except StantoolsError as problem:
+        return [Note(Level.PROBLEM, str(place), problem.message, problem.remedy)]
+    return []

@@ -21,11 +21,10 @@ from stantools.migration.archive.meta import ArchiveState, stream_meta
 from stantools.migration.journal import Outcome, Stage, Unwatched, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem
-from stantools.migration.prepared import PreparedStream, estimated_bytes
+from stantools.migration.prepared import PreparedStream, estimated_bytes, room_problems
 from stantools.migration.proof.stream import Proof
 from stantools.migration.targets.files import ARCHIVE, REQUEST, FileDestination, prove_backup
 from stantools.migration.targets.loading import ApplyOptions, Existing
-from stantools.migration.targets.target import room_problems
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute, clear_leftovers, new_directory
 from stantools.store.durable import fsync_directory, write_all, writing

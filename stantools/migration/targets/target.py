@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from stantools.errors import StantoolsError, UsageError
+from stantools.errors import UsageError
 from stantools.migration.journal import Steps, StreamResult, Watch
-from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef
-from stantools.migration.prepared import PreparedStream, estimated_bytes
+from stantools.migration.plan.model import Note, TargetKind, TargetRef
+from stantools.migration.prepared import PreparedStream, room_problems
 from stantools.migration.target.options import ConnectOptions
 from stantools.migration.targets.loading import ApplyOptions
-from stantools.recovery.place import check_room
 
 if TYPE_CHECKING:
     from stantools.migration.plan.model import Plan
@@ -56,15 +55,6 @@ class Destination(Protocol):
             watch: Told what is going on.
             parallel: Streams that are read at the same time.
         """
-
-
-def room_problems(place: Path, streams: Sequence[PreparedStream]) -> list[Note]:
-    """Returns what stands in the way of streams on a file system here: that it has no room for them."""
-    try:
-        check_room(place, sum(estimated_bytes(stream.plan) for stream in streams))
-    except StantoolsError as problem:
-        return [Note(Level.PROBLEM, str(place), problem.message, problem.remedy)]
-    return []
 
 
 class PlannedDestination:
@@ -171,8 +161,6 @@ def opened(
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:
     """Returns the target of a plan, if it is no server."""
-    from stantools.migration.plan.model import TargetKind
-
     place = Path(plan.target.places[0]) if plan.target.places else None
     return Places(
         out=place if plan.target.kind is TargetKind.BACKUP else None,
@@ -185,8 +173,6 @@ def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = F
 
 def connecting_of(plan: Plan, given: ConnectOptions) -> ConnectOptions:
     """Returns how to connect: as it is given now, else where the plan says."""
-    from stantools.migration.plan.model import TargetKind
-
     if plan.target.kind is not TargetKind.SERVER or given.servers or given.context:
         return given
     return replace(given, servers=plan.target.places)
