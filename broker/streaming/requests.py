@@ -48,7 +48,7 @@ def decode(kind: type[M], payload: bytes) -> M:
 
 
 def is_control(payload: bytes) -> bool:
-    """Returns whether what was not expected is a message among servers (section 3): these are dropped silently."""
+    """Returns whether it is a message among servers, which are dropped silently (streaming-protocol.md section 3)."""
     try:
         decode(protocol.CtrlMsg, payload)
     except gogo.DecodeError:

@@ -63,7 +63,7 @@ def recover_server(store: Store, recovered: Recovered | None, options: Streaming
 
 
 def detect(context: Context, discovery: bytes, alone: Callable[[], None], failed: Callable[[str], None]) -> None:
-    """Sends a connect request to the discovery subject, to see whether another server answers (section 5.1).
+    """Asks at the discovery subject whether another server answers (streaming-protocol.md section 5.1).
 
     Args:
         context: The world.

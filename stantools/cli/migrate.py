@@ -34,7 +34,8 @@ from stantools.cli.options import (
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.targets.target import Places, connecting_of, opened, places_of
+from stantools.migration.target.options import Places
+from stantools.migration.targets.target import connecting_of, opened, places_of
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc

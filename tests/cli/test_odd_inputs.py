@@ -25,7 +25,8 @@ def test_salvage_of_a_store_with_its_own_cluster_id(run, tmp_path: Path) -> None
     assert "verify is clean and the server would start" in outcome.out
     (store / "server.dat").unlink()
     outcome = run("salvage", store, "--out", tmp_path / "other", "--cluster-id", "another", "-o", "json")
-    assert outcome.json()["check"] == {"clean": True, "starts": True, "error": None, "findings": []}
+    check = {"clean": True, "starts": True, "error": None, "findings": [], "start_options": ["-cid", "another"]}
+    assert outcome.json()["check"] == check
 
 
 def test_links_in_circles(run, golden_copy: Copy, tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_without_a_terminal_it_says_what_to_use_instead(place: Path) -> None:
     assert result.stdout == ""
 
 
-def test_nothing_to_look_at(place: Path) -> None:
-    result = _plain(cwd=place)
+def test_nothing_to_look_at(tmp_path: Path) -> None:
+    result = _plain(cwd=tmp_path)
     assert result.returncode == 2
     assert "nothing to look at" in result.stderr
 

@@ -21,9 +21,9 @@ from stantools.migration.plan.options import (
 )
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.source import StoreSource
-from stantools.migration.target.options import ConnectOptions, split_servers
+from stantools.migration.target.options import ConnectOptions, Places, split_servers
 from stantools.migration.targets.loading import ApplyOptions, Existing
-from stantools.migration.targets.target import Places, opened
+from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
     amount,
     carry_out,

@@ -224,3 +224,19 @@ def _check_subject(name: str, text: str | None) -> None:
             f"the {name} {text!r} is not the beginning of a subject",
             "words with dots between them, without blanks, * and >",
         )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where streams go, if not to a running server."""
+
+    to: str = "jetstream"
+    out: Path | None = None
+    jetstream_store: Path | None = None
+    account: str = "$G"
+    embedded_store: Path = Path("jetstream")
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.out and self.jetstream_store:
+            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")

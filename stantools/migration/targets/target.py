@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from stantools.errors import UsageError
-from stantools.migration.journal import Steps, StreamResult, Watch
-from stantools.migration.plan.model import Note, TargetKind, TargetRef
-from stantools.migration.prepared import PreparedStream, room_problems
-from stantools.migration.target.options import ConnectOptions
-from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.target.options import ConnectOptions, Places
 
+# The help of a verb loads this module: what handles messages is loaded where it is needed.
 if TYPE_CHECKING:
-    from stantools.migration.plan.model import Plan
+    from stantools.migration.journal import Steps, StreamResult, Watch
+    from stantools.migration.plan.model import Note, Plan, TargetRef
+    from stantools.migration.prepared import PreparedStream
+    from stantools.migration.targets.loading import ApplyOptions
 
 
 class Destination(Protocol):
@@ -71,12 +71,16 @@ class PlannedDestination:
 
     def reference(self) -> TargetRef:
         """Returns its name."""
+        from stantools.migration.plan.model import TargetKind, TargetRef
+
         return TargetRef(TargetKind.SERVER, (self._name,))
 
     def problems(
         self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
     ) -> list[Note]:
         """Looks for room; there is nobody to ask about anything else."""
+        from stantools.migration.prepared import room_problems
+
         return room_problems(self._store, streams)
 
     def apply(
@@ -90,22 +94,6 @@ class PlannedDestination:
     ) -> list[StreamResult]:
         """Refuses."""
         raise UsageError(f"{self._name} is only planned for, it was not started")
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where streams go, if not to a running server."""
-
-    to: str = "jetstream"
-    out: Path | None = None
-    jetstream_store: Path | None = None
-    account: str = "$G"
-    embedded_store: Path = Path("jetstream")
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.out and self.jetstream_store:
-            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")
 
 
 @contextmanager
@@ -161,6 +149,8 @@ def opened(
 
 def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = False) -> Places:
     """Returns the target of a plan, if it is no server."""
+    from stantools.migration.plan.model import TargetKind
+
     place = Path(plan.target.places[0]) if plan.target.places else None
     return Places(
         out=place if plan.target.kind is TargetKind.BACKUP else None,
@@ -173,6 +163,8 @@ def places_of(plan: Plan, account: str, embedded_store: Path, *, force: bool = F
 
 def connecting_of(plan: Plan, given: ConnectOptions) -> ConnectOptions:
     """Returns how to connect: as it is given now, else where the plan says."""
+    from stantools.migration.plan.model import TargetKind
+
     if plan.target.kind is not TargetKind.SERVER or given.servers or given.context:
         return given
     return replace(given, servers=plan.target.places)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stantools.pipeline.tables import frontier
+from stantools.pipeline.tables import safe_end
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.follow import Follower, Limit
 from stantools.pipeline.tables.followread import read_work
@@ -59,10 +59,10 @@ def compare(golden: Path, limits: list[Limit], most: int) -> None:
 
 
 def test_rows_of_golden_stores(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frontier, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(safe_end, "SETTLED_SECONDS", -1.0)
     compare(golden, [Limit()], 10_000)
 
 
 def test_rows_of_golden_stores_in_small_batches(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frontier, "SETTLED_SECONDS", -1.0)
+    monkeypatch.setattr(safe_end, "SETTLED_SECONDS", -1.0)
     compare(golden, [Limit(bytes=700), Limit(rows=7), Limit(files=1)], 60)
