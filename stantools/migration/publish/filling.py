@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.acks import Acks
-from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, MAX_WINDOW_BYTES, Loader, Window
+from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, MAX_WINDOW_BYTES, Loader, Window, last_counted
 from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, compare, find_fillers
 from stantools.migration.publish.source import Source, extent, gaps, missing
 from stantools.migration.target.errors import ApiError, PermissionDeniedError, TargetError
@@ -129,7 +129,11 @@ class Filling:
         if after < self._source.last:
             self._check_deletable(info["config"], after)
             await self._lift_limits(info)
-            await self.loader.run(acks, after)
+            try:
+                await self.loader.run(acks, after)
+            except ApiError as problem:
+                await self._count_anew(problem, acks.expected - 1)
+                raise
         await self.loader.delete_fillers()
         await self._check_whole()
 
@@ -161,6 +165,17 @@ class Filling:
                 return
         what = f"stream {self._name} is filled up to sequence {reached} of {self._source.last}"
         _say(problem, what, "the same command goes on from there")
+
+    async def _count_anew(self, problem: ApiError, stored: int) -> None:
+        """Makes a server count again that refuses what follows a message because it believes to have less than that.
+
+        2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends while another writer's messages come in, and
+        refuses everything from then on. A purge that removes nothing makes it look.
+        """
+        counted = last_counted(problem)
+        if counted is not None and counted < stored and self._js.connection.version >= CERTAIN_FROM:
+            info = await self._info()
+            await self._js.purge_stream(self._name, below=max(1, int(info["state"]["first_seq"])))
 
     async def _info(self) -> dict[str, Any]:
         info = await self._js.stream_info(self._name)

@@ -46,6 +46,12 @@ _WRONG_LAST: Final = 10071
 _LAST_SEQUENCE: Final = re.compile(r"last sequence: (\d+)")
 
 
+def last_counted(problem: ApiError) -> int | None:
+    """Returns the last sequence of the stream as the server counts it; None if that is not why it refused a message."""
+    found = _LAST_SEQUENCE.search(problem.description)
+    return int(found[1]) if found and problem.err_code == _WRONG_LAST else None
+
+
 @dataclass(frozen=True)
 class Window:
     """How much is on its way.
@@ -242,11 +248,14 @@ class Loader:
         try:
             await self._send_one(batch, self._next - 1)
         except ApiError as problem:
-            found = _LAST_SEQUENCE.search(problem.description)
-            if problem.err_code != _WRONG_LAST or not found or int(found[1]) >= self._next:
+            counted = last_counted(problem)
+            if counted is None or counted >= self._next:
                 raise
-            self._shift = self._next - 1 - int(found[1])
-            await self._send_one(batch, int(found[1]))
+            info = await self.js.stream_info(self.name)
+            if info is None or int(info["state"]["last_seq"]) != self._next - 1:
+                raise  # Another writer was faster, which says nothing about how the server counts.
+            self._shift = self._next - 1 - counted
+            await self._send_one(batch, counted)
 
     async def _send_one(self, batch: Batch | None, expected_last: int) -> None:
         if batch and int(batch.sequence[0]) == self._next:

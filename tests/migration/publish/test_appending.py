@@ -13,6 +13,7 @@ from stantools.errors import RefusedError
 from stantools.migration.publish import NotOursError, Window, loader
 from stantools.migration.publish.appending import Appended, Mark, append_part, check_part, finish_part
 from stantools.migration.target.connection import connect
+from stantools.migration.target.errors import ApiError
 from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
@@ -134,7 +135,64 @@ def test_two_at_once(each_server: Any) -> None:
                 await finish_part(js, LIMITED, parts[1])
             assert await read_back(js, "orders") == expected(LONG)[-400:]
 
-    run(each_server.url, main)
+    run(server.url, main)
+
+
+def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.10 a writer learns from a refusal how the server counts; another one's filler must not mislead it."""
+    server = start_server("2.9.10")
+    send_one, write_frames, others = loader.Loader._send_one, loader.write_frames, [FIRST.last + 1]
+
+    async def main(js: JetStream) -> None:
+        async with connect(ConnectOptions(servers=(server.url,))) as other:
+
+            async def late(self: Any, batch: Any, expected_last: int) -> None:
+                if others and self._next == others[0]:
+                    for shift in (0, FIRST.first - 1):
+                        frame = loader.plain.encode_fillers(self.subject, b"nobody.", shift, others[0], 1)
+                        await write_frames(other.client, frame)
+                    await other.flush()
+                    info = await js.stream_info("orders")
+                    assert info and info["state"]["last_seq"] == others.pop()
+                await send_one(self, batch, expected_last)
+
+            monkeypatch.setattr(loader.Loader, "_send_one", late)
+            await write(js, FIRST)
+            await write(js, BOTH)
+        assert not others
+        await is_exact(js, BOTH)
+
+    run(server.url, main)
+
+
+def test_a_server_that_counts_too_few(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.10.26 can fall back to the sequence of a purge that ends while messages come in."""
+    real, purge = loader.Loader.run, JetStream.purge_stream
+    purged: list[Any] = []
+
+    async def refused(self: Any, acks: Any, after: int) -> None:
+        if after == FIRST.last and (after, FIRST.first) not in purged:
+            await acks.begin(after + 1)
+            raise ApiError("message", 400, 10071, f"wrong last sequence: {FIRST.first - 1}")
+        await real(self, acks, after)
+
+    async def noted(self: JetStream, name: str, **which: Any) -> int:
+        removed = await purge(self, name, **which)
+        info = await self.stream_info(name)
+        assert info
+        purged.append((info["state"]["last_seq"], which["below"]))
+        return removed
+
+    monkeypatch.setattr(loader.Loader, "run", refused)
+    monkeypatch.setattr(JetStream, "purge_stream", noted)
+
+    async def main(js: JetStream) -> None:
+        await write(js, FIRST)
+        await write(js, BOTH)
+        assert purged[-1] == (FIRST.last, FIRST.first)
+        await is_exact(js, BOTH)
+
+    run(start_server("2.10.26").url, main)
 
 
 LONG = FakeSource([*ALL, *numbered(*(n for n in range(200, 600) if n % 5))])
