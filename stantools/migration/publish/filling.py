@@ -169,8 +169,8 @@ class Filling:
     async def _count_anew(self, problem: ApiError, stored: int) -> None:
         """Makes a server count again that refuses what follows a message because it believes to have less than that.
 
-        2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends while another writer's messages come in, and
-        refuses everything from then on. A purge that removes nothing makes it look.
+        2.10 (seen: 2.10.26) falls back to the sequence of a purge that ends while another writer's messages come in,
+        and refuses everything from then on. A purge that removes nothing makes it look.
         """
         counted = last_counted(problem)
         if counted is not None and counted < stored and self._js.connection.version >= CERTAIN_FROM:

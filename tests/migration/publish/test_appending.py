@@ -135,7 +135,7 @@ def test_two_at_once(each_server: Any) -> None:
                 await finish_part(js, LIMITED, parts[1])
             assert await read_back(js, "orders") == expected(LONG)[-400:]
 
-    run(server.url, main)
+    run(each_server.url, main)
 
 
 def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
