@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 #: A frame larger than this gets a buffer of its own while it arrives.
 LARGE: Final = 64 * 1024
+#: Most publishes that are parsed at once, and how few that may be where they take long.
+ROWS: Final = 4096
+_FEWEST_ROWS: Final = 16
 #: All that was parsed is complete.
 _WHOLE: Final = (Stop.END, Stop.FULL)
 #: How PUB and HPUB begin.
@@ -86,6 +89,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     _holds: int = 0
     _stall_timer: asyncio.TimerHandle | None = None
     _progress: tuple[int, int] = (0, 0)
+    _rows: int = ROWS
     _written: int = 0
 
     def __str__(self) -> str:
@@ -285,7 +289,7 @@ class Connection(Session, asyncio.BufferedProtocol):
             if data[at] in _PUBLISHES:
                 # Where each publish is answered or logged before it is delivered, they are taken one by one.
                 one_by_one = self.pedantic or self.verbose or server.tracing
-                frames = server.frames[:1] if one_by_one else server.frames
+                frames = server.frames[: 1 if one_by_one else self._rows]
                 rows, at, stop, spans, need = parse_publishes(
                     data, at, end, frames, self.table.routes, options.max_control_line, options.max_payload
                 )
@@ -306,10 +310,13 @@ class Connection(Session, asyncio.BufferedProtocol):
                 if spans:
                     taken, self._work = server.router.publish(self, self.table, data, frames, spans, deadline)
                     if self._work is not None or taken < rows:
+                        # What is not taken is parsed again: next time no more than a turn has taken.
+                        self._rows = max(taken, _FEWEST_ROWS)
                         self._unfinished = True
                         # Behind the payload of the last row that was taken.
                         at = int(frames[taken - 1, PAYLOAD]) + int(frames[taken - 1, PAYLOAD_SIZE]) + 2
                         break
+                    self._rows = min(2 * self._rows, ROWS)
                 if refused:
                     self.malformed(_NO_HEADERS)
                     break

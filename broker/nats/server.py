@@ -20,7 +20,7 @@ from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks
 from broker.nats.client import Reason, State
-from broker.nats.connection import Connection
+from broker.nats.connection import ROWS, Connection
 from broker.nats.identity import server_id
 from broker.nats.internal import InternalClient
 from broker.nats.options import VERSION, reload_changes
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from broker.nats.options import NatsOptions
 
 _READ_BUFFER: Final = 512 * 1024
-_ROWS: Final = 4096
 #: Connections that are gone and still shown by monitoring.
 _CLOSED: Final = 4096
 _VIOLATION: Final = "nats: Authorization Violation"
@@ -93,7 +92,7 @@ class NatsServer:
         self.closed: deque[Connection] = deque(maxlen=_CLOSED)
         self.read_buffer = bytearray(_READ_BUFFER)
         self.read_view = memoryview(self.read_buffer)
-        self.frames = frame_table(_ROWS)
+        self.frames = frame_table(ROWS)
         self.tracing = options.trace
         self.lame = False
         self._stopped = False
