@@ -75,7 +75,7 @@ def scan(path: Path, crc: Crc, scan_messages: Callable[..., tuple[int, int, Stop
     total, offset, stop = 0, 4, Stop.FULL
     with mapped(path, sequential=True) as data:
         while stop == Stop.FULL:
-            rows, offset, stop = scan_messages(data, offset, limit, crc, True, CHANNEL, columns)
+            rows, offset, stop = scan_messages(data, offset, limit, crc, CHANNEL, columns)
             total += rows
     if stop not in (Stop.END, Stop.SHORT_PAYLOAD, Stop.SHORT_HEADER):
         raise AssertionError(f"{path}: {stop!r} at {offset}")

@@ -264,12 +264,11 @@ class StoreSession:
 
         job.begin_phase("reading indexes", len(self.channels))
         self.stage = Stage.OVERVIEW
-        check = self.reading.check_crc
-        result = root_overview(self.store, self.crc, check_crc=check)
+        result = root_overview(self.store, self.crc)
         self.overview = result
         self.touch()
         known = {client.id: client for client in result.clients}
-        for each in channel_overviews(self.store, self.crc, known, check_crc=check, workers=self.workers):
+        for each in channel_overviews(self.store, self.crc, known, workers=self.workers):
             result.channels.append(each)
             self.channels[each.name].overview = each
             self.totals.by_index += each.count
@@ -285,15 +284,12 @@ class StoreSession:
         names = list(self.channels)
         job.begin_phase("checking every byte", self.store.data_size(names))
         self.stage = Stage.SCAN
-        check = self.reading.check_crc
-        root = verify_root(self.store, self.crc, check_crc=check)
+        root = verify_root(self.store, self.crc)
         self.root_findings = root.findings
         self.totals.add_findings(root.findings)
         self.touch()
-        for survey in survey_channels(
-            self.store, names, self.crc, check_crc=check, workers=self.workers, progress=job.advance
-        ):
-            report = verify_channel(self.store.path, survey, self.crc, root.clients, check_crc=check)
+        for survey in survey_channels(self.store, names, self.crc, workers=self.workers, progress=job.advance):
+            report = verify_channel(self.store.path, survey, self.crc, root.clients)
             facts = self.channels[survey.files.name]
             facts.survey, facts.findings, facts.verdict = survey, report.findings, report.verdict
             self.totals.add_channel(facts)

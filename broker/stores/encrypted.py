@@ -116,7 +116,7 @@ class EncryptedMessages:
         columns, stops = MessageColumns(len(records.sizes)), np.zeros(len(records.sizes), np.uint8)
         places = records.starts - RECORD_HEADER_SIZE
         data = records.data
-        kernels.read_messages_at(data, len(data), places, self._crc, False, self._name, columns, stops)
+        kernels.read_messages_at(data, len(data), places, self._crc.unchecked, self._name, columns, stops)
         return columns, stops
 
     def _encode(self, records: Records, columns: MessageColumns, payloads: list[_Bytes]) -> Records:

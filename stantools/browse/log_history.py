@@ -78,19 +78,16 @@ class HistoryRecord:
     pending: int = 0
 
 
-def subscription_history(
-    buffer: Buffer, crc: Crc, ids: Container[int] = (), *, check_crc: bool = True
-) -> Iterator[HistoryRecord]:
+def subscription_history(buffer: Buffer, crc: Crc, ids: Container[int] = ()) -> Iterator[HistoryRecord]:
     """Iterates over the records of a subs.dat in file order with what is pending after each; damage is among them.
 
     Args:
         buffer: The file.
         crc: The store's CRC.
         ids: Subscriptions to give; an empty container gives all, and damage that does not tell its subscription.
-        check_crc: False takes records with a wrong CRC for good if they decode.
     """
     pending = PendingCount()
-    for record in read_records(buffer, FileKind.SUBS, crc, check_crc=check_crc):
+    for record in read_records(buffer, FileKind.SUBS, crc):
         if record.type == "version" and record.ok:
             continue
         number, sequence = record.fields.get("id"), record.fields.get("seqno")
@@ -180,7 +177,7 @@ class LogHistory:
 
 
 def read_history(
-    path: Path, crc: Crc, who: int | bytes, *, check_crc: bool = True, progress: Callable[[int], None] | None = None
+    path: Path, crc: Crc, who: int | bytes, *, progress: Callable[[int], None] | None = None
 ) -> LogHistory:
     """Finds the records of a subscription or client.
 
@@ -188,7 +185,6 @@ def read_history(
         path: A subs.dat or clients.dat.
         crc: The store's CRC.
         who: Id of a subscription, then the file is taken for a subs.dat; or of a client.
-        check_crc: False takes records with a wrong CRC for good if they decode.
         progress: Told the number of bytes as they are done.
 
     Raises:
@@ -200,7 +196,7 @@ def read_history(
     done = 0
     with mapped(path, sequential=True) as buffer:
         window = Window(buffer)
-        for part in scan_log(buffer, layout, crc, check_crc=check_crc):
+        for part in scan_log(buffer, layout, crc):
             if isinstance(part, LogDamage):
                 result._damage(buffer, part)
                 end = part.end
@@ -274,14 +270,13 @@ class LogLoss:
     repaired: int
 
 
-def log_loss(path: Path, kind: FileKind, crc: Crc, *, check_crc: bool = True) -> LogLoss | None:
+def log_loss(path: Path, kind: FileKind, crc: Crc) -> LogLoss | None:
     """Compares what the server reads of a log with what is in it; None if it reads the whole file.
 
     Args:
         path: A subs.dat or clients.dat.
         kind: Which of them.
         crc: The store's CRC.
-        check_crc: False passes over CRCs, as a server with its check turned off.
 
     Raises:
         StoreUnreadableError: The file is missing or must not be read.
@@ -289,17 +284,11 @@ def log_loss(path: Path, kind: FileKind, crc: Crc, *, check_crc: bool = True) ->
     strict: SubsState | ClientsState
     tolerant: SubsState | ClientsState
     with mapped(path) as buffer:
-        if kind is FileKind.SUBS:
-            strict = read_subs(buffer, crc, check_crc=check_crc)
-        else:
-            strict = read_clients(buffer, crc, check_crc=check_crc)
+        strict = read_subs(buffer, crc) if kind is FileKind.SUBS else read_clients(buffer, crc)
         end = strict.end
         if end is None or (not end.error and end.offset >= end.file_size):
             return None
-        if kind is FileKind.SUBS:
-            tolerant = salvage_subs(buffer, crc, check_crc=check_crc)
-        else:
-            tolerant = salvage_clients(buffer, crc, check_crc=check_crc)
+        tolerant = salvage_subs(buffer, crc) if kind is FileKind.SUBS else salvage_clients(buffer, crc)
     return LogLoss(
         offset=end.offset,
         size=end.file_size,

@@ -154,7 +154,6 @@ def map_records(
     crc: Crc,
     *,
     channel: bytes = b"",
-    check_crc: bool = True,
     progress: Progress | None = None,
 ) -> RecordMap:
     """Goes through a file and notes where its records lie. Never raises for what is in it.
@@ -164,26 +163,25 @@ def map_records(
         kind: What it holds.
         crc: The store's CRC.
         channel: Name of the channel, as stored in subjects.
-        check_crc: False takes records with a wrong CRC for good.
         progress: Told the number of bytes as they are done.
     """
     result = RecordMap(kind, len(buffer))
     if kind is FileKind.SERVER:
-        for record in read_records(buffer, kind, crc, check_crc=check_crc):
+        for record in read_records(buffer, kind, crc):
             end = record.offset + record.length
             result.add_single(record.offset, end, record.type, record.ok, record.detail)
         return result
     if kind is FileKind.MESSAGES:
         _add_version(result, check_file_version(buffer), len(buffer))
-        _map_messages(result, buffer, channel, crc, check_crc, progress)
+        _map_messages(result, buffer, channel, crc, progress)
     elif kind is FileKind.INDEX:
         _add_version(result, check_file_version(buffer), len(buffer))
-        _map_index(result, buffer, crc, check_crc, progress)
+        _map_index(result, buffer, crc, progress)
     else:
         layout = CLIENTS_LOG if kind is FileKind.CLIENTS else SUBS_LOG
         if not check_file_version(buffer):
             _add_version(result, None, len(buffer))
-        _map_log(result, buffer, layout, crc, check_crc, progress)
+        _map_log(result, buffer, layout, crc, progress)
     return result
 
 
@@ -224,12 +222,10 @@ def _add_damage(result: RecordMap, damage: Damage) -> None:
     result.add_single(damage.offset, damage.end, damage.kind.value, False, detail, damage.sequence)
 
 
-def _map_messages(
-    result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, check_crc: bool, progress: Progress | None
-) -> None:
+def _map_messages(result: RecordMap, buffer: Buffer, channel: bytes, crc: Crc, progress: Progress | None) -> None:
     if len(buffer) < FILE_HEADER_SIZE:
         return
-    for part in scan_slice(buffer, channel, crc, check_crc=check_crc):
+    for part in scan_slice(buffer, channel, crc):
         before = result.entries[-1].end
         if isinstance(part, Damage):
             _add_damage(result, part)
@@ -248,10 +244,8 @@ def _add_split(result: RecordMap, offsets: np.ndarray[tuple[int], np.dtype[np.in
         result.add_stretch(min(high, len(offsets)) - low, int(offsets[low]), stop)
 
 
-def _map_log(
-    result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, check_crc: bool, progress: Progress | None
-) -> None:
-    for part in scan_log(buffer, layout, crc, check_crc=check_crc):
+def _map_log(result: RecordMap, buffer: Buffer, layout: LogLayout, crc: Crc, progress: Progress | None) -> None:
+    for part in scan_log(buffer, layout, crc):
         before = result.entries[-1].end if result.entries else 0
         if isinstance(part, LogDamage):
             _add_log_damage(result, part)
@@ -277,14 +271,14 @@ def _add_log_damage(result: RecordMap, damage: LogDamage) -> None:
     result.add_single(damage.offset, damage.end, damage.kind.value, False, damage.detail, sequence)
 
 
-def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, check_crc: bool, progress: Progress | None) -> None:
+def _map_index(result: RecordMap, buffer: Buffer, crc: Crc, progress: Progress | None) -> None:
     window = Window(buffer)
     at, limit = FILE_HEADER_SIZE, len(buffer)
     bad = -1  # where records begin that do not match their CRCs
     while at < limit:
         window.reach(at)
         end = min(at + WINDOW // 4 // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE, limit)
-        rows, stop = kernels.scan_index(buffer, at, end, crc, check_crc)
+        rows, stop = kernels.scan_index(buffer, at, end, crc)
         if bad >= 0 and (rows or stop is not Stop.BAD_CRC):
             _add_bad(result, bad, at)
             bad = -1

@@ -210,7 +210,7 @@ class RecordReader:
     def _messages(self, data: bytes, entry: Stretch) -> _Decoded:
         columns = MessageColumns(entry.rows)
         # The CRCs were checked when the file was gone through; that of the record at the cursor is checked again.
-        rows, _, _ = kernels.scan_messages(data, 0, len(data), self._crc, False, self._channel, columns)
+        rows, _, _ = kernels.scan_messages(data, 0, len(data), self._crc.unchecked, self._channel, columns)
         part = columns.take(rows)
         offsets = part.offset + entry.start
 
@@ -249,7 +249,7 @@ class RecordReader:
         layout = CLIENTS_LOG if self.kind is FileKind.CLIENTS else SUBS_LOG
         names: type[ClientRecord | SubRecord] = ClientRecord if layout is CLIENTS_LOG else SubRecord
         columns = LogColumns(entry.rows)
-        rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc, False, columns)
+        rows, _, _ = kernels.scan_log(data, 0, len(data), self._crc.unchecked, columns)
         part = columns.take(rows)
 
         def describe(low: int, high: int) -> list[RecordRow]:

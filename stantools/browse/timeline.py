@@ -86,14 +86,13 @@ class Timeline:
         problems: What could not be read, and why.
     """
 
-    def __init__(self, files: ChannelFiles, crc: Crc, *, check_crc: bool, survey: ChannelSurvey | None) -> None:
+    def __init__(self, files: ChannelFiles, crc: Crc, *, survey: ChannelSurvey | None) -> None:
         self.count = self.bytes = self.earliest = self.latest = self.disorder = 0
         self.first = self.last = 0
         self.whole = Histogram(0, 1, 0)
         self.problems: list[str] = []
         self._files = files
         self._crc = crc
-        self._check_crc = check_crc
         self._pieces: list[_Piece] = []
         self._samples = Samples()
         self._usual = 0, 0
@@ -203,11 +202,11 @@ class Timeline:
             return
         channel = self._files.raw_name
         trusted = files.number not in self._distrusted
-        with open_slice(files, channel, self._crc, check_crc=self._check_crc, by_index=trusted) as opened:
+        with open_slice(files, channel, self._crc, by_index=trusted) as opened:
             if opened.index is not None and not opened.problem:
                 yield from self._from_index(files, opened.index)
                 return
-            for part in scan_slice(opened.data, channel, self._crc, check_crc=self._check_crc):
+            for part in scan_slice(opened.data, channel, self._crc):
                 if isinstance(part, Damage):
                     continue
                 rows = _Rows(part.sequence, part.timestamp, part.size)
@@ -269,7 +268,6 @@ class Timeline:
                 buffer,
                 self._files.raw_name,
                 self._crc,
-                check_crc=self._check_crc,
                 columns=MessageColumns(min(piece.count, BATCH_ROWS)),
                 start=piece.begin,
                 until=piece.end,
@@ -329,7 +327,6 @@ def read_timeline(
     files: ChannelFiles,
     crc: Crc,
     *,
-    check_crc: bool = True,
     survey: ChannelSurvey | None = None,
     progress: Progress | None = None,
 ) -> Timeline:
@@ -338,11 +335,10 @@ def read_timeline(
     Args:
         files: The channel.
         crc: The store's CRC.
-        check_crc: False passes over CRCs.
         survey: The scan of the channel, if it was scanned: it tells which messages are damaged and which indexes are
             wrong.
         progress: Told the number of messages as they are read: once for their times, once for counting them.
     """
-    timeline = Timeline(files, crc, check_crc=check_crc, survey=survey)
+    timeline = Timeline(files, crc, survey=survey)
     timeline.read(progress)
     return timeline

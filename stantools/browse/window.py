@@ -38,7 +38,6 @@ class Window:
         files: The channel.
         crc: The store's CRC.
         parts: Its slices, as `window_build` gives them.
-        check_crc: False takes messages with a wrong CRC for good.
         key: The encryption key given to the server; None leaves payloads as they are stored.
 
     Attributes:
@@ -55,15 +54,13 @@ class Window:
         crc: Crc,
         parts: list[SliceParts],
         *,
-        check_crc: bool = True,
         key: bytes | None = None,
     ) -> None:
         self.parts = parts
         self.files = files
         self._crc = crc
-        self._check_crc = check_crc
         self.key = key
-        self._reader = StretchReader(files.raw_name, crc, check_crc=check_crc, key=key)
+        self._reader = StretchReader(files.raw_name, crc, key=key)
         self._sampled = False
         self._pieces: list[Piece] = joined(parts, files.raw_name)
         self._starts = [0, *accumulate(_rows(piece) for piece in self._pieces)]
@@ -95,7 +92,7 @@ class Window:
 
     def with_key(self, key: bytes | None) -> Window:
         """Returns a window with the same rows that reads payloads with another encryption key."""
-        return Window(self.files, self._crc, self.parts, check_crc=self._check_crc, key=key)
+        return Window(self.files, self._crc, self.parts, key=key)
 
     def close(self) -> None:
         """Closes the files."""
@@ -334,7 +331,6 @@ def open_window(
     files: ChannelFiles,
     crc: Crc,
     *,
-    check_crc: bool = True,
     key: bytes | None = None,
     survey: ChannelSurvey | None = None,
 ) -> Window:
@@ -343,15 +339,11 @@ def open_window(
     Args:
         files: The channel.
         crc: The store's CRC.
-        check_crc: False takes messages with a wrong CRC for good.
         key: The encryption key given to the server; None leaves payloads as they are stored.
         survey: What a scan has found, if there was one.
     """
-    if is_small(files):
-        parts = Builder(files.raw_name, crc, check_crc=check_crc).exactly(files, {}, survey)
-    else:
-        parts = roughly(files)
-    return Window(files, crc, parts, check_crc=check_crc, key=key)
+    parts = Builder(files.raw_name, crc).exactly(files, {}, survey) if is_small(files) else roughly(files)
+    return Window(files, crc, parts, key=key)
 
 
 def refine(
@@ -359,7 +351,6 @@ def refine(
     files: ChannelFiles,
     crc: Crc,
     *,
-    check_crc: bool = True,
     key: bytes | None = None,
     survey: ChannelSurvey | None = None,
     live: bool = False,
@@ -371,15 +362,14 @@ def refine(
         window: What is known so far; slices whose files are the same are not looked at again.
         files: The channel.
         crc: The store's CRC.
-        check_crc: False takes messages with a wrong CRC for good.
         key: The encryption key given to the server; None leaves payloads as they are stored.
         survey: What a scan has found, if there was one.
         live: A server is writing.
         progress: Told the number of bytes as they are done.
     """
     known = {part.name: part for part in window.parts} if window else {}
-    builder = Builder(files.raw_name, crc, check_crc=check_crc, live=live)
-    return Window(files, crc, builder.exactly(files, known, survey, progress), check_crc=check_crc, key=key)
+    builder = Builder(files.raw_name, crc, live=live)
+    return Window(files, crc, builder.exactly(files, known, survey, progress), key=key)
 
 
 def _rows(piece: Piece) -> int:

@@ -136,14 +136,12 @@ class Builder:
     Args:
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
-        check_crc: False takes messages with a wrong CRC for good.
         live: A server is writing: what is unfinished at the end is no damage, and its index may come later.
     """
 
-    def __init__(self, channel: bytes, crc: Crc, *, check_crc: bool = True, live: bool = False) -> None:
+    def __init__(self, channel: bytes, crc: Crc, *, live: bool = False) -> None:
         self._channel = channel
         self._crc = crc
-        self._check_crc = check_crc
         self._live = live
 
     def exactly(
@@ -183,13 +181,13 @@ class Builder:
     def _look(self, files: SliceFiles, progress: Progress | None) -> tuple[Piece, ...]:
         if files.data is not None:
             try:
-                with open_slice(files, self._channel, self._crc, check_crc=self._check_crc) as opened:
+                with open_slice(files, self._channel, self._crc) as opened:
                     pieces = self._of_index(files, opened, progress)
                     if pieces is not None:
                         return pieces
             except StoreUnreadableError as error:
                 return (Note(NoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
-        return self._of_survey(survey_slice(files, self._channel, Reading(self._crc, self._check_crc, progress)))
+        return self._of_survey(survey_slice(files, self._channel, Reading(self._crc, progress)))
 
     def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
         """Returns the pieces by the index and what lies behind it, or None if the index is not enough."""
@@ -205,7 +203,7 @@ class Builder:
         """Iterates over what the index does not name yet."""
         builder = RunBuilder(files, self._channel, data)
         damages: list[Neighbours] = []
-        for part in scan_slice(data, self._channel, self._crc, check_crc=self._check_crc, start=start):
+        for part in scan_slice(data, self._channel, self._crc, start=start):
             if isinstance(part, Damage):
                 builder.close()
                 damages.append(Neighbours(part, 0, 0))
@@ -224,7 +222,7 @@ class Builder:
         pieces = list(_merged(files, survey.runs, survey.damages, self._index_from(survey)))
         if problem := _index_problem(survey):
             notes.append(Note(NoteKind.INDEX, problem, (files.index or files.data or Path(files.name)).name))
-        reader = StretchReader(self._channel, self._crc, check_crc=False, key=None)
+        reader = StretchReader(self._channel, self._crc.unchecked, key=None)
         try:
             pieces = list(_with_orphans(pieces, survey, reader))
         except (StoreUnreadableError, IndexError):

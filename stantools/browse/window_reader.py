@@ -138,7 +138,6 @@ class StretchReader:
     Args:
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
-        check_crc: False takes messages with a wrong CRC for good.
         key: The encryption key given to the server; None leaves payloads as they are stored.
 
     Attributes:
@@ -146,10 +145,9 @@ class StretchReader:
         encrypted: Payloads that look encrypted are taken for encrypted.
     """
 
-    def __init__(self, channel: bytes, crc: Crc, *, check_crc: bool, key: bytes | None) -> None:
+    def __init__(self, channel: bytes, crc: Crc, *, key: bytes | None) -> None:
         self._channel = channel
         self._crc = crc
-        self._check_crc = check_crc
         self.cipher = ChannelCipher(key, channel) if key else None
         self.encrypted = False
         self._open = OpenFiles()
@@ -227,7 +225,7 @@ class StretchReader:
         assert stretch.files.data is not None
         raw = self._open.read(stretch.files.data, start, end - start)
         columns = MessageColumns(count)
-        rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc, False, stretch.subject, columns)
+        rows, _, _ = kernels.scan_messages(raw, 0, len(raw), self._crc.unchecked, stretch.subject, columns)
         part = columns.take(rows)
         return Rows(part.sequence, part.offset + start, part.timestamp, part.size)
 
@@ -250,9 +248,7 @@ class StretchReader:
                 for offset, size in parts
             )
         columns, stops = MessageColumns(len(sizes)), np.zeros(len(sizes), np.uint8)
-        kernels.read_messages_at(
-            content, len(content), starts, self._crc, self._check_crc, stretch.subject, columns, stops
-        )
+        kernels.read_messages_at(content, len(content), starts, self._crc, stretch.subject, columns, stops)
         rows: list[Row] = []
         for row, (offset, size, sequence) in enumerate(
             zip(located.offset.tolist(), located.size.tolist(), located.sequence.tolist(), strict=True)

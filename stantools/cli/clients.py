@@ -45,7 +45,7 @@ def command(store: Path, history: bool, reading: ReadOptions, output: str) -> in
         return _history(opened, crc, reading, output)
     from stantools.inspection.overview import overview
 
-    result = overview(opened, crc, check_crc=reading.check_crc)
+    result = overview(opened, crc)
     rows = list(_rows(result))
     if output == "json":
         print_json({"path": result.path, "clients": rows})
@@ -127,7 +127,7 @@ def _records(store: Datastore, crc: Crc, reading: ReadOptions) -> Iterator[list[
     if store.clients is None:
         return
     with mapped(store.clients, sequential=True) as buffer:
-        for record in read_records(buffer, FileKind.CLIENTS, crc, check_crc=reading.check_crc):
+        for record in read_records(buffer, FileKind.CLIENTS, crc):
             if record.type == "version" and record.ok:
                 continue
             name = record.fields.get("id")

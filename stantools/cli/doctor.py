@@ -74,11 +74,9 @@ def command(
     with Progress(progress, "verify") as shown:
         if shown.active:
             shown.total = opened.data_size(opened.channel_names)
-        check = reading.check_crc
         found = verify(
             opened,
             crc,
-            check_crc=check,
             workers=workers,
             progress=shown.advance,
             on_finding=lambda _: shown.found(),

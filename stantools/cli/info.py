@@ -70,7 +70,6 @@ def command(
         result = overview(
             opened,
             crc,
-            check_crc=reading.check_crc,
             patterns=channels,
             limits=limits.over(UNLIMITED) if limits else None,
             progress=shown.advance,

@@ -101,7 +101,7 @@ def command(
     selection = Selection(first, last, since, until, tail, _pattern(grep, regex, ignore_case))
 
     def make_reader(listing: ChannelFiles) -> MessageReader:
-        return MessageReader(listing, crc, check_crc=reading.check_crc, key=reading.encryption_key, archived=archived)
+        return MessageReader(listing, crc, key=reading.encryption_key, archived=archived)
 
     reader = make_reader(files)
     start = reader.last_sequence() if following else 0

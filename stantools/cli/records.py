@@ -64,7 +64,7 @@ def command(
     with mapped(file, sequential=True) as buffer:
         crc = file_crc(file, buffer, reading)
         channel = _channel_of(file)
-        counted = _Counted(read_records(buffer, known, crc, channel=channel, check_crc=reading.check_crc), damaged)
+        counted = _Counted(read_records(buffer, known, crc, channel=channel), damaged)
         if output == "table":
             for record in counted:
                 _print_line(record, data_format or "none")

@@ -67,7 +67,7 @@ def command(
         return _history(opened, names, crc, ids, reading, output)
     from stantools.inspection.overview import overview
 
-    result = overview(opened, crc, check_crc=reading.check_crc, patterns=channels)
+    result = overview(opened, crc, patterns=channels)
     wanted = [(channel, _wanted(channel.subscriptions, ids, statuses)) for channel in result.channels]
     if output == "json":
         print_json({"path": result.path, "channels": (_channel_json(channel, subs) for channel, subs in wanted)})
@@ -199,7 +199,7 @@ def _channel_history(
     if path is None:
         return
     with mapped(path, sequential=True) as buffer:
-        for each in subscription_history(buffer, crc, ids, check_crc=reading.check_crc):
+        for each in subscription_history(buffer, crc, ids):
             record = each.record
             place = (name, record.offset, record.length, record.type, record.ok)
             yield [*place, each.id, each.sequence, each.pending, record.detail, record.fields]

@@ -65,7 +65,6 @@ def command(
         verdict = verify(
             opened,
             crc,
-            check_crc=reading.check_crc,
             patterns=channels,
             workers=workers,
             progress=shown.advance,

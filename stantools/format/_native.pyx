@@ -61,12 +61,14 @@ cdef class Reader:
     cdef const uint8_t* base
     cdef uint64_t size
     cdef Polynomial polynomial
+    cdef bint check
 
     def __cinit__(self, buffer, crc):
         PyObject_GetBuffer(buffer, &self.buffer, PyBUF_SIMPLE)
         self.held = True
         self.base = <const uint8_t*>self.buffer.buf
         self.size = <uint64_t>self.buffer.len
+        self.check = crc.check
         self.tables = crc.tables
         self.folding = crc.folding
         if self.tables.shape[0] != 16 or self.tables.shape[1] != 256 or self.folding.shape[0] != 12:
@@ -207,7 +209,7 @@ cdef inline int read_message(
 
 
 def scan_messages(
-    buffer, int64_t start, int64_t limit, crc, bint check_crc, channel, columns, Py_ssize_t row=0
+    buffer, int64_t start, int64_t limit, crc, channel, columns, Py_ssize_t row=0
 ):
     """See `stantools.format.plain.scan_messages`."""
     cdef Reader reader = Reader(buffer, crc)
@@ -229,7 +231,7 @@ def scan_messages(
             stop = read_header(base + position, end - position, UNTYPED, &size, &stored)
             if stop != END:
                 break
-            if check_crc and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
+            if reader.check and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
                 stop = BAD_CRC
                 break
             stop = read_message(base, position, size, &subject, &rows, row)
@@ -241,7 +243,7 @@ def scan_messages(
 
 
 def read_messages_at(
-    buffer, int64_t limit, offsets, crc, bint check_crc, channel, columns, uint8_t[::1] stops not None
+    buffer, int64_t limit, offsets, crc, channel, columns, uint8_t[::1] stops not None
 ):
     """See `stantools.format.plain.read_messages_at`."""
     cdef Reader reader = Reader(buffer, crc)
@@ -265,7 +267,7 @@ def read_messages_at(
             if position < end:
                 stop = read_header(base + position, end - position, UNTYPED, &size, &stored)
             if stop == END:
-                if check_crc and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
+                if reader.check and crc_of(base + position + HEADER_SIZE, size, &reader.polynomial) != stored:
                     stop = BAD_CRC
                 else:
                     stop = read_message(base, position, size, &subject, &rows, row)
@@ -375,7 +377,7 @@ cdef int64_t find(buffer, int64_t start, int64_t limit, crc, int max_type, int64
     return -1
 
 
-def scan_log(buffer, int64_t start, int64_t limit, crc, bint check_crc, columns, Py_ssize_t row=0):
+def scan_log(buffer, int64_t start, int64_t limit, crc, columns, Py_ssize_t row=0):
     """See `stantools.format.plain.scan_log`."""
     cdef Reader reader = Reader(buffer, crc)
     cdef uint64_t end = reader.end(start, limit)
@@ -405,7 +407,7 @@ def scan_log(buffer, int64_t start, int64_t limit, crc, bint check_crc, columns,
                 break
             kind = p[3]
             p += HEADER_SIZE
-            if check_crc and crc_of(p, size, &reader.polynomial) != stored:
+            if reader.check and crc_of(p, size, &reader.polynomial) != stored:
                 stop = BAD_CRC
                 break
             identity = sequence = 0
@@ -422,7 +424,7 @@ def scan_log(buffer, int64_t start, int64_t limit, crc, bint check_crc, columns,
     return row, position, STOPS[stop]
 
 
-def scan_index(buffer, int64_t start, int64_t limit, crc, bint check_crc):
+def scan_index(buffer, int64_t start, int64_t limit, crc):
     """See `stantools.format.plain.scan_index`."""
     cdef Reader reader = Reader(buffer, crc)
     cdef uint64_t end = reader.end(start, limit)
@@ -438,7 +440,7 @@ def scan_index(buffer, int64_t start, int64_t limit, crc, bint check_crc):
             if (load64(p) | load64(p + 8) | load64(p + 16) | load64(p + 24)) == 0:
                 stop = ZEROS
                 break
-            if check_crc and crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables) != load32(p + INDEX_SIZE - 4):
+            if reader.check and crc_by_tables(p, INDEX_SIZE - 4, reader.polynomial.tables) != load32(p + INDEX_SIZE - 4):
                 stop = BAD_CRC
                 break
             position += INDEX_SIZE

@@ -46,24 +46,25 @@ _MAX_EXTRA_DEGREE: Final = 10
 
 
 class Crc:
-    """A CRC-32: call it with bytes.
-
-    Two with the same polynomial are equal.
+    """A CRC-32, and whether those of a store are checked: call it with bytes.
 
     Args:
         polynomial: In reflected form, 1 to 0xFFFFFFFF.
+        check: False: whoever reads with it takes records whose CRC is wrong for good, as the server does with
+            `-file_crc=false`.
 
     Raises:
         UsageError: The polynomial is out of range.
     """
 
-    def __init__(self, polynomial: int = IEEE) -> None:
+    def __init__(self, polynomial: int = IEEE, check: bool = True) -> None:
         if not 1 <= polynomial <= _ONES:
             raise UsageError(
                 f"the CRC polynomial {polynomial} is not between 1 and {_ONES}",
                 f"give it as the server option does: the reflected form, for example {IEEE} (IEEE)",
             )
         self.polynomial: Final = polynomial
+        self.check: Final = check
         #: The same as calling the object, a little faster.
         self.function: Callable[..., int] = _function(polynomial)
 
@@ -72,16 +73,26 @@ class Crc:
         return self.function(data, value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Crc) and other.polynomial == self.polynomial
+        return isinstance(other, Crc) and (other.polynomial, other.check) == (self.polynomial, self.check)
 
     def __hash__(self) -> int:
-        return hash(self.polynomial)
+        return hash((self.polynomial, self.check))
 
     def __repr__(self) -> str:
-        return f"Crc(0x{self.polynomial:08X})"
+        return f"Crc(0x{self.polynomial:08X}{'' if self.check else ', check=False'})"
 
-    def __reduce__(self) -> tuple[type[Crc], tuple[int]]:
-        return Crc, (self.polynomial,)
+    def __reduce__(self) -> tuple[type[Crc], tuple[int, bool]]:
+        return Crc, (self.polynomial, self.check)
+
+    @property
+    def checking(self) -> Crc:
+        """The same CRC, checked whatever the user asked for: where it is the proof of a record."""
+        return self if self.check else Crc(self.polynomial)
+
+    @property
+    def unchecked(self) -> Crc:
+        """The same CRC, not checked: for records that were found good before."""
+        return Crc(self.polynomial, check=False) if self.check else self
 
     @cached_property
     def tables(self) -> NDArray[np.uint32]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stantools.errors import UsageError
+from stantools.format.crc import Crc
 from stantools.format.layout import (
     FILE_HEADER,
     FILE_HEADER_SIZE,
@@ -68,9 +69,7 @@ def check_file_version(buffer: Buffer) -> str | None:
     return None
 
 
-def read_record(
-    buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: CrcFunction, check_crc: bool = True
-) -> tuple[Stop | None, Record | None]:
+def read_record(buffer: Buffer, offset: int, limit: int, *, typed: bool, crc: Crc) -> tuple[Stop | None, Record | None]:
     """Reads the record at an offset as the server does.
 
     Args:
@@ -78,8 +77,7 @@ def read_record(
         offset: Where the header should be.
         limit: Where the file ends; nothing at or behind it is touched.
         typed: The header holds a type byte.
-        crc: Computes the CRC.
-        check_crc: Refuse records whose CRC is wrong.
+        crc: The file's CRC.
 
     Returns:
         None and the record if it is good; else why the server stops here, and the record as far as it is
@@ -100,7 +98,7 @@ def read_record(
         return Stop.ZEROS, record
     if len(payload) < size:
         return (Stop.SHORT_PAYLOAD if len(payload) else Stop.DANGLING), record
-    if check_crc and crc(payload) != stored:
+    if crc.check and crc(payload) != stored:
         return Stop.BAD_CRC, record
     return None, record
 
@@ -120,14 +118,11 @@ class Records(Iterator[Record]):
         error: The server's error text at the end: "" where the server goes on as if the file ended there.
     """
 
-    def __init__(
-        self, buffer: Buffer, start: int, limit: int, *, typed: bool, crc: CrcFunction, check_crc: bool = True
-    ) -> None:
+    def __init__(self, buffer: Buffer, start: int, limit: int, *, typed: bool, crc: Crc) -> None:
         self._buffer = buffer
         self._limit = limit
         self._typed = typed
         self._crc = crc
-        self._check_crc = check_crc
         self.offset = start
         self.stop: Stop | None = None
         self.bad: Record | None = None
@@ -142,7 +137,6 @@ class Records(Iterator[Record]):
             self._limit,
             typed=self._typed,
             crc=self._crc,
-            check_crc=self._check_crc,
         )
         if stop is None:
             assert record is not None
@@ -157,11 +151,9 @@ class Records(Iterator[Record]):
         raise StopIteration
 
 
-def records(
-    buffer: Buffer, start: int, limit: int, *, typed: bool, crc: CrcFunction, check_crc: bool = True
-) -> Records:
+def records(buffer: Buffer, start: int, limit: int, *, typed: bool, crc: Crc) -> Records:
     """Iterates over the records of a file (see `Records`; its `stop` and `offset` tell how it ended)."""
-    return Records(buffer, start, limit, typed=typed, crc=crc, check_crc=check_crc)
+    return Records(buffer, start, limit, typed=typed, crc=crc)
 
 
 def encode(payload: Buffer, crc: CrcFunction, type: int | None = None) -> bytes:

@@ -51,7 +51,6 @@ def scan_messages(
     start: int,
     limit: int,
     crc: Crc,
-    check_crc: bool,
     channel: bytes,
     columns: MessageColumns,
     row: int = 0,
@@ -63,7 +62,6 @@ def scan_messages(
         start: Offset of the first record's header.
         limit: Where to stop; the end of the buffer if it is beyond.
         crc: How the CRCs were made.
-        check_crc: When off, wrong CRCs are accepted, as by a server with that option.
         channel: The subject that messages should have; others are flagged.
         columns: Filled with the good records.
         row: The first row to fill.
@@ -82,7 +80,7 @@ def scan_messages(
         if row + len(positions) == columns.capacity:
             stop = Stop.FULL
             break
-        stop, size = _read_record(view, position, limit, crc.function if check_crc else None)
+        stop, size = _read_record(view, position, limit, crc.function if crc.check else None)
         if stop is not _END:
             break
         positions.append(position)
@@ -101,7 +99,6 @@ def read_messages_at(
     limit: int,
     offsets: NDArray[np.int64],
     crc: Crc,
-    check_crc: bool,
     channel: bytes,
     columns: MessageColumns,
     stops: NDArray[np.uint8],
@@ -116,7 +113,6 @@ def read_messages_at(
         limit: End of the readable part; the end of the buffer if it is beyond.
         offsets: Offsets of record headers, any numbers.
         crc: How the CRCs were made.
-        check_crc: When off, wrong CRCs are accepted.
         channel: The subject that messages should have; others are flagged.
         columns: At least as many rows as offsets.
         stops: Receives `Stop.END` for good records, else what is wrong; `SHORT_HEADER` also for offsets at or
@@ -130,7 +126,7 @@ def read_messages_at(
     found = np.full(len(positions), Stop.SHORT_HEADER, np.uint8)
     for i, position in enumerate(positions.tolist()):
         if 0 <= position < limit:
-            found[i], sizes[i] = _read_record(view, position, limit, crc.function if check_crc else None)
+            found[i], sizes[i] = _read_record(view, position, limit, crc.function if crc.check else None)
     good = np.flatnonzero(found == Stop.END)
     rows = np.zeros(len(positions), vectordecode.ROW)
     rows["offset"], rows["size"] = positions, sizes
@@ -202,7 +198,6 @@ def scan_log(
     start: int,
     limit: int,
     crc: Crc,
-    check_crc: bool,
     columns: LogColumns,
     row: int = 0,
 ) -> tuple[int, int, Stop]:
@@ -218,7 +213,6 @@ def scan_log(
         start: Offset of the first record's header.
         limit: Where to stop; the end of the buffer if it is beyond.
         crc: How the CRCs were made.
-        check_crc: When off, wrong CRCs are accepted.
         columns: Filled with the good records.
         row: The first row to fill.
 
@@ -235,7 +229,7 @@ def scan_log(
         if row + len(rows) == columns.capacity:
             stop = Stop.FULL
             break
-        stop, size = _read_record(view, position, limit, crc.function if check_crc else None, MAX_TYPED_PAYLOAD)
+        stop, size = _read_record(view, position, limit, crc.function if crc.check else None, MAX_TYPED_PAYLOAD)
         if stop is not _END:
             break
         kind = view[position + 3]
@@ -272,7 +266,7 @@ def find_log_record(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, ma
     return -1
 
 
-def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, check_crc: bool) -> tuple[int, Stop]:
+def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc) -> tuple[int, Stop]:
     """Counts the good records of an index file, as the server reads them (filestore.md section 7.6).
 
     Args:
@@ -280,7 +274,6 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, check_c
         start: Offset of the first record, 4 in a file.
         limit: Where to stop; the end of the buffer if it is beyond.
         crc: How the CRCs were made.
-        check_crc: When off, wrong CRCs are accepted.
 
     Returns:
         The number of good records, and why it stopped: END, SHORT_HEADER (1 to 31 bytes are left), ZEROS (a
@@ -294,7 +287,7 @@ def scan_index(buffer: ReadableBuffer, start: int, limit: int, crc: Crc, check_c
             return count, Stop.SHORT_HEADER
         if record == _ZERO_INDEX_RECORD:
             return count, Stop.ZEROS
-        if check_crc and crc(record[:-4]) != int.from_bytes(record[-4:], "little"):
+        if crc.check and crc(record[:-4]) != int.from_bytes(record[-4:], "little"):
             return count, Stop.BAD_CRC
         count += 1
     return count, Stop.END

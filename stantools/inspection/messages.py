@@ -117,7 +117,6 @@ class MessageReader:
     Args:
         files: The channel.
         crc: The store's CRC.
-        check_crc: False takes messages with a wrong CRC for good.
         key: The encryption key given to the server; None leaves payloads as they are stored.
         archived: Read `.bak` slices as well.
     """
@@ -127,14 +126,12 @@ class MessageReader:
         files: ChannelFiles,
         crc: Crc,
         *,
-        check_crc: bool = True,
         key: bytes | None = None,
         archived: bool = False,
     ) -> None:
         self._files = files
         self._channel = files.raw_name
         self._crc = crc
-        self._check_crc = check_crc
         self._cipher = ChannelCipher(key, self._channel) if key else None
         slices = [*files.slices, *(files.archived if archived else [])]
         self._slices = sorted((s for s in slices if s.data), key=lambda each: (each.number, not each.archived))
@@ -143,7 +140,7 @@ class MessageReader:
 
     def last_sequence(self) -> int:
         """Returns the channel's last sequence as the server counts, 0 if there is none."""
-        return channel_ends(self._slices, self._channel, self._crc, check_crc=self._check_crc)[1]
+        return channel_ends(self._slices, self._channel, self._crc)[1]
 
     def read(self, selection: Selection) -> Iterator[StoredMessage | Trouble]:
         """Iterates over the selected messages in the order of the slices, with every trouble where it is met.
@@ -181,7 +178,7 @@ class MessageReader:
     ) -> Iterator[StoredMessage | Trouble]:
         assert files.data is not None
         try:
-            with open_slice(files, self._channel, self._crc, check_crc=self._check_crc) as opened:
+            with open_slice(files, self._channel, self._crc) as opened:
                 data = opened.data
                 if opened.index is not None:
                     yield from self._indexed(files, data, opened.index, selection, most)
@@ -205,9 +202,7 @@ class MessageReader:
         for begin in range(0, len(rows), _BATCH):
             part = view[rows[begin : begin + _BATCH]]
             offsets = np.ascontiguousarray(part["offset"])
-            kernels.read_messages_at(
-                data, len(data), offsets, self._crc, self._check_crc, self._channel, self._columns, self._stops
-            )
+            kernels.read_messages_at(data, len(data), offsets, self._crc, self._channel, self._columns, self._stops)
             columns = self._columns.take(len(part))
             good = self._stops[: len(part)] == Stop.END
             good &= (columns.sequence == part["sequence"]) & (columns.size == part["size"])
@@ -247,7 +242,7 @@ class MessageReader:
             before: Sequence of the message before the start.
         """
         pending: list[Damage] = []
-        for part in scan_slice(data, self._channel, self._crc, check_crc=self._check_crc, start=start):
+        for part in scan_slice(data, self._channel, self._crc, start=start):
             if isinstance(part, Damage):
                 if part.offset > given:
                     pending.append(part)

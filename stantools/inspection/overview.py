@@ -177,7 +177,6 @@ def overview(
     store: Datastore,
     crc: Crc,
     *,
-    check_crc: bool = True,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
     now_ns: int | None = None,
@@ -189,18 +188,15 @@ def overview(
     Args:
         store: The store.
         crc: Its CRC (`store.options.resolve_crc`).
-        check_crc: False passes over CRCs, as a server with its check turned off.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
         now_ns: The present, for limits of age; the clock's if not given.
         workers: Channels that are looked at at the same time.
         progress: Told the number of bytes of data files as they are done.
     """
-    result = root_overview(store, crc, check_crc=check_crc)
+    result = root_overview(store, crc)
     known = {client.id: client for client in result.clients}
-    channels = channel_overviews(
-        store, crc, known, check_crc=check_crc, patterns=patterns, limits=limits, now_ns=now_ns, workers=workers
-    )
+    channels = channel_overviews(store, crc, known, patterns=patterns, limits=limits, now_ns=now_ns, workers=workers)
     for channel in channels:
         result.channels.append(channel)
         if progress:
@@ -209,16 +205,15 @@ def overview(
     return result
 
 
-def root_overview(store: Datastore, crc: Crc, *, check_crc: bool = True) -> Overview:
+def root_overview(store: Datastore, crc: Crc) -> Overview:
     """Looks at a store's root: server.dat, clients.dat and the names in it. Of the channels nothing is read.
 
     Args:
         store: The store.
         crc: Its CRC.
-        check_crc: False passes over CRCs.
     """
-    server = _server(store, crc, check_crc)
-    clients = load_clients(store.clients, crc, check_crc=check_crc)
+    server = _server(store, crc)
+    clients = load_clients(store.clients, crc)
     result = Overview(str(store.path), server.info, list(clients.state.clients.values()), polynomial=crc.polynomial)
     if server.outcome is not ServerOutcome.RECOVERED:
         result.problems.append(f"{SERVER_FILE}: {server.error or 'is missing or holds no record'}")
@@ -232,7 +227,6 @@ def channel_overviews(
     crc: Crc,
     known_clients: dict[bytes, pb.ClientInfo],
     *,
-    check_crc: bool = True,
     patterns: Sequence[str] = (),
     limits: StoreLimits | None = None,
     now_ns: int | None = None,
@@ -244,7 +238,6 @@ def channel_overviews(
         store: The store.
         crc: Its CRC.
         known_clients: The clients, as `root_overview` gives them, by id.
-        check_crc: False passes over CRCs.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
         now_ns: The present, for limits of age; the clock's if not given.
@@ -253,7 +246,7 @@ def channel_overviews(
     now_ns = time.time_ns() if now_ns is None else now_ns
 
     def look(name: str) -> ChannelOverview:
-        return _channel(store, name, crc, check_crc, known_clients, limits, now_ns)
+        return _channel(store, name, crc, known_clients, limits, now_ns)
 
     yield from Threads(workers).in_order(look, store.matching(patterns))
 
@@ -264,12 +257,12 @@ def era(result: Overview) -> str:
     return era_of(result.server, has_indexes=any(s.index_size > 4 for s in slices), has_slices=bool(slices))
 
 
-def _server(store: Datastore, crc: Crc, check_crc: bool) -> ServerFile:
+def _server(store: Datastore, crc: Crc) -> ServerFile:
     if store.server is None:
         return read_server_info(None, crc)
     try:
         with mapped(store.server) as buffer:
-            return read_server_info(buffer, crc, check_crc=check_crc)
+            return read_server_info(buffer, crc)
     except StoreUnreadableError as error:
         return ServerFile(ServerOutcome.REFUSED, error=error.message)
 
@@ -290,7 +283,6 @@ def _channel(
     store: Datastore,
     name: str,
     crc: Crc,
-    check_crc: bool,
     known_clients: dict[bytes, pb.ClientInfo],
     limits: StoreLimits | None,
     now_ns: int,
@@ -301,8 +293,8 @@ def _channel(
         return ChannelOverview(name, problems=[f": {error.message}"])
     raw = files.raw_name
     result = ChannelOverview(name)
-    result.slices = [summarise(each, raw, crc, check_crc=check_crc) for each in files.slices]
-    result.archived = [summarise(each, raw, crc, check_crc=check_crc) for each in files.archived]
+    result.slices = [summarise(each, raw, crc) for each in files.slices]
+    result.archived = [summarise(each, raw, crc) for each in files.archived]
     filled = [each for each in result.slices if each.count]
     result.first_seq, result.last_seq, result.count, result.bytes = astuple(totals_of(filled))
     result.encrypted = any(each.encrypted for each in filled)
@@ -310,8 +302,8 @@ def _channel(
         result.problems += [f"{each.files.name}: {problem}" for problem in each.problems]
     result.problems += [f"{path.name}: the name has no slice number; the server refuses it" for path in files.misnamed]
     if limits:
-        result.logical = logical_view(filled, limits.limits_for(name), raw, crc, now_ns=now_ns, check_crc=check_crc)
-    subs = load_subs(files.subs, crc, check_crc=check_crc)
+        result.logical = logical_view(filled, limits.limits_for(name), raw, crc, now_ns=now_ns)
+    subs = load_subs(files.subs, crc)
     result.problems += [f"subs.dat: {problem}" for problem in subs.problems]
     shown = result.logical or result
     result.subscriptions = Subscribers(subs.state, known_clients, shown.first_seq, shown.last_seq)

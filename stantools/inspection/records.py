@@ -103,9 +103,7 @@ class FileRecord:
         }
 
 
-def read_records(
-    buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b"", check_crc: bool = True
-) -> Iterator[FileRecord]:
+def read_records(buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b"") -> Iterator[FileRecord]:
     """Iterates over every record of a file; together they cover all its bytes.
 
     Args:
@@ -113,26 +111,25 @@ def read_records(
         kind: What it holds.
         crc: The store's CRC.
         channel: Name of the channel, if known: messages of another one are marked.
-        check_crc: False takes records with a wrong CRC for good if they decode.
     """
     if error := check_file_version(buffer):
         yield FileRecord(0, min(len(buffer), FILE_HEADER_SIZE), "version", False, detail=error)
     else:
         yield FileRecord(0, FILE_HEADER_SIZE, "version", True, fields={"version": FILE_HEADER.unpack_from(buffer)[0]})
     if kind is FileKind.SERVER:
-        yield from _server(buffer, crc, check_crc)
+        yield from _server(buffer, crc)
     elif kind is FileKind.CLIENTS:
-        yield from _log(buffer, CLIENTS_LOG, crc, check_crc)
+        yield from _log(buffer, CLIENTS_LOG, crc)
     elif kind is FileKind.SUBS:
-        yield from _log(buffer, SUBS_LOG, crc, check_crc)
+        yield from _log(buffer, SUBS_LOG, crc)
     elif kind is FileKind.MESSAGES:
-        yield from _messages(buffer, crc, check_crc, channel)
+        yield from _messages(buffer, crc, channel)
     else:
         yield from _index(buffer, crc)
 
 
-def _server(buffer: Buffer, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
-    stop, record = read_record(buffer, FILE_HEADER_SIZE, len(buffer), typed=False, crc=crc, check_crc=check_crc)
+def _server(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:
+    stop, record = read_record(buffer, FILE_HEADER_SIZE, len(buffer), typed=False, crc=crc)
     at = FILE_HEADER_SIZE
     if stop is None and record is not None:
         at = record.end
@@ -153,8 +150,8 @@ def _server(buffer: Buffer, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
         yield FileRecord(at, len(buffer) - at, "damaged", False, stored, found, detail)
 
 
-def _log(buffer: Buffer, layout: LogLayout, crc: Crc, check_crc: bool) -> Iterator[FileRecord]:
-    for entry in history(buffer, layout, crc, check_crc=check_crc):
+def _log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[FileRecord]:
+    for entry in history(buffer, layout, crc):
         if isinstance(entry, LogDamage):
             if entry.offset == 0 and entry.length <= FILE_HEADER_SIZE:
                 continue  # the version, told already
@@ -200,10 +197,10 @@ def entry_record(entry: LogEntry, buffer: Buffer, layout: LogLayout, crc: Crc) -
     )
 
 
-def _messages(buffer: Buffer, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[FileRecord]:
+def _messages(buffer: Buffer, crc: Crc, channel: bytes) -> Iterator[FileRecord]:
     if len(buffer) < FILE_HEADER_SIZE:
         return
-    for part in scan_slice(buffer, channel, crc, check_crc=check_crc):
+    for part in scan_slice(buffer, channel, crc):
         if isinstance(part, Damage):
             stored, computed = _crcs(buffer, part.offset, part.length, crc)
             fields = _message_fields(part.repair.message) if part.repair else {}

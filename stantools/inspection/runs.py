@@ -341,7 +341,7 @@ def _fingerprints(run: Run, sequences: Ranges, crc: Crc) -> npt.NDArray[np.void]
         header = np.frombuffer(data, dtype=np.uint8)
         at = run.start
         while at < run.end:
-            rows, at, _ = kernels.scan_messages(data, at, run.end, crc, False, run.subject, columns)
+            rows, at, _ = kernels.scan_messages(data, at, run.end, crc.unchecked, run.subject, columns)
             if not rows:
                 break
             batch = columns.take(rows)

@@ -122,7 +122,6 @@ def logical_view(
     crc: Crc,
     *,
     now_ns: int,
-    check_crc: bool = True,
 ) -> LogicalView:
     """Applies limits to a channel as the server does at its start.
 
@@ -132,15 +131,11 @@ def logical_view(
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
         now_ns: The present, for the age.
-        check_crc: As for reading.
     """
     filled = [each for each in slices if each.count]
     totals = totals_of(filled)
     before = totals.count
-    held = [
-        Held(each.count, each.bytes, partial(slice_rows, each.files, channel, crc, check_crc=check_crc))
-        for each in filled
-    ]
+    held = [Held(each.count, each.bytes, partial(slice_rows, each.files, channel, crc)) for each in filled]
     remove_by_limits(held, totals, limits, now_ns)
     return LogicalView(totals.first, totals.last, totals.count, totals.bytes, before - totals.count)
 
@@ -207,7 +202,7 @@ def totals_of(slices: Iterable[SliceSummary]) -> Totals:
     return result
 
 
-def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc, *, check_crc: bool = True) -> tuple[int, int]:
+def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc) -> tuple[int, int]:
     """Returns the first and the last sequence of a channel as `Totals` has them, 0 and 0 without a message.
 
     Of an index that looks right only the ends are read.
@@ -217,28 +212,27 @@ def channel_ends(slices: Iterable[SliceFiles], channel: bytes, crc: Crc, *, chec
         if (ends := index_ends(files, channel, crc)) is not None:
             result.add(*ends, 1, 0)
         else:
-            each = summarise(files, channel, crc, check_crc=check_crc)
+            each = summarise(files, channel, crc)
             result.add(each.first_seq, each.last_seq, each.count, 0)
     return result.first, result.last
 
 
-def summarise(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> SliceSummary:
+def summarise(files: SliceFiles, channel: bytes, crc: Crc) -> SliceSummary:
     """Looks at one slice; never raises for what is in its files.
 
     Args:
         files: The slice.
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
-        check_crc: False passes over CRCs of index records.
     """
     if files.data is None:
         return SliceSummary(files, problems=("the index has no data file",))
     try:
-        with open_slice(files, channel, crc, check_crc=check_crc) as opened:
+        with open_slice(files, channel, crc) as opened:
             if opened.index is not None:
                 return _from_index(files, opened.data, opened.index, opened.problem, channel, crc)
             problem = opened.header_error or opened.problem
-            return _from_scan(files, opened.data, channel, crc, check_crc, problem)
+            return _from_scan(files, opened.data, channel, crc, problem)
     except StoreUnreadableError as error:
         return SliceSummary(files, problems=(error.message,))
 
@@ -261,14 +255,12 @@ def _from_index(
     )
 
 
-def _from_scan(
-    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, check_crc: bool, problem: str
-) -> SliceSummary:
+def _from_scan(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, problem: str) -> SliceSummary:
     summary = SliceSummary(files)
     problems = [problem] if problem else []
     damaged = bytes_damaged = 0
     offsets = np.empty(0, np.int64)
-    for part in scan_slice(data, channel, crc, check_crc=check_crc):
+    for part in scan_slice(data, channel, crc):
         if isinstance(part, Damage):
             damaged += 1
             bytes_damaged += part.length

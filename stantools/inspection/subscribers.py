@@ -282,32 +282,32 @@ class Subs:
     problems: list[str] = field(default_factory=list)
 
 
-def load_clients(path: Path | None, crc: Crc, *, check_crc: bool = True) -> Clients:
+def load_clients(path: Path | None, crc: Crc) -> Clients:
     """Folds clients.dat; never raises for what is in the file, or if it is missing."""
     if path is None:
         return Clients(problems=["is missing"])
     try:
         with mapped(path) as buffer:
-            state = read_clients(buffer, crc, check_crc=check_crc)
+            state = read_clients(buffer, crc)
             if not _stopped_early(state):
                 return Clients(state)
             problems = [_why(state)]
-            return Clients(salvage_clients(buffer, crc, check_crc=check_crc), problems)
+            return Clients(salvage_clients(buffer, crc), problems)
     except StoreUnreadableError as error:
         return Clients(problems=[error.message])
 
 
-def load_subs(path: Path | None, crc: Crc, *, check_crc: bool = True) -> Subs:
+def load_subs(path: Path | None, crc: Crc) -> Subs:
     """Folds a subs.dat; never raises for what is in the file. A missing one is no problem by itself."""
     if path is None:
         return Subs()
     try:
         with mapped(path) as buffer:
-            state = read_subs(buffer, crc, check_crc=check_crc)
+            state = read_subs(buffer, crc)
             if not _stopped_early(state):
                 return Subs(state)
             problems = [_why(state)]
-            return Subs(salvage_subs(buffer, crc, check_crc=check_crc), problems)
+            return Subs(salvage_subs(buffer, crc), problems)
     except StoreUnreadableError as error:
         return Subs(problems=[error.message])
 

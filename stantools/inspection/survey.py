@@ -164,13 +164,11 @@ class Reading:
 
     Attributes:
         crc: The store's CRC.
-        check_crc: False accepts records whose CRC is wrong.
         progress: Told the number of bytes as they are done.
         columns: Reused between the slices of one thread.
     """
 
     crc: Crc
-    check_crc: bool = True
     progress: Progress | None = None
     columns: MessageColumns = field(default_factory=lambda: MessageColumns(BATCH_ROWS))
 
@@ -203,7 +201,8 @@ def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
     """Returns whether a file is a slice: it begins as one, and soon comes a good message."""
     if len(data) <= FILE_HEADER_SIZE or envelope.check_file_version(data):
         return False
-    if kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), crc, True, channel, MessageColumns(1))[0]:
+    crc = crc.checking
+    if kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), crc, channel, MessageColumns(1))[0]:
         return True
     return any(isinstance(part, MessageColumns) for part in scan_slice(data[:_PROOF], channel, crc))
 
@@ -222,7 +221,7 @@ def _open_index(report: IndexReport, entries: Buffer, reading: Reading) -> Index
     report.present, report.size = True, len(entries)
     report.header_error = envelope.check_file_version(entries)
     if len(entries) > FILE_HEADER_SIZE:
-        report.count, report.stop = scan_index(entries, reading.crc, check_crc=reading.check_crc)
+        report.count, report.stop = scan_index(entries, reading.crc)
     return IndexCheck(report, index.view(entries, report.count), entries) if report.count else None
 
 
@@ -244,9 +243,7 @@ def _scan(survey: SliceSurvey, data: Buffer, check: IndexCheck | None, channel: 
     builder = RunBuilder(survey.files, channel, data)
     pending: list[Damage] = []
     before, done = 0, FILE_HEADER_SIZE
-    for event in scan_slice(
-        data, channel, reading.crc, index=records, check_crc=reading.check_crc, columns=reading.columns
-    ):
+    for event in scan_slice(data, channel, reading.crc, index=records, columns=reading.columns):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)
@@ -298,7 +295,6 @@ def survey_channels(
     names: Sequence[str],
     crc: Crc,
     *,
-    check_crc: bool = True,
     workers: int = 2,
     archived: bool = False,
     progress: Progress | None = None,
@@ -312,7 +308,7 @@ def survey_channels(
 
     def work(files: SliceFiles, channel: bytes) -> SliceSurvey:
         if not hasattr(local, "reading"):
-            local.reading = Reading(crc, check_crc, progress)
+            local.reading = Reading(crc, progress)
         return survey_slice(files, channel, local.reading)
 
     waiting: deque[tuple[ChannelFiles, str | None, list[Callable[[], SliceSurvey]]]] = deque()

@@ -110,7 +110,6 @@ def verify(
     store: Datastore,
     crc: Crc,
     *,
-    check_crc: bool = True,
     patterns: Sequence[str] = (),
     workers: int = 2,
     progress: Progress | None = None,
@@ -121,7 +120,6 @@ def verify(
     Args:
         store: The store.
         crc: Its CRC (`store.options.resolve_crc`).
-        check_crc: False passes over CRCs, as a server with its check turned off.
         patterns: Channels to take, with NATS wildcards; none takes all.
         workers: Slices that are scanned at the same time.
         progress: Told the number of bytes as they are done.
@@ -137,11 +135,11 @@ def verify(
             for one in report.findings:
                 on_finding(one)
 
-    root = verify_root(store, crc, check_crc=check_crc)
+    root = verify_root(store, crc)
     note(root)
     names = store.matching(patterns)
-    for survey in survey_channels(store, names, crc, check_crc=check_crc, workers=workers, progress=progress):
-        channel = verify_channel(store.path, survey, crc, root.clients, check_crc=check_crc)
+    for survey in survey_channels(store, names, crc, workers=workers, progress=progress):
+        channel = verify_channel(store.path, survey, crc, root.clients)
         note(channel)
         verdict.channels.append(channel.verdict)
     verdict.seconds = time.perf_counter() - begin
@@ -178,30 +176,27 @@ class ChannelReport:
     bytes_scanned: int
 
 
-def verify_root(store: Datastore, crc: Crc, *, check_crc: bool = True) -> RootReport:
+def verify_root(store: Datastore, crc: Crc) -> RootReport:
     """Checks the root of a store: the names in it, server.dat and clients.dat.
 
     Args:
         store: The store.
         crc: Its CRC.
-        check_crc: False passes over CRCs.
     """
-    server, server_size = _server_findings(store, crc, check_crc)
-    clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=crc, check_crc=check_crc))
+    server, server_size = _server_findings(store, crc)
+    clients, clients_size = _fold(store.clients, partial(salvage_clients, crc=crc))
     findings = [*store_findings(store), *server, *_clients_findings(store, clients)]
     known = frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
     return RootReport(findings, known, server_size + clients_size)
 
 
-def intact_clients(path: Path | None, crc: Crc, *, check_crc: bool = True) -> frozenset[bytes]:
+def intact_clients(path: Path | None, crc: Crc) -> frozenset[bytes]:
     """Returns the ids of the clients in clients.dat whose records are intact; none where it cannot be read."""
-    clients, _ = _fold(path, partial(salvage_clients, crc=crc, check_crc=check_crc))
+    clients, _ = _fold(path, partial(salvage_clients, crc=crc))
     return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
 
 
-def verify_channel(
-    root: Path, survey: ChannelSurvey, crc: Crc, known_clients: Container[bytes], *, check_crc: bool = True
-) -> ChannelReport:
+def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: Container[bytes]) -> ChannelReport:
     """Makes the findings and the verdict of one channel; of its files only subs.dat is read here.
 
     Where sequences occur twice, their records are read again to compare them.
@@ -211,9 +206,8 @@ def verify_channel(
         survey: The scan of the channel's slices, without the archived ones.
         crc: The store's CRC.
         known_clients: Ids of the clients, as `verify_root` gives them.
-        check_crc: False passes over CRCs.
     """
-    subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc, check_crc=check_crc))
+    subs, subs_size = _fold(survey.files.subs, partial(salvage_subs, crc=crc))
     history = arrange(survey.own_runs(), crc)
     findings = list(channel_findings(root, survey, history, subs, known_clients))
     scanned = sum(s.size + s.index.size for s in (*survey.slices, *survey.lone_indexes, *survey.strays))
@@ -253,13 +247,13 @@ def store_findings(store: Datastore) -> Iterator[Finding]:
             yield finding("case-collision", f"differs from {twin!r} by letter case only", file=name, channel=name)
 
 
-def _server_findings(store: Datastore, crc: Crc, check_crc: bool) -> tuple[list[Finding], int]:
+def _server_findings(store: Datastore, crc: Crc) -> tuple[list[Finding], int]:
     """Returns the findings about server.dat and how many bytes were read."""
     if store.server is None:
         return [finding("server-missing", "there is no server.dat", file=SERVER_FILE)], 0
     try:
         with mapped(store.server) as buffer:
-            server = read_server_info(buffer, crc, check_crc=check_crc)
+            server = read_server_info(buffer, crc)
             size = len(buffer)
     except StoreUnreadableError as error:
         return [finding("file-unreadable", error.message, file=SERVER_FILE)], 0

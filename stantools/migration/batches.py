@@ -80,16 +80,12 @@ class StepReader:
         crc: The store's CRC.
         batch_bytes: Bytes of records in one batch.
         batch_rows: Messages in one batch.
-        check_crc: Check the CRC of every record again.
     """
 
-    def __init__(
-        self, crc: Crc, *, batch_bytes: int = BATCH_BYTES, batch_rows: int = BATCH_ROWS, check_crc: bool = True
-    ) -> None:
+    def __init__(self, crc: Crc, *, batch_bytes: int = BATCH_BYTES, batch_rows: int = BATCH_ROWS) -> None:
         self._crc = crc
         self._batch_bytes = batch_bytes
         self._batch_rows = batch_rows
-        self._check_crc = check_crc
         self._columns = MessageColumns(0)
 
     def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Piece]:
@@ -153,7 +149,7 @@ class StepReader:
             at = end
 
     def _scan(self, data: Buffer, run: Run, at: int, limit: int) -> tuple[int, int]:
-        rows, end, _ = kernels.scan_messages(data, at, limit, self._crc, self._check_crc, run.subject, self._columns)
+        rows, end, _ = kernels.scan_messages(data, at, limit, self._crc, run.subject, self._columns)
         return rows, end
 
 

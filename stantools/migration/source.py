@@ -215,7 +215,9 @@ class ChannelSource:
             batch_rows: Messages in one batch, at most.
             finish: Decrypt payloads, make replies fit for headers and check CRCs; else all is as it is stored.
         """
-        reader = StepReader(self._crc, batch_bytes=batch_bytes, batch_rows=batch_rows, check_crc=finish)
+        reader = StepReader(
+            self._crc if finish else self._crc.unchecked, batch_bytes=batch_bytes, batch_rows=batch_rows
+        )
         finisher = self._finisher()
         until = MAX_SEQUENCE if until is None else until
         for step in self._plan.steps:

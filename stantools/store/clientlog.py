@@ -56,13 +56,13 @@ class ClientsState:
         self.record_bytes += RECORD_HEADER_SIZE + size
 
 
-def read_clients(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> ClientsState:
+def read_clients(buffer: Buffer, crc: Crc) -> ClientsState:
     """Folds a clients.dat as the server does at its start: up to the first problem.
 
     `end` of the result says how it ended; with an error there, the state is what was read before it.
     """
     state = ClientsState()
-    scan = ServerScan(buffer, CLIENTS_LOG, crc, check_crc=check_crc)
+    scan = ServerScan(buffer, CLIENTS_LOG, crc)
     for batch in scan:
         for offset in batch.offset.tolist():
             kind, size, _, payload = record_at(buffer, offset)
@@ -77,17 +77,16 @@ def read_clients(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> Clients
     return state
 
 
-def salvage_clients(buffer: Buffer, crc: Crc, *, check_crc: bool = True, repair: bool = True) -> ClientsState:
+def salvage_clients(buffer: Buffer, crc: Crc, *, repair: bool = True) -> ClientsState:
     """Folds every intact record of a clients.dat, whatever is between them.
 
     Args:
         buffer: The file.
         crc: The store's CRC.
-        check_crc: False takes records with a wrong CRC for good.
         repair: Also apply records whose header is damaged and whose payload proves itself.
     """
     state = ClientsState()
-    for part in scan_log(buffer, CLIENTS_LOG, crc, check_crc=check_crc):
+    for part in scan_log(buffer, CLIENTS_LOG, crc):
         if isinstance(part, LogDamage):
             _apply_damage(state, part, repair=repair)
             continue

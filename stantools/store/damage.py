@@ -114,7 +114,7 @@ class _Victim:
         with mapped(path) as data:
             columns = MessageColumns(_ROWS)
             name = os.fsencode(self.channel.name)
-            rows, _, _ = kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), self.crc, True, name, columns)
+            rows, _, _ = kernels.scan_messages(data, FILE_HEADER_SIZE, len(data), self.crc, name, columns)
             if not rows:
                 raise self.unfit(f"no message in {path.name}")
             part = columns.take(rows)

@@ -20,13 +20,12 @@ INDEX_ROWS = WINDOW // 2 // INDEX_RECORD_SIZE
 IndexView = npt.NDArray[np.void]
 
 
-def scan_index(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> tuple[int, Stop]:
+def scan_index(buffer: Buffer, crc: Crc) -> tuple[int, Stop]:
     """Counts the good records of a mapped index file from its start.
 
     Args:
         buffer: The mapped index file.
         crc: The store's CRC.
-        check_crc: False passes over CRCs.
 
     Returns:
         How many there are, and why it ends there (see `kernels.scan_index`).
@@ -36,7 +35,7 @@ def scan_index(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> tuple[int
     while stop is Stop.END and at < len(buffer):
         window.reach(at)
         end = min(at + INDEX_ROWS * INDEX_RECORD_SIZE, len(buffer))
-        rows, stop = kernels.scan_index(buffer, at, end, crc, check_crc)
+        rows, stop = kernels.scan_index(buffer, at, end, crc)
         count, at = count + rows, end
     return count, stop
 

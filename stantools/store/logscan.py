@@ -77,11 +77,10 @@ class ServerScan(Iterator[LogColumns]):
         end: How it ended; None before.
     """
 
-    def __init__(self, buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True) -> None:
+    def __init__(self, buffer: Buffer, layout: LogLayout, crc: Crc) -> None:
         self._buffer = buffer
         self._layout = layout
         self._crc = crc
-        self._check_crc = check_crc
         self._columns = _columns(buffer)
         self._window = Window(buffer, _WINDOW)
         self._at = FILE_HEADER_SIZE
@@ -96,9 +95,7 @@ class ServerScan(Iterator[LogColumns]):
         if self.end is not None:
             raise StopIteration
         self._window.reach(self._at)
-        rows, self._at, stop = kernels.scan_log(
-            self._buffer, self._at, len(self._buffer), self._crc, self._check_crc, self._columns
-        )
+        rows, self._at, stop = kernels.scan_log(self._buffer, self._at, len(self._buffer), self._crc, self._columns)
         if stop != Stop.FULL:
             self._last = self._at, Stop(stop)
         return self._columns.take(rows)
@@ -207,9 +204,7 @@ class LogDamage:
         return self.reading.message if self.reading else None
 
 
-def scan_log(
-    buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True
-) -> Iterator[LogColumns | LogDamage]:
+def scan_log(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogColumns | LogDamage]:
     """Scans a log from the first byte to the last, going on after any damage.
 
     Rows have a right CRC; whether their type and payload make sense is for the caller to judge (`judge_row`).
@@ -230,7 +225,7 @@ def scan_log(
         at = FILE_HEADER_SIZE
     while at < limit:
         window.reach(at)
-        rows, at, stop = kernels.scan_log(buffer, at, limit, crc, check_crc, columns)
+        rows, at, stop = kernels.scan_log(buffer, at, limit, crc, columns)
         if rows:
             yield columns.take(rows)
         if stop in (Stop.END, Stop.FULL):
@@ -272,9 +267,9 @@ class LogEntry:
     message: Message
 
 
-def history(buffer: Buffer, layout: LogLayout, crc: Crc, *, check_crc: bool = True) -> Iterator[LogEntry | LogDamage]:
+def history(buffer: Buffer, layout: LogLayout, crc: Crc) -> Iterator[LogEntry | LogDamage]:
     """Iterates over a log record by record, damaged ranges included, in file order."""
-    for part in scan_log(buffer, layout, crc, check_crc=check_crc):
+    for part in scan_log(buffer, layout, crc):
         if isinstance(part, LogDamage):
             yield part
             continue

@@ -90,23 +90,23 @@ def resolve_crc(store: Datastore, options: ReadOptions) -> Crc:
     (there are none, or all are damaged) it is the default.
     """
     if options.polynomial is not None:
-        return Crc(options.polynomial)
-    return _resolve(_store_samples(store))
+        return Crc(options.polynomial, options.check_crc)
+    return _resolve(_store_samples(store), options)
 
 
 def resolve_file_crc(path: Path, buffer: Buffer, options: ReadOptions) -> Crc:
     """Returns the CRC of a single file; see `resolve_crc`."""
     if options.polynomial is not None:
-        return Crc(options.polynomial)
-    return _resolve(islice(file_samples(path.name, buffer), _SAMPLES_OF_FILE * _CHANNELS_SAMPLED))
+        return Crc(options.polynomial, options.check_crc)
+    return _resolve(islice(file_samples(path.name, buffer), _SAMPLES_OF_FILE * _CHANNELS_SAMPLED), options)
 
 
-def _resolve(samples: Iterator[Sample]) -> Crc:
+def _resolve(samples: Iterator[Sample], options: ReadOptions) -> Crc:
     first = next(samples, None)
-    default = Crc(IEEE)
+    default = Crc(IEEE, options.check_crc)
     if first is None or default(first[0]) == first[1]:
         return default
-    return Crc(detect([first, *samples]) or IEEE)
+    return Crc(detect([first, *samples]) or IEEE, options.check_crc)
 
 
 def polynomial_name(polynomial: int) -> str:

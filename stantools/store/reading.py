@@ -48,7 +48,6 @@ def scan_slice(
     crc: Crc,
     *,
     index: npt.NDArray[np.void] | Callable[[], npt.NDArray[np.void] | None] | None = None,
-    check_crc: bool = True,
     columns: MessageColumns | None = None,
     start: int = FILE_HEADER_SIZE,
     limit: int | None = None,
@@ -62,7 +61,6 @@ def scan_slice(
         crc: The store's CRC.
         index: Good records of the slice's index; they help to go on after damage. A function is asked for them at the
             first damage.
-        check_crc: False takes records with a wrong CRC for good, as the server does with its check turned off.
         columns: Where to put the batches; made here if not given.
         start: Offset of the first record.
         limit: Where the readable bytes end; the end of the buffer if not given.
@@ -85,12 +83,12 @@ def scan_slice(
         begin = at
         part = columns if wanted >= columns.capacity else columns.take(wanted)
         most = min(at + _MOST_BYTES, until)
-        rows, at, stop = kernels.scan_messages(buffer, at, most, crc, check_crc, channel, part)
+        rows, at, stop = kernels.scan_messages(buffer, at, most, crc, channel, part)
         if most < limit and stop not in (Stop.END, Stop.FULL):
             # Either the record goes on behind `most`, or it is bad, which shows when it is looked at by itself.
             stop = Stop.END
             if not rows:
-                rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, check_crc, channel, columns.take(1))
+                rows, at, stop = kernels.scan_messages(buffer, at, limit, crc, channel, columns.take(1))
         if rows:
             wanted = max(1, min(columns.capacity, _BATCH_BYTES * rows // (at - begin)))
             yield columns.take(rows)
@@ -157,7 +155,7 @@ def _copied(rows: Rows) -> Rows:
 NO_ROWS = Rows(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
 
 
-def slice_rows(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True) -> Iterator[Rows]:
+def slice_rows(files: SliceFiles, channel: bytes, crc: Crc) -> Iterator[Rows]:
     """Iterates over the messages of a slice, by its index where it can be believed, else by its data.
 
     Yields:
@@ -168,11 +166,11 @@ def slice_rows(files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool =
     """
     if files.data is None:
         return
-    with open_slice(files, channel, crc, check_crc=check_crc) as opened:
+    with open_slice(files, channel, crc) as opened:
         if opened.index is not None:
             yield from (Rows.of_index(part) for part in index_parts(opened.index))
         elif not opened.header_error:
-            for part in scan_slice(opened.data, channel, crc, check_crc=check_crc):
+            for part in scan_slice(opened.data, channel, crc):
                 if not isinstance(part, Damage):
                     yield Rows.of_columns(part)
 
@@ -196,16 +194,13 @@ class OpenSlice:
 
 
 @contextmanager
-def open_slice(
-    files: SliceFiles, channel: bytes, crc: Crc, *, check_crc: bool = True, by_index: bool = True
-) -> Iterator[OpenSlice]:
+def open_slice(files: SliceFiles, channel: bytes, crc: Crc, *, by_index: bool = True) -> Iterator[OpenSlice]:
     """Opens a slice that has a data file, and checks whether its index can be believed.
 
     Args:
         files: The slice.
         channel: The channel's name as stored in subjects.
         crc: The store's CRC.
-        check_crc: False passes over CRCs of index records.
         by_index: False does not look at the index.
 
     Raises:
@@ -218,14 +213,12 @@ def open_slice(
         elif not by_index:
             yield OpenSlice(data)
         else:
-            with trusted_index(files, data, channel, crc, check_crc=check_crc) as (index, problem):
+            with trusted_index(files, data, channel, crc) as (index, problem):
                 yield OpenSlice(data, index, problem)
 
 
 @contextmanager
-def trusted_index(
-    files: SliceFiles, data: Buffer, channel: bytes, crc: Crc, *, check_crc: bool = True
-) -> Iterator[tuple[IndexView | None, str]]:
+def trusted_index(files: SliceFiles, data: Buffer, channel: bytes, crc: Crc) -> Iterator[tuple[IndexView | None, str]]:
     """Opens a slice's index and checks whether it can be believed.
 
     Yields:
@@ -241,15 +234,13 @@ def trusted_index(
         except StoreUnreadableError as error:
             yield None, error.message
             return
-        yield _check_index(buffer, data, channel, crc, check_crc)
+        yield _check_index(buffer, data, channel, crc)
 
 
-def _check_index(
-    buffer: Buffer, data: Buffer, channel: bytes, crc: Crc, check_crc: bool
-) -> tuple[IndexView | None, str]:
+def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tuple[IndexView | None, str]:
     if text := check_file_version(buffer):
         return None, f"the index: {text}"
-    count, stop = scan_index(buffer, crc, check_crc=check_crc)
+    count, stop = scan_index(buffer, crc)
     problem = ""
     if stop == Stop.ZEROS:
         behind = len(buffer) - FILE_HEADER_SIZE - count * INDEX_RECORD_SIZE
@@ -273,7 +264,7 @@ def _check_index(
 def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
     """Returns whether the message that the last record of an index names is there."""
     columns, stops = _few_columns(), np.zeros(1, np.uint8)
-    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc, True, channel, columns, stops)
+    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc.checking, channel, columns, stops)
     return bool(stops[0] == Stop.END and columns.sequence[0] == last["sequence"] and columns.size[0] == last["size"])
 
 
@@ -302,7 +293,7 @@ def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] |
 def samples_look_encrypted(data: Buffer, offsets: npt.NDArray[np.int64], channel: bytes, crc: Crc) -> bool:
     """Returns whether most of some messages look encrypted; a single one can do so by chance."""
     columns, stops = _few_columns().take(len(offsets)), np.zeros(len(offsets), np.uint8)
-    kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc, True, channel, columns, stops)
+    kernels.read_messages_at(data, len(data), np.ascontiguousarray(offsets), crc.checking, channel, columns, stops)
     places = zip(columns.data_start.tolist(), columns.data_size.tolist(), strict=True)
     looks = [looks_encrypted(data[start : start + size]) for start, size in places if size]
     return sum(looks) * 2 > len(looks)

@@ -125,7 +125,7 @@ class Resync:
         self._buffer = buffer
         self._limit = limit
         self._channel = channel
-        self._crc = crc
+        self._crc = crc.checking
         self._index = IndexOrder(view(b"", 0) if index is None else index)
         self._allowance = _ALLOWANCE * limit
         self._one = MessageColumns(1)
@@ -234,9 +234,7 @@ class Resync:
         """Follows good records from one that was found, and returns where they end."""
         end, window = start, Window(self._buffer)
         while True:
-            _, end, stop = kernels.scan_messages(
-                self._buffer, end, self._limit, self._crc, True, self._channel, self._many
-            )
+            _, end, stop = kernels.scan_messages(self._buffer, end, self._limit, self._crc, self._channel, self._many)
             if stop != Stop.FULL:
                 return max(end, start + 1)
             if end - start > WINDOW:
@@ -261,9 +259,7 @@ class Resync:
                 break
             end = found
             while True:
-                _, end, stop = kernels.scan_messages(
-                    self._buffer, end, natural, self._crc, True, self._channel, self._many
-                )
+                _, end, stop = kernels.scan_messages(self._buffer, end, natural, self._crc, self._channel, self._many)
                 if stop != Stop.FULL:
                     break
             if stop == Stop.END:
@@ -307,10 +303,8 @@ class Resync:
     def _read(self, offset: int) -> int | None:
         """Returns the sequence of the good record at an offset, or None; its row stays in `_one`."""
         # Where no record is, the size may be gigabytes: looking at the structure first saves their CRC.
-        for check_crc in (False, True):
-            rows, _, _ = kernels.scan_messages(
-                self._buffer, offset, self._limit, self._crc, check_crc, self._channel, self._one
-            )
+        for crc in (self._crc.unchecked, self._crc):
+            rows, _, _ = kernels.scan_messages(self._buffer, offset, self._limit, crc, self._channel, self._one)
             if not rows:
                 return None
         return int(self._one.sequence[0])

@@ -78,19 +78,18 @@ class ServerFile:
         return self.info is not None and bool(self.info.node_id)
 
 
-def read_server_info(buffer: Buffer | None, crc: Crc, *, check_crc: bool = True) -> ServerFile:
+def read_server_info(buffer: Buffer | None, crc: Crc) -> ServerFile:
     """Reads server.dat as the server does.
 
     Args:
         buffer: The file; None if it is missing.
         crc: The store's CRC.
-        check_crc: False accepts a record with a wrong CRC, as the server does with its check turned off.
     """
     if buffer is None:
         return ServerFile(ServerOutcome.ABSENT)
     if text := check_file_version(buffer):
         return ServerFile(ServerOutcome.REFUSED, error=text, at_open=True)
-    stop, record = read_record(buffer, FILE_HEADER_SIZE, len(buffer), typed=False, crc=crc, check_crc=check_crc)
+    stop, record = read_record(buffer, FILE_HEADER_SIZE, len(buffer), typed=False, crc=crc)
     if stop in (Stop.END, Stop.DANGLING):
         return ServerFile(ServerOutcome.ABSENT, stop=stop, record=record)
     if stop is not None:

@@ -93,7 +93,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
         for path, content in ((files.data, data), (files.index, buffer)):
             if (text := check_file_version(content)) is not None:
                 raise _unfit(path, text)
-        count, stop = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc, True)
+        count, stop = kernels.scan_index(buffer, FILE_HEADER_SIZE, len(buffer), crc.checking)
         if stop != Stop.END:
             raise _unfit(files.index, f"index record {count} is damaged")
         if not count:
@@ -102,7 +102,7 @@ def read_state(files: SliceFiles, channel: bytes, crc: Crc) -> SliceState:
             return SliceState(files.number)
         records = index.view(buffer, count)
         columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
-        kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc, True, channel, columns, stops)
+        kernels.read_messages_at(data, len(data), records["offset"][-1:].copy(), crc.checking, channel, columns, stops)
         end = int(columns.offset[0]) + RECORD_HEADER_SIZE + int(columns.size[0])
         if stops[0] != Stop.END or columns.sequence[0] != records["sequence"][-1] or end != len(data):
             raise _unfit(files.data, "does not end with the last record of its index")

@@ -297,13 +297,13 @@ class SubsState:
         return self.dead * 100 // self.records if self.records else 100
 
 
-def read_subs(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> SubsState:
+def read_subs(buffer: Buffer, crc: Crc) -> SubsState:
     """Folds a subs.dat as the server does at its start: up to the first problem.
 
     `end` of the result says how it ended; with an error there, the state is what was read before it.
     """
     fold = _Folding(buffer)
-    scan = ServerScan(buffer, SUBS_LOG, crc, check_crc=check_crc)
+    scan = ServerScan(buffer, SUBS_LOG, crc)
     for batch in scan:
         refused = fold.apply_strictly(batch)
         if refused is not None:
@@ -312,19 +312,18 @@ def read_subs(buffer: Buffer, crc: Crc, *, check_crc: bool = True) -> SubsState:
     return fold.finish()
 
 
-def salvage_subs(buffer: Buffer, crc: Crc, *, check_crc: bool = True, repair: bool = True) -> SubsState:
+def salvage_subs(buffer: Buffer, crc: Crc, *, repair: bool = True) -> SubsState:
     """Folds every intact record of a subs.dat, whatever is between them.
 
     Args:
         buffer: The file.
         crc: The store's CRC.
-        check_crc: False takes records with a wrong CRC for good.
         repair: Also apply records whose header is damaged and whose payload proves itself. A record of unknown type
             that says "message sent" or "message acknowledged" is only applied where it must be the former: taken for
             the wrong one it could lose a delivery.
     """
     fold = _Folding(buffer)
-    for part in scan_log(buffer, SUBS_LOG, crc, check_crc=check_crc):
+    for part in scan_log(buffer, SUBS_LOG, crc):
         if isinstance(part, LogDamage):
             fold.apply_damage(part, repair=repair)
         else:

@@ -5,6 +5,7 @@ import zlib
 import pytest
 
 from stantools.errors import UsageError
+from stantools.format.crc import Crc
 from stantools.format.envelope import Records, check_file_version, encode, read_record, records
 from stantools.format.layout import MAX_TYPED_PAYLOAD, Stop
 
@@ -13,7 +14,7 @@ TYPED = encode(b"hello", zlib.crc32, 5)
 
 
 def scan(data: bytes, *, typed: bool = False, check_crc: bool = True) -> tuple[list[bytes], Records]:
-    reader = records(data, 4, len(data), typed=typed, crc=zlib.crc32, check_crc=check_crc)
+    reader = records(data, 4, len(data), typed=typed, crc=Crc(check=check_crc))
     return [bytes(record.payload) for record in reader], reader
 
 
@@ -67,11 +68,11 @@ def test_the_end_of_a_file(tail: bytes, stop: Stop, error: str) -> None:
 
 
 def test_types_and_sizes_share_four_bytes() -> None:
-    stop, record = read_record(TYPED, 0, len(TYPED), typed=True, crc=zlib.crc32)
+    stop, record = read_record(TYPED, 0, len(TYPED), typed=True, crc=Crc())
     assert stop is None
     assert record is not None
     assert (record.type, record.size, record.end) == (5, 5, len(TYPED))
-    stop, record = read_record(TYPED, 0, len(TYPED), typed=False, crc=zlib.crc32)
+    stop, record = read_record(TYPED, 0, len(TYPED), typed=False, crc=Crc())
     assert stop is Stop.SHORT_PAYLOAD
     assert record is not None
     assert (record.type, record.size, bytes(record.payload)) == (None, 5 << 24 | 5, b"hello")

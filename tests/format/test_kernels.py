@@ -55,7 +55,7 @@ def scan(
     kernel: ModuleType, data: bytes, *, check_crc: bool = True, channel: bytes = b"foo", capacity: int = 16
 ) -> tuple[int, int, Stop, MessageColumns]:
     columns = MessageColumns(capacity)
-    rows, offset, stop = kernel.scan_messages(data, 0, len(data), IEEE, check_crc, channel, columns)
+    rows, offset, stop = kernel.scan_messages(data, 0, len(data), Crc(check=check_crc), channel, columns)
     assert isinstance(stop, Stop)
     return rows, offset, stop, columns.take(rows)
 
@@ -65,7 +65,7 @@ class TestAppendixA:
 
     def test_scan_messages(self, kernel: ModuleType) -> None:
         columns = MessageColumns(4)
-        assert kernel.scan_messages(MESSAGES, 4, 64, IEEE, True, b"foo", columns) == (2, 64, Stop.END)
+        assert kernel.scan_messages(MESSAGES, 4, 64, IEEE, b"foo", columns) == (2, 64, Stop.END)
         found = columns.take(2)
         assert found.offset.tolist() == [4, 39]
         assert found.size.tolist() == [27, 17]
@@ -78,12 +78,12 @@ class TestAppendixA:
         assert found.flags.tolist() == [Flag.HAS_REPLY, 0]
 
     def test_scan_index(self, kernel: ModuleType) -> None:
-        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE, True) == (2, Stop.END)
+        assert kernel.scan_index(INDEX, 4, len(INDEX), IEEE) == (2, Stop.END)
         assert index.view(INDEX, 2)["offset"].tolist() == [4, 39]
 
     def test_scan_log(self, kernel: ModuleType) -> None:
         columns = LogColumns(9)
-        assert kernel.scan_log(SUBS, 4, len(SUBS), IEEE, True, columns) == (4, len(SUBS), Stop.END)
+        assert kernel.scan_log(SUBS, 4, len(SUBS), IEEE, columns) == (4, len(SUBS), Stop.END)
         found = columns.take(4)
         assert found.offset.tolist() == [4, 0x45, 0x51, 0x5D]
         assert found.size.tolist() == [57, 4, 4, 4]
@@ -132,24 +132,24 @@ class TestScanMessages:
         data = self.GOOD * 3
         columns = MessageColumns(9)
         for limit in range(len(data) + 20):
-            rows, offset, _ = kernel.scan_messages(data, 0, limit, IEEE, True, b"foo", columns)
+            rows, offset, _ = kernel.scan_messages(data, 0, limit, IEEE, b"foo", columns)
             assert rows == min(limit, len(data)) // len(self.GOOD)
             assert offset == rows * len(self.GOOD)
-        assert kernel.scan_messages(data, len(data), len(data), IEEE, True, b"", columns) == (0, len(data), Stop.END)
-        assert kernel.scan_messages(b"", 4, 0, IEEE, True, b"", columns) == (0, 4, Stop.END)
+        assert kernel.scan_messages(data, len(data), len(data), IEEE, b"", columns) == (0, len(data), Stop.END)
+        assert kernel.scan_messages(b"", 4, 0, IEEE, b"", columns) == (0, 4, Stop.END)
 
     def test_in_parts(self, kernel: ModuleType) -> None:
         data = self.GOOD * 5
         columns = MessageColumns(4)
-        assert kernel.scan_messages(data, 0, len(data), IEEE, True, b"foo", columns, 2) == (
+        assert kernel.scan_messages(data, 0, len(data), IEEE, b"foo", columns, 2) == (
             4,
             2 * len(self.GOOD),
             Stop.FULL,
         )
         assert columns.offset.tolist() == [0, 0, 0, len(self.GOOD)]
-        assert kernel.scan_messages(data, 0, len(data), IEEE, True, b"foo", columns, 4)[::2] == (4, Stop.FULL)
+        assert kernel.scan_messages(data, 0, len(data), IEEE, b"foo", columns, 4)[::2] == (4, Stop.FULL)
         # Full and at the end at the same time is the end.
-        assert kernel.scan_messages(data[: 4 * len(self.GOOD)], 0, 999, IEEE, True, b"foo", columns)[::2] == (
+        assert kernel.scan_messages(data[: 4 * len(self.GOOD)], 0, 999, IEEE, b"foo", columns)[::2] == (
             4,
             Stop.END,
         )
@@ -272,7 +272,7 @@ class TestScanMessages:
         numbers = np.arange(1, 18, dtype=np.uint64) << np.uint64(3)
         data, sizes = kernel.encode_messages(b"a.b", numbers, numbers.astype(np.int64) + TIME, None, payloads, function)
         columns = MessageColumns(17)
-        assert kernel.scan_messages(data, 0, len(data), function, True, b"a.b", columns) == (17, len(data), Stop.END)
+        assert kernel.scan_messages(data, 0, len(data), function, b"a.b", columns) == (17, len(data), Stop.END)
         assert columns.size.tolist() == sizes.tolist()
         assert columns.sequence.tolist() == numbers.tolist()
         for i, payload in enumerate(payloads):
@@ -303,7 +303,7 @@ class TestReadMessagesAt:
         columns = MessageColumns(12)
         columns.sequence[:] = 99
         stops = np.full(12, 99, np.uint8)
-        kernel.read_messages_at(data, len(data), places, IEEE, True, b"foo", columns, stops)
+        kernel.read_messages_at(data, len(data), places, IEEE, b"foo", columns, stops)
         expected = [Stop.END, Stop.END, Stop.BAD_CRC, Stop.SHORT_PAYLOAD, Stop.ZEROS, Stop.DANGLING]
         expected += [Stop.SHORT_HEADER] * 4
         assert stops.tolist() == [*expected, 99, 99]
@@ -313,16 +313,16 @@ class TestReadMessagesAt:
 
     def test_takes_a_column_of_an_index(self, kernel: ModuleType) -> None:
         columns, stops = MessageColumns(2), np.ones(2, np.uint8)
-        kernel.read_messages_at(MESSAGES, 64, index.view(INDEX, 2)["offset"], IEEE, True, b"foo", columns, stops)
+        kernel.read_messages_at(MESSAGES, 64, index.view(INDEX, 2)["offset"], IEEE, b"foo", columns, stops)
         assert stops.tolist() == [0, 0]
         assert columns.sequence.tolist() == [1, 2]
 
     def test_not_more_than_there_is_room_for(self, kernel: ModuleType) -> None:
         places = np.zeros(3, np.int64)
         with pytest.raises(ValueError, match="3 offsets"):
-            kernel.read_messages_at(MESSAGES, 64, places, IEEE, True, b"", MessageColumns(2), np.zeros(3, np.uint8))
+            kernel.read_messages_at(MESSAGES, 64, places, IEEE, b"", MessageColumns(2), np.zeros(3, np.uint8))
         with pytest.raises(ValueError, match="3 offsets"):
-            kernel.read_messages_at(MESSAGES, 64, places, IEEE, True, b"", MessageColumns(3), np.zeros(2, np.uint8))
+            kernel.read_messages_at(MESSAGES, 64, places, IEEE, b"", MessageColumns(3), np.zeros(2, np.uint8))
 
 
 class TestFind:
@@ -376,7 +376,7 @@ class TestScanLog:
         parts += [typed(3, b"\x08\x07\x12\x00"), typed(4, b"\x10\x09\x08\x80\x01"), typed(5, b"")]
         data = b"".join(parts)
         columns = LogColumns(8)
-        assert kernel.scan_log(data, 0, len(data), IEEE, True, columns) == (8, len(data), Stop.END)
+        assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (8, len(data), Stop.END)
         assert columns.type.tolist() == [1, 2, 0, 255, 1, 3, 4, 5]
         assert columns.size.tolist() == [3, 8, 1, 0, 0, 4, 5, 0]
         assert columns.id.tolist() == [0, 0, 0, 0, 0, 7, 128, 0]
@@ -398,9 +398,9 @@ class TestScanLog:
     def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
         columns = LogColumns(3)
         data = typed(5, b"\x08\x01\x10\x01") + tail
-        assert kernel.scan_log(data, 0, len(data), IEEE, True, columns) == (1, 12, stop)
-        assert kernel.scan_log(data * 3, 0, 12, IEEE, True, columns, 2) == (3, 12, Stop.END)
-        assert kernel.scan_log(data, 0, len(data), IEEE, True, columns, 3) == (3, 0, Stop.FULL)
+        assert kernel.scan_log(data, 0, len(data), IEEE, columns) == (1, 12, stop)
+        assert kernel.scan_log(data * 3, 0, 12, IEEE, columns, 2) == (3, 12, Stop.END)
+        assert kernel.scan_log(data, 0, len(data), IEEE, columns, 3) == (3, 0, Stop.FULL)
 
 
 class TestScanIndex:
@@ -419,14 +419,14 @@ class TestScanIndex:
     )
     def test_stops(self, kernel: ModuleType, tail: bytes, stop: Stop) -> None:
         data = INDEX + tail
-        assert kernel.scan_index(data, 4, len(data), IEEE, True) == (2, stop)
+        assert kernel.scan_index(data, 4, len(data), IEEE) == (2, stop)
         unchecked = (3, Stop.END) if stop == Stop.BAD_CRC else (2, stop)
-        assert kernel.scan_index(data, 4, len(data), IEEE, False) == unchecked
-        assert kernel.scan_index(data, 4, 36, IEEE, True) == (1, Stop.END)
+        assert kernel.scan_index(data, 4, len(data), IEEE.unchecked) == unchecked
+        assert kernel.scan_index(data, 4, 36, IEEE) == (1, Stop.END)
 
     def test_no_records(self, kernel: ModuleType) -> None:
         for data in (b"", b"\x01\0\0\0", b"\x01\0"):
-            assert kernel.scan_index(data, 4, len(data), IEEE, True) == (0, Stop.END)
+            assert kernel.scan_index(data, 4, len(data), IEEE) == (0, Stop.END)
             assert len(index.view(data, 0)) == 0
         assert kernel.encode_index([], [], [], [], IEEE) == b""
 
@@ -444,7 +444,7 @@ class TestEncode:
 
     def test_run_as_a_server_wrote_it(self, kernel: ModuleType) -> None:
         columns = MessageColumns(4)
-        kernel.scan_messages(MESSAGES, 4, 64, IEEE, True, b"foo", columns)
+        kernel.scan_messages(MESSAGES, 4, 64, IEEE, b"foo", columns)
         found = columns.take(2)
         arguments = (found.offset + 8, found.size, found.sequence, found.timestamp, 4, 0, IEEE)
         assert kernel.index_run(MESSAGES, *arguments) == (INDEX[4:], 4, 64)
@@ -481,19 +481,19 @@ class TestWrongUse:
         columns = MessageColumns(2)
         for row in (-1, 3):
             with pytest.raises(ValueError, match="of 2"):
-                kernel.scan_messages(MESSAGES, 4, 64, IEEE, True, b"", columns, row)
+                kernel.scan_messages(MESSAGES, 4, 64, IEEE, b"", columns, row)
             with pytest.raises(ValueError, match="of 2"):
-                kernel.scan_log(MESSAGES, 4, 64, IEEE, True, LogColumns(2), row)
+                kernel.scan_log(MESSAGES, 4, 64, IEEE, LogColumns(2), row)
         for start, limit in ((-1, 64), (4, -1)):
             with pytest.raises(ValueError, match="negative"):
-                kernel.scan_messages(MESSAGES, start, limit, IEEE, True, b"", columns)
+                kernel.scan_messages(MESSAGES, start, limit, IEEE, b"", columns)
             with pytest.raises(ValueError, match="negative"):
                 kernel.find_record(MESSAGES, start, limit, IEEE, b"")
 
     def test_buffers_of_all_kinds(self, kernel: ModuleType) -> None:
         for data in (bytearray(MESSAGES), memoryview(MESSAGES), np.frombuffer(MESSAGES, np.uint8)):
-            assert kernel.scan_messages(data, 4, 64, IEEE, True, b"foo", MessageColumns(2))[0] == 2
-        assert kernel.scan_messages(memoryview(b""), 4, 64, IEEE, True, b"foo", MessageColumns(2))[2] == Stop.END
+            assert kernel.scan_messages(data, 4, 64, IEEE, b"foo", MessageColumns(2))[0] == 2
+        assert kernel.scan_messages(memoryview(b""), 4, 64, IEEE, b"foo", MessageColumns(2))[2] == Stop.END
         assert kernel.find_record(b"", 0, 0, IEEE, b"foo") == -1
 
 
@@ -529,14 +529,14 @@ def test_reads_nothing_outside_the_buffer(kernel: ModuleType) -> None:
             for at_end in (True, False):
                 with fenced(data[:size], at_end=at_end) as view:
                     for start in (0, 4):
-                        for check in (True, False):
-                            kernel.scan_messages(view, start, 999, IEEE, check, b"foo", columns)
-                            kernel.scan_log(view, start, 999, IEEE, check, log)
-                            kernel.scan_index(view, start, 999, IEEE, check)
+                        for crc in (IEEE, IEEE.unchecked):
+                            kernel.scan_messages(view, start, 999, crc, b"foo", columns)
+                            kernel.scan_log(view, start, 999, crc, log)
+                            kernel.scan_index(view, start, 999, crc)
                         kernel.find_record(view, start, 999, IEEE, b"foo")
                         kernel.find_log_record(view, start, 999, IEEE, 5)
                     places = np.array([0, 1, 4, 39, size - 8, size - 1, size, -8], np.int64)
-                    kernel.read_messages_at(view, 999, places, IEEE, False, b"foo", columns, stops)
+                    kernel.read_messages_at(view, 999, places, IEEE.unchecked, b"foo", columns, stops)
 
 
 def test_threads(kernel: ModuleType) -> None:
@@ -545,7 +545,7 @@ def test_threads(kernel: ModuleType) -> None:
 
     def work() -> None:
         columns = MessageColumns(1000)
-        results.append(kernel.scan_messages(data, 0, len(data), IEEE, True, b"foo", columns))
+        results.append(kernel.scan_messages(data, 0, len(data), IEEE, b"foo", columns))
         results.append(columns.sequence.tolist() == list(range(1, 1001)))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -591,7 +591,7 @@ class TestGolden:
             found: dict[int, tuple[int, int]] = {}
             for path in (golden / case / "datastore" / name).glob("msgs.*.dat"):
                 data, columns = path.read_bytes(), MessageColumns()
-                rows, offset, stop = kernel.scan_messages(data, 4, len(data), function, True, name.encode(), columns)
+                rows, offset, stop = kernel.scan_messages(data, 4, len(data), function, name.encode(), columns)
                 assert (offset, stop) == (len(data), Stop.END)
                 batch = columns.take(rows)
                 assert not (batch.flags & ~np.uint8(Flag.HAS_REPLY)).any()
@@ -612,7 +612,7 @@ class TestGolden:
                 assert again == data[4:]
                 assert (sizes_again == batch.size).all()
                 stored = path.with_suffix(".idx").read_bytes()
-                assert kernel.scan_index(stored, 4, len(stored), function, True) == (rows, Stop.END)
+                assert kernel.scan_index(stored, 4, len(stored), function) == (rows, Stop.END)
                 encoded = kernel.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, function)
                 assert encoded == stored[4:]
             for message in channel["messages"]:
@@ -625,7 +625,7 @@ class TestGolden:
             if path.name not in ("subs.dat", "clients.dat"):
                 continue
             data, columns = path.read_bytes(), LogColumns()
-            rows, offset, stop = kernel.scan_log(data, 4, len(data), function, True, columns)
+            rows, offset, stop = kernel.scan_log(data, 4, len(data), function, columns)
             assert (offset, stop) == (len(data), Stop.END)
             batch = columns.take(rows)
             assert (batch.type <= 5).all()

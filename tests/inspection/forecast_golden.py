@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, OtherUser, ServerOptions
 from stantools.inspection.forecast.model import ChannelForecast, Lookups
 from stantools.store.limits import ChannelLimits, StoreLimits
@@ -17,7 +18,7 @@ def options_of(arguments: list[str], **more: Any) -> ServerOptions:
     """The options of a server command line."""
     values: dict[str, Any] = {"store_name": "<store>", **more}
     limits: dict[str, int] = {}
-    encrypt, key = False, b""
+    encrypt, key, crc = False, b"", Crc()
     rest = list(arguments)
     while rest:
         flag, _, value = rest.pop(0).partition("=")
@@ -26,9 +27,9 @@ def options_of(arguments: list[str], **more: Any) -> ServerOptions:
             continue
         value = value or rest.pop(0)
         if flag == "-file_crc_poly":
-            values["polynomial"] = int(value)
+            crc = Crc(int(value), crc.check)
         elif flag == "-file_crc":
-            values["check_crc"] = value == "true"
+            crc = Crc(crc.polynomial, value == "true")
         elif flag in ("-mm", "-mb"):
             limits["max_msgs" if flag == "-mm" else "max_bytes"] = int(value)
         elif flag == "-encryption_key":
@@ -37,7 +38,7 @@ def options_of(arguments: list[str], **more: Any) -> ServerOptions:
             assert flag in ("-file_slice_max_msgs", "-file_slice_max_bytes", "-encryption_cipher", "-mc"), flag
     if encrypt:
         values["encryption_key"] = key
-    return ServerOptions(limits=StoreLimits(channel=ChannelLimits(**limits)), **values)
+    return ServerOptions(crc=crc, limits=StoreLimits(channel=ChannelLimits(**limits)), **values)
 
 
 STRANGER = OtherUser(65534)

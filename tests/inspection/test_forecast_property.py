@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.format import gogo
+from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast, forecast_both, lookup
 from stantools.store import indexes
@@ -180,7 +181,7 @@ def test_any_damage_has_a_forecast(
             path.write_bytes(content)
         before = s.snapshot(root)
         options = ServerOptions(
-            check_crc=check_crc, limits=StoreLimits(channel=ChannelLimits(max_msgs=max_msgs)), workers=1
+            crc=Crc(check=check_crc), limits=StoreLimits(channel=ChannelLimits(max_msgs=max_msgs)), workers=1
         )
         for result in forecast_both(open_datastore(root), options):
             json.dumps(result.as_json())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import UsageError
+from stantools.format.crc import Crc
 from stantools.format.envelope import encode
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import (
@@ -213,7 +214,7 @@ class TestIndex:
         assert len(result.log) == 2
         # Without CRC check the text is still that of the decoder.
         data.write_bytes(data.read_bytes()[:-1] + b"\x0f")
-        error = _forecast(store, check_crc=False).error
+        error = _forecast(store, crc=Crc(check=False)).error
         assert error is not None and error.endswith(": proto: wrong wireType = 7 for field Sequence")
 
 

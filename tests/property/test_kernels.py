@@ -133,9 +133,9 @@ def at(kernel: ModuleType, data: bytes, limit: int, offsets: list[int], rest: tu
 def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], limit: int, capacity: int) -> None:
     """Everything that reads gives the same from both kernels."""
     assert NATIVE is not None
-    for check in (True, False):
+    for used in (function, function.unchecked):
         for start in starts:
-            scan = (data, start, limit, function, check)
+            scan = (data, start, limit, used)
             for row in {0, capacity // 2, capacity}:
                 assert messages(NATIVE, (*scan, channel), capacity, row) == messages(
                     plain, (*scan, channel), capacity, row
@@ -143,7 +143,7 @@ def assert_twins(data: bytes, function: Crc, channel: bytes, starts: list[int], 
                 assert log(NATIVE, scan, capacity, row) == log(plain, scan, capacity, row)
             assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)
         offsets = [*range(-2, min(len(data), 400) + 3), 2**63 - 1, -(2**63)]
-        rest = (function, check, channel)
+        rest = (used, channel)
         assert at(NATIVE, data, limit, offsets, rest) == at(plain, data, limit, offsets, rest)
     for start in starts:
         assert NATIVE.find_record(data, start, limit, function, channel) == plain.find_record(
@@ -220,7 +220,7 @@ def test_twins_that_encode(
     assert payload_bytes == expected
     index = (sequences, times, times, sizes, function)
     assert NATIVE.encode_index(*index) == plain.encode_index(*index)
-    assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function, True) == (len(rows), Stop.END)
+    assert plain.scan_index(plain.encode_index(*index), 0, 10**6, function) == (len(rows), Stop.END)
 
 
 @needs_native
@@ -294,7 +294,7 @@ def test_decodes_as_the_general_decoder(payload: bytes) -> None:
 def decodes_as_the_general_decoder(kernel: ModuleType, payload: bytes) -> None:
     data = len(payload).to_bytes(4, "little") + b"none" + payload
     columns = MessageColumns(1)
-    rows, _, stop = kernel.scan_messages(data, 0, len(data), CRCS[0], False, b"foo", columns)
+    rows, _, stop = kernel.scan_messages(data, 0, len(data), CRCS[0].unchecked, b"foo", columns)
     expected = rules(payload)
     assert stop == (Stop.BAD_DECODE if expected is None else Stop.END)
     if rows:
@@ -314,7 +314,7 @@ def test_decodes_updates_as_the_general_decoder(payload: bytes, kind: int) -> No
 def decodes_updates_as_the_general_decoder(kernel: ModuleType, payload: bytes, kind: int) -> None:
     data = len(payload).to_bytes(3, "little") + bytes([kind]) + b"none" + payload
     columns = LogColumns(1)
-    _, _, stop = kernel.scan_log(data, 0, len(data), CRCS[0], False, columns)
+    _, _, stop = kernel.scan_log(data, 0, len(data), CRCS[0].unchecked, columns)
     try:
         if kind == 3:
             expected = (gogo.decode(store_pb2.SubStateDelete, payload).id, 0)
@@ -343,8 +343,8 @@ def test_twins_on_golden_stores() -> None:
         function = Crc(crc.CASTAGNOLI) if "castagnoli" in str(path) else Crc()
         channel = path.parent.name.encode()
         for start in (0, 4, len(data) // 2):
-            for check in (True, False):
-                scan = (data, start, len(data), function, check)
+            for used in (function, function.unchecked):
+                scan = (data, start, len(data), used)
                 assert messages(NATIVE, (*scan, channel), 500, 0) == messages(plain, (*scan, channel), 500, 0)
                 assert log(NATIVE, scan, 500, 0) == log(plain, scan, 500, 0)
                 assert NATIVE.scan_index(*scan) == plain.scan_index(*scan)

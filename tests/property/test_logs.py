@@ -110,7 +110,7 @@ def test_the_plain_reader_and_the_kernels_stop_at_the_same_place(data: st.DataOb
     if len(bad) < 4:
         return
     columns = LogColumns(100)
-    rows, offset, stop = kernels.scan_log(bad, 4, len(bad), CRC, True, columns)
+    rows, offset, stop = kernels.scan_log(bad, 4, len(bad), CRC, columns)
     reader = records(bad, 4, len(bad), typed=True, crc=CRC)
     found = [record for record in reader if record.offset < offset or stop != Stop.BAD_DECODE]
     assert [record.offset for record in found] == columns.offset[:rows].tolist()
@@ -131,7 +131,7 @@ def test_any_damage_to_subs(data: st.DataObject) -> None:
     strict = read_subs(memoryview(bad), CRC)
     assert strict.end is not None
     assert strict.end.offset <= len(bad)
-    assert salvage_subs(memoryview(bad), CRC, check_crc=False) is not None
+    assert salvage_subs(memoryview(bad), CRC.unchecked) is not None
 
 
 @given(data=st.data())

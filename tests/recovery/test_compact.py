@@ -90,7 +90,7 @@ def check_result(root: Path, polynomial: int = IEEE) -> None:
     verdict = verify(store, crc)
     assert {f.code for f in verdict.findings if f.severity != "info"} <= HARMLESS
     for version in ("0.23.2", "0.25.6"):
-        options = ServerOptions(polynomial=polynomial, version=version, limits=NO_LIMITS)
+        options = ServerOptions(crc=Crc(polynomial), version=version, limits=NO_LIMITS)
         predicted = forecast(store, options, truncate=False)
         assert predicted.starts, predicted.error
         # The server takes a foreign directory for a channel, before and after.

@@ -74,7 +74,7 @@ def check(out: Path, polynomial: int = IEEE, versions: tuple[str, ...] = ("0.23.
     verdict = verify(store, crc)
     assert verdict.clean, [(f.code, f.file, f.detail) for f in verdict.findings]
     for version in versions:
-        prediction = forecast(store, ServerOptions(polynomial=polynomial, version=version), truncate=False)
+        prediction = forecast(store, ServerOptions(crc=Crc(polynomial), version=version), truncate=False)
         assert prediction.starts, prediction.error
         assert not prediction.as_json()["files_changed"]
 

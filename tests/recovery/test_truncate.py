@@ -77,7 +77,7 @@ def test_golden(case: str, golden_copy: Callable[[str], Path], tmp_path: Path) -
     before = _tree(root)
     theirs = expected["server_open_truncate"]
     args = g.options_of(expected["open_args"])
-    plan, result = _repair(root, tmp_path / "backups", polynomial=args.polynomial)
+    plan, result = _repair(root, tmp_path / "backups", crc=args.crc)
     assert plan.forecast.starts == theirs["started"]
     assert bool(plan.refusals) >= (not theirs["started"])
     _compare(root, before, theirs["files_changed_by_recovery"])

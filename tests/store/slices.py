@@ -16,7 +16,7 @@ def scan(path: Path, channel: bytes, crc: Crc) -> tuple[memoryview, MessageColum
     """All records of a healthy data file."""
     buffer = memoryview(path.read_bytes())
     columns = MessageColumns(len(buffer) // 8 + 1)
-    rows, offset, stop = kernels.scan_messages(buffer, FILE_HEADER_SIZE, len(buffer), crc, True, channel, columns)
+    rows, offset, stop = kernels.scan_messages(buffer, FILE_HEADER_SIZE, len(buffer), crc, channel, columns)
     assert (stop, offset) == (Stop.END, len(buffer)), path
     return buffer, columns.take(rows)
 

@@ -276,7 +276,7 @@ def test_other_polynomials_and_no_check() -> None:
     made = make(MESSAGES)
     at = made.ends[1] - 12
     data = with_bytes(made, at, bytes([made.data[at] ^ 1]))
-    events = list(scan_slice(memoryview(data), CHANNEL, CRC, check_crc=False))
+    events = list(scan_slice(memoryview(data), CHANNEL, CRC.unchecked))
     assert [len(e.sequence) for e in events if not isinstance(e, Damage)] == [6]
 
 

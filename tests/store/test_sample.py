@@ -75,7 +75,7 @@ def test_a_sample_is_healthy_and_a_server_takes_it_as_it_is(tmp_path, options):
     assert {f.code for f in verdict.findings if f.severity != "info"} <= ({"sequence-gap"} if have.gaps else set())
     assert sorted(store.channel_names) == sorted(result.channels) == sorted(have.names)
     for truncate in (False, True):
-        predicted = forecast(store, ServerOptions(polynomial=have.polynomial), truncate=truncate)
+        predicted = forecast(store, ServerOptions(crc=Crc(have.polynomial)), truncate=truncate)
         assert predicted.starts, predicted.error
         assert set(predicted.as_json()["files_changed"]) <= {".truncate.lck"}
     view = overview(store, crc)

@@ -77,7 +77,7 @@ def test_every_row_of_the_specification(data: bytes | None, outcome: ServerOutco
 def test_without_crc_check() -> None:
     data = HEADER + encode(b"\x0a\x01a", CRC)[:-1] + b"b"
     assert read(data).stop is Stop.BAD_CRC
-    unchecked = read_server_info(memoryview(data), CRC, check_crc=False)
+    unchecked = read_server_info(memoryview(data), CRC.unchecked)
     assert unchecked.outcome is ServerOutcome.RECOVERED
     assert unchecked.info == pb.ServerInfo(cluster_id=b"b")
 

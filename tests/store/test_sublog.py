@@ -182,8 +182,8 @@ def test_bad_versions(version: bytes) -> None:
 
 def test_without_crc_check_damage_is_taken_for_good() -> None:
     data = log((NEW, 1), record(MSG, 1, 1)[:-1] + b"\x02")
-    assert summary(read_subs(data, CRC, check_crc=False)) == {1: (2, [2])}
-    assert summary(salvage_subs(data, CRC, check_crc=False)) == {1: (2, [2])}
+    assert summary(read_subs(data, CRC.unchecked)) == {1: (2, [2])}
+    assert summary(salvage_subs(data, CRC.unchecked)) == {1: (2, [2])}
 
 
 DURABLE = {"durable_name": b"d", "is_durable": True}

@@ -74,7 +74,6 @@ class MessageFiles:
             window = open_window(
                 self._files,
                 session.crc,
-                check_crc=session.reading.check_crc,
                 key=session.reading.encryption_key,
                 survey=self._known,
             )
@@ -123,7 +122,6 @@ class MessageFiles:
                 have,
                 files,
                 session.crc,
-                check_crc=session.reading.check_crc,
                 key=session.reading.encryption_key,
                 survey=known,
                 live=live,

@@ -213,8 +213,7 @@ class RecordScreen(ViewScreen):
             if survey is not None and not survey.error and survey.size == size:
                 return map_of_survey(survey)
             with mapped(path, sequential=True) as buffer:
-                check = session.reading.check_crc
-                return map_records(buffer, kind, session.crc, channel=channel, check_crc=check, progress=job.advance)
+                return map_records(buffer, kind, session.crc, channel=channel, progress=job.advance)
 
         if self._job is not None and self._job.running:
             self._job.cancel()

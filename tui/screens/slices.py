@@ -261,7 +261,7 @@ class SlicesScreen(ViewScreen):
         session, channel = self.session, self.channel.encode("utf-8", "surrogateescape")
 
         def work(job: Job[SliceSurvey]) -> SliceSurvey:
-            return survey_slice(files, channel, Reading(session.crc, session.reading.check_crc, job.advance))
+            return survey_slice(files, channel, Reading(session.crc, job.advance))
 
         job: Job[SliceSurvey] = Job("scan", work, total=files.data_size)
 

@@ -217,7 +217,7 @@ class SubscriptionsScreen(ViewScreen):
         session = self.session
 
         def compare(_job: Job[LogLoss | None]) -> LogLoss | None:
-            return log_loss(path, kind, session.crc, check_crc=session.reading.check_crc)
+            return log_loss(path, kind, session.crc)
 
         job: Job[LogLoss | None] = Job("compare", compare)
 

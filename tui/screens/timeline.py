@@ -104,8 +104,7 @@ class TimelineScreen(ViewScreen):
 
         def work(job: Job[Timeline]) -> Timeline:
             files = session.store.channel(name)
-            check = session.reading.check_crc
-            return read_timeline(files, session.crc, check_crc=check, survey=survey, progress=job.advance)
+            return read_timeline(files, session.crc, survey=survey, progress=job.advance)
 
         total = 2 * facts.overview.count if facts.overview else 0
         job: Job[Timeline] = Job("timeline", work, total=total)

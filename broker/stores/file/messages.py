@@ -105,9 +105,7 @@ class FileMessages:
         old = [each for each in found.slices if each is not found.current]
         self._retention = Retention(self._writer, limits, old, archive=bool(services.archiver), consume=True)
         self._ordered = _in_order(self._retention.slices)
-        self._reader = SliceReader(
-            directory, name, services.crc, options.crc, services.open_files, dict(found.odd_paths)
-        )
+        self._reader = SliceReader(directory, name, services.crc, services.open_files, dict(found.odd_paths))
         self._recent = BlockList()
         self._ahead: list[tuple[int, Records]] = []
         self._next_read = 0

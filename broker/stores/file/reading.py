@@ -65,7 +65,6 @@ class SliceReader:
         directory: The channel's directory.
         channel: Its name.
         crc: The store's CRC.
-        check_crc: Refuse records whose CRC is wrong.
         open_files: Counts the open files.
         odd_paths: Data files whose names are not what their numbers say.
 
@@ -78,7 +77,6 @@ class SliceReader:
         directory: Path,
         channel: bytes,
         crc: Crc,
-        check_crc: bool,
         open_files: OpenFiles,
         odd_paths: dict[int, Path],
     ) -> None:
@@ -86,7 +84,6 @@ class SliceReader:
         self._directory = directory
         self._channel = channel
         self._crc = crc
-        self._check_crc = check_crc
         self._open_files = open_files
         self._odd_paths = odd_paths
         self._number: int | None = None
@@ -213,7 +210,7 @@ class SliceReader:
         data = _pread(self._data, stop - begin, begin)
         columns, stops = _columns.messages.take(rows), _columns.stops[:rows]
         places = offsets[:rows] - begin
-        kernels.read_messages_at(data, len(data), places, self._crc, self._check_crc, self._channel, columns, stops)
+        kernels.read_messages_at(data, len(data), places, self._crc, self._channel, columns, stops)
         good = (stops == Stop.END) & (columns.sequence == wanted[:rows]) & (columns.size == entries["size"][:rows])
         if not good[0]:
             return self._one(data, entries[0])
@@ -239,7 +236,7 @@ class SliceReader:
         if size > os.fstat(self._data).st_size - offset - RECORD_HEADER_SIZE:
             return None
         data = _pread(self._data, RECORD_HEADER_SIZE + size, offset)
-        payload, error = read_payload(memoryview(data), 0, len(data), self._crc)
+        payload, error = read_payload(memoryview(data), 0, len(data), self._crc.checking)
         message = None if error else decode_message(payload)[0]
         if message is None or message.sequence != int(entry["sequence"]):
             return None
@@ -249,7 +246,7 @@ class SliceReader:
         """Reads a record that is not as it should be: only its header may be damaged."""
         size, sequence = int(entry["size"]), int(entry["sequence"])
         view = memoryview(data)
-        payload, error = read_payload(view, 0, len(view), self._crc, check_crc=self._check_crc, size=size)
+        payload, error = read_payload(view, 0, len(view), self._crc, size=size)
         if not error:
             message, error = decode_message(payload)
             if message is not None and message.sequence != sequence:

@@ -94,22 +94,21 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
     try:
         store = _look(root)
         if cluster_id is None:
-            cluster_id = _cluster_id(store, crc, options)
+            cluster_id = _cluster_id(store, crc)
         server = ServerOptions(
             version=VERSION,
-            polynomial=crc.polynomial,
-            check_crc=options.crc,
+            crc=crc,
             limits=AllLimits(0, UNLIMITED),
             cluster_id=os.fsdecode(cluster_id),
             access=CurrentUser(),
             workers=options.parallel_recovery,
         )
-        recovery = Recovery(root, server, crc, CurrentUser(), options.truncate_bad_eof, {}, drop_begun=True)
+        recovery = Recovery(root, server, CurrentUser(), options.truncate_bad_eof, {}, drop_begun=True)
         start = recover(recovery, store)
         for line in start.forecast.log:
             _log(line)
         for change in start.forecast.changes.values():
-            _carry_out(root, change, crc, options.crc)
+            _carry_out(root, change, crc)
         if not start.forecast.starts:
             raise StorageError(start.forecast.error or "the store cannot be recovered")
         if not start.forecast.recovered:
@@ -135,10 +134,10 @@ def _look(root: Path) -> Datastore:
         return Datastore(root, channel_names=sorted(names, key=os.fsencode), witness=(root / WITNESS_FILE).exists())
 
 
-def _cluster_id(store: Datastore, crc: Crc, options: FileOptions) -> bytes:
+def _cluster_id(store: Datastore, crc: Crc) -> bytes:
     if store.server is not None and stat.S_ISREG(store.server.stat().st_mode):
         with mapped(store.server) as buffer:
-            info = read_server_info(buffer, crc, check_crc=options.crc).info
+            info = read_server_info(buffer, crc).info
         if info is not None:
             return info.cluster_id
     return b"test-cluster"
@@ -150,7 +149,7 @@ def _log(line: str) -> None:
         STREAMING.log(_LEVELS[match[1]], "%s", match[2])
 
 
-def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
+def _carry_out(root: Path, change: Change, crc: Crc) -> None:
     """Makes one planned change."""
     path, action = root / change.path, change.action
     if isinstance(action, Cut):
@@ -160,7 +159,7 @@ def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
     elif isinstance(action, Delete):
         path.unlink(missing_ok=True)
     elif isinstance(action, RebuildIndex):
-        _rebuild(root, path, action, crc, check_crc)
+        _rebuild(root, path, action, crc)
     else:
         assert isinstance(action, Write)
         # Neither a kill nor a full disk may leave a file without its version header.
@@ -168,13 +167,13 @@ def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
             replace_file(path, action.data)
 
 
-def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
+def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc) -> None:
     """Writes an index anew from its data file: the old one is there until the new one is whole."""
     data_file = root / action.data_file
     channel = os.fsencode(data_file.parent.name)
     with replacing(path) as descriptor, mapped(data_file) as data:
         write_all(descriptor, FILE_HEADER_BYTES)
-        for part in data_batches(data, action.data_end, crc, check_crc, channel):
+        for part in data_batches(data, action.data_end, crc, channel):
             write_all(descriptor, kernels.encode_index(part.sequence, part.offset, part.timestamp, part.size, crc))
 
 

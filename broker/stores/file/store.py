@@ -66,7 +66,7 @@ class FileStore:
         cluster_id: bytes | None = None,
     ) -> None:
         self.limits = limits or StoreLimits()
-        self.crc: Crc | None = Crc(options.polynomial)
+        self.crc: Crc | None = Crc(options.polynomial, options.crc)
         self._options = options
         self._root = options.directory
         self._table = LimitsTable(self.limits)
@@ -120,7 +120,7 @@ class FileStore:
             if found.server is None:
                 self._clients_end = len(buffer)
             elif len(buffer) > FILE_HEADER_SIZE:
-                state = read_clients(buffer, self._services.crc, check_crc=self._options.crc)
+                state = read_clients(buffer, self._services.crc)
                 self._deletes, self._clients_end = state.deletes, FILE_HEADER_SIZE + state.record_bytes
         self._open = True
 

@@ -95,14 +95,12 @@ class CutFile:
         file: Relative to the store.
         offset: Where it is cut.
         crc: The store's CRC.
-        check_crc: The server checks CRCs.
     """
 
     root: Path
     file: str
     offset: int
     crc: Crc
-    check_crc: bool
 
     @property
     def layout(self) -> LogLayout | None:
@@ -129,7 +127,7 @@ class CutFile:
         """Counts the records of a log that the server reads, which end at the cut."""
         with mapped(self.root / self.file) as buffer:
             read = read_clients if self.layout is CLIENTS_LOG else read_subs
-            return read(buffer, self.crc, check_crc=self.check_crc).rows
+            return read(buffer, self.crc).rows
 
     def records(self) -> Iterator[RemovedRecord]:
         """Iterates over everything behind the cut, in file order."""
@@ -157,12 +155,12 @@ class CutFile:
         index_path = path.with_suffix(".idx")
         if index_path.is_file():
             entries = stack.enter_context(mapped(index_path))
-            count, _ = scan_index(entries, self.crc, check_crc=self.check_crc)
+            count, _ = scan_index(entries, self.crc)
             index = index_format.view(entries, count)
-        yield from scan_slice(buffer, channel, self.crc, index=index, check_crc=self.check_crc, start=self.offset)
+        yield from scan_slice(buffer, channel, self.crc, index=index, start=self.offset)
 
     def _log_records(self, buffer: Buffer, layout: LogLayout) -> Iterator[RemovedRecord]:
-        for part in scan_log(buffer, layout, self.crc, check_crc=self.check_crc):
+        for part in scan_log(buffer, layout, self.crc):
             if isinstance(part, LogDamage):
                 if part.end > self.offset:
                     yield self._log_damage(part)
@@ -220,7 +218,7 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
     channel, _, file = change.path.rpartition("/")
     if isinstance(change.action, Cut) and file.endswith(".dat"):
         assert change.after is not None
-        behind = CutFile(store.path, change.path, change.after, recovery.crc, recovery.options.check_crc).count()
+        behind = CutFile(store.path, change.path, change.after, recovery.crc).count()
         if behind.intact:
             yield Loss(Harm.CUT, channel, change.path, change.after, behind.sequences, behind.intact)
     elif isinstance(change.action, Delete) and file.endswith(".dat"):
@@ -231,14 +229,14 @@ def _shortened(recovery: Recovery, store: Datastore, change: Change) -> Iterator
 
 def _given_again(recovery: Recovery, channel: RecoveredChannel) -> Iterator[Loss]:
     """Iterates over the messages on disk whose sequences the server thinks are still free."""
-    options, last = recovery.options, channel.totals.last
+    last = channel.totals.last
     parts = []
     for found in channel.slices:
         if found.end < found.data_end:
-            rest = CutFile(recovery.root, found.data_file, found.end, recovery.crc, options.check_crc)
+            rest = CutFile(recovery.root, found.data_file, found.end, recovery.crc)
             parts.append(rest.count().sequences)
         if not found.ascending:
-            for rows in recovered_rows(found, recovery.crc, options.check_crc, channel.raw_name):
+            for rows in recovered_rows(found, recovery.crc, channel.raw_name):
                 parts.append(Ranges.from_sequences(rows.sequence[rows.sequence > np.uint64(last)]))
     again = Ranges.union(parts) - Ranges.of([(0, last)])
     if again:
@@ -269,10 +267,10 @@ def _held(recovery: Recovery, directory: Path) -> Ranges:
 
 def _held_in(recovery: Recovery, files: SliceFiles, channel: str) -> Ranges:
     """Returns the sequences of the messages in a slice, from its index where that can be believed."""
-    raw, check_crc = os.fsencode(channel), recovery.options.check_crc
-    found = summarise(files, raw, recovery.crc, check_crc=check_crc)
+    raw = os.fsencode(channel)
+    found = summarise(files, raw, recovery.crc)
     if not found.count:
         return Ranges()
     if found.last_seq - found.first_seq + 1 == found.count:
         return Ranges.of([(found.first_seq, found.last_seq)])
-    return Ranges.from_sequences(Rows.joined(slice_rows(files, raw, recovery.crc, check_crc=check_crc)).sequence)
+    return Ranges.from_sequences(Rows.joined(slice_rows(files, raw, recovery.crc)).sequence)

@@ -98,7 +98,7 @@ def recover_subs(recovery: Recovery, channel: str, files: ChannelFiles) -> LogOu
 
 
 class _Read(Protocol[_C]):
-    def __call__(self, buffer: Buffer, crc: Crc, *, check_crc: bool) -> _C: ...
+    def __call__(self, buffer: Buffer, crc: Crc) -> _C: ...
 
 
 def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], empty: _S) -> LogOutcome[_S]:
@@ -115,7 +115,7 @@ def _recover(recovery: Recovery, path: Path | None, file: str, read: _Read[_S], 
             outcome.state.end = LogEnd(FILE_HEADER_SIZE, Stop.END, "", FILE_HEADER_SIZE)
             return outcome
         if path not in recovery.folds:
-            read_now = read(buffer, recovery.crc, check_crc=recovery.options.check_crc)
+            read_now = read(buffer, recovery.crc)
             recovery.folds[path] = cast(ClientsState | SubsState, read_now)
         outcome.state = cast(_S, recovery.folds[path])
         end = outcome.state.end
@@ -286,10 +286,9 @@ def _last_task(recovery: Recovery, name: str, raw_name: bytes, files: ChannelFil
 
 def _apply_limits(channel: RecoveredChannel, limits: ChannelLimits, now_ns: int, recovery: Recovery) -> None:
     """Removes what limits remove; a slice that loses all its messages is deleted, unless it is the last one."""
-    slices, check_crc = channel.slices, recovery.options.check_crc
+    slices = channel.slices
     held = [
-        Held(each.rows, each.bytes, partial(recovered_rows, each, recovery.crc, check_crc, channel.raw_name))
-        for each in slices
+        Held(each.rows, each.bytes, partial(recovered_rows, each, recovery.crc, channel.raw_name)) for each in slices
     ]
     removed = remove_by_limits(held, channel.totals, limits, now_ns)
     if removed is None:

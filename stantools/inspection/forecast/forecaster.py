@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from stantools.format.crc import Crc
 from stantools.inspection.forecast.behind import destroyed
 from stantools.inspection.forecast.changes import Append, Change
 from stantools.inspection.forecast.channel import RecoveredChannel
@@ -105,8 +104,7 @@ class _Forecaster:
     def start(self, options: ServerOptions, truncate: bool) -> Forecast:
         """Predicts one start."""
         access = options.access or owner_of(self._store.path)
-        crc = Crc(options.polynomial)
-        recovery = Recovery(self._store.path, options, crc, access, truncate, self._scans, self._folds)
+        recovery = Recovery(self._store.path, options, access, truncate, self._scans, self._folds)
         start = recover(recovery, self._store)
         result = start.forecast
         result.destroys = destroyed(recovery, self._store, start)

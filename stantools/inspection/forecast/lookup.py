@@ -140,7 +140,7 @@ def lookup_slice(
         return Lookups(whole if wanted is None else whole & wanted), None
     options = recovery.options
     with mapped(found.data) as data:
-        source = Source(data, min(found.data_end, len(data)), recovery.crc, options.check_crc, cipher)
+        source = Source(data, min(found.data_end, len(data)), recovery.crc, cipher)
         rows = min(found.rows, _ROWS)
         work = _SliceLookup(source, channel, options.read_buffer_size, wanted, rows, answers, progress)
         if found.index is None:
@@ -182,7 +182,7 @@ class _SliceLookup:
         """Looks up messages whose index was made from good records: only decryption can fail."""
         source, skipped = self._source, found.removed
         disordered = _Disordered()
-        for batch in data_batches(source.data, source.end, source.crc, source.check_crc, self._channel):
+        for batch in data_batches(source.data, source.end, source.crc, self._channel):
             begin = min(skipped, batch.capacity)
             skipped -= begin
             failed = self._undecryptable(batch)
@@ -257,7 +257,6 @@ class _SliceLookup:
             source.end,
             np.ascontiguousarray(offsets),
             source.crc,
-            source.check_crc,
             self._channel,
             columns,
             stops,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stantools.errors import UsageError
-from stantools.format.crc import IEEE, Crc
+from stantools.format.crc import Crc
 from stantools.store.directory import Datastore
 from stantools.store.limits import StoreLimits
 from stantools.store.options import ReadOptions
@@ -107,8 +107,7 @@ class ServerOptions:
 
     Attributes:
         version: One of `SERVER_VERSIONS`.
-        polynomial: `-file_crc_poly`, reflected.
-        check_crc: `-file_crc`.
+        crc: `-file_crc_poly` and `-file_crc`.
         limits: `-mc`, `-mm`, `-mb`, `-ma`, `-msu`, `-mi` and the limits per channel.
         read_buffer_size: `-file_read_buffer_size` in bytes; 0 turns reading ahead off.
         encryption_key: `-encryption_key`; None is a server without encryption.
@@ -123,8 +122,7 @@ class ServerOptions:
     """
 
     version: str = SERVER_VERSIONS[0]
-    polynomial: int = IEEE
-    check_crc: bool = True
+    crc: Crc = field(default_factory=Crc)
     limits: StoreLimits = field(default_factory=StoreLimits)
     read_buffer_size: int = DEFAULT_READ_BUFFER
     encryption_key: bytes | None = field(default=None, repr=False)
@@ -159,14 +157,13 @@ def own_server(
     Args:
         store: The store.
         crc: Its CRC.
-        reading: Whether CRCs are checked, and the encryption key.
+        reading: The encryption key.
         version: The server's version.
         workers: Threads of the forecast.
     """
     return ServerOptions(
         version=version,
-        polynomial=crc.polynomial,
-        check_crc=reading.check_crc,
+        crc=crc,
         encryption_key=reading.encryption_key,
         cluster_id=stored_cluster_id(store.server, crc) or DEFAULT_CLUSTER_ID,
         access=CurrentUser(),

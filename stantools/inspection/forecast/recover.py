@@ -122,7 +122,7 @@ class _Steps:
             server = read_server_info(None, recovery.crc)
         else:
             with mapped(store.server) as buffer:
-                server = read_server_info(buffer, recovery.crc, check_crc=recovery.options.check_crc)
+                server = read_server_info(buffer, recovery.crc)
         if server.at_open:
             raise _FatalError(f"unable to recover server file {quoted}: {server.error}")
         error, changes = open_clients(recovery, store.clients)

@@ -25,9 +25,7 @@ from stantools.store.mapping import Buffer, Window
 END_TEXT = "EOF"
 
 
-def read_payload(
-    buffer: Buffer, offset: int, limit: int, crc: Crc, *, check_crc: bool = True, size: int | None = None
-) -> tuple[Buffer, str]:
+def read_payload(buffer: Buffer, offset: int, limit: int, crc: Crc, *, size: int | None = None) -> tuple[Buffer, str]:
     """Reads the payload of the record at an offset.
 
     Args:
@@ -35,7 +33,6 @@ def read_payload(
         offset: Of the record's header; any number.
         limit: Where the file ends.
         crc: The server's CRC.
-        check_crc: Refuse records whose CRC is wrong.
         size: Take this for the payload's size, whatever the header says: so the server does when it reads ahead.
 
     Returns:
@@ -57,7 +54,7 @@ def read_payload(
         return nothing, EOF_TEXT if left else END_TEXT
     begin = offset + RECORD_HEADER_SIZE
     payload = buffer[begin : begin + size]
-    if check_crc and (computed := crc(payload)) != stored:
+    if crc.check and (computed := crc(payload)) != stored:
         return nothing, crc_error_text(stored, computed)
     return payload, ""
 
@@ -90,7 +87,7 @@ def check_last_message(buffer: Buffer, sequence: int, offset: int, size: int, cr
         announced, stored = RECORD_HEADER.unpack_from(buffer, offset)
         if announced != size and (announced or stored):
             return f"unable to read last record: expected record size to be {size} bytes, got {announced} bytes"
-    payload, error = read_payload(buffer, offset, len(buffer), crc)
+    payload, error = read_payload(buffer, offset, len(buffer), crc.checking)
     if error:
         return f"unable to read last record: {error}"
     message, error = decode_message(payload)
@@ -133,14 +130,13 @@ class DataScan:
     same_index: bool
 
 
-def scan_data(buffer: Buffer, channel: bytes, crc: Crc, check_crc: bool, index: Buffer | None) -> DataScan:
+def scan_data(buffer: Buffer, channel: bytes, crc: Crc, index: Buffer | None) -> DataScan:
     """Scans a data file up to the first problem.
 
     Args:
         buffer: The file; its version header was checked.
         channel: The channel's name.
         crc: The server's CRC.
-        check_crc: The server checks CRCs.
         index: The index there is, to compare it with what a new one would hold.
     """
     columns = MessageColumns(_ROWS)
@@ -152,7 +148,7 @@ def scan_data(buffer: Buffer, channel: bytes, crc: Crc, check_crc: bool, index: 
     at, stop = FILE_HEADER_SIZE, Stop.FULL
     while stop is Stop.FULL:
         window.reach(at)
-        rows, at, code = kernels.scan_messages(buffer, at, len(buffer), crc, check_crc, channel, columns)
+        rows, at, code = kernels.scan_messages(buffer, at, len(buffer), crc, channel, columns)
         stop = Stop(code)
         if rows:
             batch = columns.take(rows)
@@ -195,14 +191,12 @@ class Source:
         data: The data file.
         end: Where it ends.
         crc: The server's CRC.
-        check_crc: The server checks CRCs.
         cipher: The channel's cipher if the server has encryption turned on.
     """
 
     data: Buffer
     end: int
     crc: Crc
-    check_crc: bool
     cipher: ChannelCipher | None
 
     def read_alone(self, offset: int, size: int) -> tuple[int, str]:
@@ -221,11 +215,11 @@ class Source:
                 return 0, PADDED_TEXT
             if announced != size and size:
                 return 0, f"expected size to be {size}, got {announced}"
-        return self._message(*read_payload(self.data, offset, self.end, self.crc, check_crc=self.check_crc))
+        return self._message(*read_payload(self.data, offset, self.end, self.crc))
 
     def read_buffered(self, offset: int, size: int) -> tuple[int, str]:
         """Reads one message as part of a read-ahead buffer; see `read_alone`."""
-        return self._message(*read_payload(self.data, offset, self.end, self.crc, check_crc=self.check_crc, size=size))
+        return self._message(*read_payload(self.data, offset, self.end, self.crc, size=size))
 
     def _message(self, payload: Buffer, error: str) -> tuple[int, str]:
         if error:

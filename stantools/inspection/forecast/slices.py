@@ -111,7 +111,6 @@ class Recovery:
     Attributes:
         root: The store's directory.
         options: The server's options.
-        crc: The server's CRC.
         access: What the server's user may do.
         truncate: With the truncate option.
         scans: Data files that were scanned for an earlier forecast of the same store.
@@ -122,12 +121,16 @@ class Recovery:
 
     root: Path
     options: ServerOptions
-    crc: Crc
     access: Access
     truncate: bool
     scans: dict[Path, DataScan]
     folds: dict[Path, ClientsState | SubsState] = field(default_factory=dict)
     drop_begun: bool = False
+
+    @property
+    def crc(self) -> Crc:
+        """The server's CRC."""
+        return self.options.crc
 
     @property
     def store_name(self) -> str:
@@ -203,7 +206,7 @@ class _Step:
     def read_index(self, index: Buffer) -> None:
         """Uses the index, or finds out why not."""
         found, options, crc = self.found, self.recovery.options, self.recovery.crc
-        count, stop = scan_index(index, crc, check_crc=options.check_crc)
+        count, stop = scan_index(index, crc)
         end = FILE_HEADER_SIZE + count * INDEX_RECORD_SIZE
         if stop is Stop.ZEROS:
             self.outcome.changes.append(Change(found.index_file, len(index), end, Cut()))
@@ -268,7 +271,7 @@ class _Step:
         found, recovery = self.found, self.recovery
         result = recovery.scans.get(found.data)
         if result is None:
-            result = scan_data(self.data, self.channel, recovery.crc, recovery.options.check_crc, index)
+            result = scan_data(self.data, self.channel, recovery.crc, index)
             recovery.scans[found.data] = result
         if error := self._judge(result, header_only=header_only):
             self.outcome.error = error
@@ -311,18 +314,17 @@ class _Step:
         return EOF_TEXT if torn else result.error
 
 
-def recovered_rows(found: Slice, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[Rows]:
+def recovered_rows(found: Slice, crc: Crc, channel: bytes) -> Iterator[Rows]:
     """Iterates over all messages of a recovered slice, removed ones too; each part is valid until the next.
 
     Args:
         found: The slice.
         crc: The server's CRC.
-        check_crc: The server checks CRCs.
         channel: The channel's name.
     """
     if found.index is None:
         with mapped(found.data) as data:
-            for batch in data_batches(data, found.data_end, crc, check_crc, channel):
+            for batch in data_batches(data, found.data_end, crc, channel):
                 yield Rows.of_columns(batch)
     else:
         with mapped(found.index) as index:
@@ -330,13 +332,13 @@ def recovered_rows(found: Slice, crc: Crc, check_crc: bool, channel: bytes) -> I
                 yield Rows.of_index(part)
 
 
-def data_batches(data: Buffer, end: int, crc: Crc, check_crc: bool, channel: bytes) -> Iterator[MessageColumns]:
+def data_batches(data: Buffer, end: int, crc: Crc, channel: bytes) -> Iterator[MessageColumns]:
     """Iterates over the good records of a data file in batches, each valid until the next."""
     columns = MessageColumns(BATCH_ROWS)
     window = Window(data)
     at, rows = FILE_HEADER_SIZE, BATCH_ROWS
     while rows == BATCH_ROWS and at < end - RECORD_HEADER_SIZE:
         window.reach(at)
-        rows, at, _ = kernels.scan_messages(data, at, end, crc, check_crc, channel, columns)
+        rows, at, _ = kernels.scan_messages(data, at, end, crc, channel, columns)
         if rows:
             yield columns.take(rows)

@@ -220,7 +220,7 @@ def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOpt
         for side, (store, ref) in enumerate(zip(opened, (pair.first, pair.second), strict=True)):
             for name in channels_to_survey(store, options.channels):
                 path = store.path / name
-                plan.channels.append(ChannelRef(str(path), ref.polynomial, size=_size(path)))
+                plan.channels.append(ChannelRef(str(path), Crc(ref.polynomial), size=_size(path)))
                 plan.owners.append((len(plan.pairs), side))
         plan.pairs.append(pair)
         plan.stores.append(opened)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stantools.errors import StantoolsError
+from stantools.format.crc import Crc
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours, store_names
 from stantools.pipeline.jobs.surveys import ChannelRef
@@ -120,10 +121,10 @@ def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
     if job.options.patterns and not channels:
         job.passed.append(f"{ref.root}: has no such channel")
         return
-    archived = job.options.archived
+    archived, crc = job.options.archived, Crc(ref.polynomial)
     paths = [f"{ref.root}/{channel}" for channel in channels]
     refs = (
-        ChannelRef(path, ref.polynomial, archived=archived, size=size)
+        ChannelRef(path, crc, archived=archived, size=size)
         for path, size in zip(paths, listed(_size, paths), strict=True)
     )
     job.stores.append(StoreWork(ref, name, tuple(refs)))

@@ -34,16 +34,14 @@ class ChannelRef:
 
     Attributes:
         path: Its directory.
-        polynomial: The store's CRC polynomial.
-        check_crc: Check CRCs.
+        crc: The store's CRC.
         archived: Take `.bak` slices too, archived ones first.
         files: What is surveyed where that is not the whole directory.
         size: Bytes of its files.
     """
 
     path: str
-    polynomial: int
-    check_crc: bool = True
+    crc: Crc
     archived: bool = False
     files: ChannelFiles | None = None
     size: int = 0
@@ -99,8 +97,7 @@ class _SliceItem:
     place: int
     files: SliceFiles
     raw_name: bytes
-    polynomial: int
-    check_crc: bool
+    crc: Crc
 
     @property
     def size(self) -> int:
@@ -199,10 +196,7 @@ def _in_parts(place: int, ref: ChannelRef) -> tuple[_Parts, list[_SliceItem]] | 
     slices = files.all_slices
     if error or len(slices) < 2:
         return None
-    items = [
-        _SliceItem(place, number, each, files.raw_name, ref.polynomial, ref.check_crc)
-        for number, each in enumerate(slices)
-    ]
+    items = [_SliceItem(place, number, each, files.raw_name, ref.crc) for number, each in enumerate(slices)]
     return _Parts(files, [None] * len(slices)), items
 
 
@@ -215,10 +209,10 @@ def _work(then: Callable[[ChannelRef, ChannelSurvey], Any], item: ChannelRef | O
     begin = time.perf_counter()
     result: Any
     if isinstance(item, _SliceItem):
-        result = survey_slice(item.files, item.raw_name, _reading(item.polynomial, item.check_crc))
+        result = survey_slice(item.files, item.raw_name, _reading(item.crc))
     elif isinstance(item, ChannelRef):
         files, error = item.listed()
-        reading = _reading(item.polynomial, item.check_crc)
+        reading = _reading(item.crc)
         surveys = [survey_slice(each, files.raw_name, reading) for each in files.all_slices]
         result = then(item, ChannelSurvey.of(files, surveys, error))
     else:
@@ -234,6 +228,6 @@ def _then(
 
 
 @lru_cache(maxsize=4)
-def _reading(polynomial: int, check_crc: bool) -> Reading:
+def _reading(crc: Crc) -> Reading:
     """Keeps the columns of one process for all that it reads."""
-    return Reading(Crc(polynomial), check_crc)
+    return Reading(crc)

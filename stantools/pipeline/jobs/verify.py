@@ -193,11 +193,12 @@ def _channel_item(
 ) -> ChannelRef | _RemoteChannel | _Loose:
     """Says how a channel is verified; that it cannot be listed is a finding."""
     ref = store.ref
+    crc = Crc(ref.polynomial, options.check_crc)
     if isinstance(channel, Unreadable):
         assert channel.channel is not None
         if is_remote(ref.root):
             return _RemoteChannel(ref, channel.channel, options, 0)
-        return ChannelRef(f"{ref.root}/{channel.channel}", ref.polynomial, options.check_crc)
+        return ChannelRef(f"{ref.root}/{channel.channel}", crc)
     if is_remote(ref.root):
         if store.loose is not None:
             slices = tuple(store.slices(channel, archived=True))
@@ -207,7 +208,7 @@ def _channel_item(
     if store.loose is not None:
         local = [slice_files(each) for each in store.slices(channel, archived=True)]
         files = ChannelFiles(channel.name, Path(channel.directory), local)
-    return ChannelRef(channel.directory, ref.polynomial, options.check_crc, files=files, size=channel.size())
+    return ChannelRef(channel.directory, crc, files=files, size=channel.size())
 
 
 def slice_files(ref: SliceRef) -> SliceFiles:
@@ -218,11 +219,10 @@ def slice_files(ref: SliceRef) -> SliceFiles:
 
 def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
     """In a task: makes the findings of a channel."""
-    crc, check_crc = Crc(channel.polynomial), channel.check_crc
     if channel.files is not None:
-        return _loose_report(Path(channel.path), survey, crc)
+        return _loose_report(Path(channel.path), survey, channel.crc)
     root = Path(channel.path).parent
-    return verify_channel(root, survey, crc, _clients(root, crc, check_crc), check_crc=check_crc)
+    return verify_channel(root, survey, channel.crc, _clients(root, channel.crc))
 
 
 def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelReport:
@@ -235,19 +235,19 @@ def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelRe
     return ChannelReport(findings, channel_verdict(survey), sum(each.size + each.index.size for each in survey.slices))
 
 
-def _clients(root: Path, crc: Crc, check_crc: bool) -> frozenset[bytes]:
+def _clients(root: Path, crc: Crc) -> frozenset[bytes]:
     path = root / CLIENTS_FILE
     try:
         state = path.stat()
     except OSError:
         return frozenset()
-    return _known_clients(path, state.st_mtime_ns, state.st_size, crc, check_crc)
+    return _known_clients(path, state.st_mtime_ns, state.st_size, crc)
 
 
 @lru_cache(maxsize=16)
-def _known_clients(path: Path, changed: int, size: int, crc: Crc, check_crc: bool) -> frozenset[bytes]:
+def _known_clients(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
     """Reads clients.dat once for all channels of a store that a process verifies, and again when it has changed."""
-    return intact_clients(path, crc, check_crc=check_crc)
+    return intact_clients(path, crc)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class _Root:
 
     def run(self) -> RootReport:
         with copied_part(StorePart(self.store, None, None, 0), self.options) as root:
-            return verify_root(open_datastore(root), Crc(self.store.polynomial), check_crc=self.options.check_crc)
+            return verify_root(open_datastore(root), Crc(self.store.polynomial, self.options.check_crc))
 
 
 @dataclass(frozen=True)
@@ -277,10 +277,10 @@ class _RemoteChannel:
         return f"{self.store.root}/{self.channel}"
 
     def run(self) -> ChannelReport:
-        crc, check_crc = Crc(self.store.polynomial), self.options.check_crc
+        crc = Crc(self.store.polynomial, self.options.check_crc)
         with copied_part(StorePart(self.store, self.channel, None, self.size), self.options) as root:
-            (survey,) = survey_channels(Datastore(root), [self.channel], crc, check_crc=check_crc, workers=1)
-            return verify_channel(root, survey, crc, _clients(root, crc, check_crc), check_crc=check_crc)
+            (survey,) = survey_channels(Datastore(root), [self.channel], crc, workers=1)
+            return verify_channel(root, survey, crc, _clients(root, crc))
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class _Loose:
     size: int
 
     def run(self) -> ChannelReport:
-        crc = Crc(self.store.polynomial)
+        crc = Crc(self.store.polynomial, self.options.check_crc)
         with temporary_directory() as directory:
             remote = Remote(self.path, self.options.storage)
             here: list[SliceFiles] = []
@@ -307,7 +307,7 @@ class _Loose:
                     if url is not None and target is not None:
                         remote.copy(url, target)
                 here.append(SliceFiles(each.number, data, index, each.archived, each.data_size, each.index_size))
-            reading = Reading(crc, self.options.check_crc)
+            reading = Reading(crc)
             files = ChannelFiles(self.channel, directory, here)
             survey = ChannelSurvey(files, [survey_slice(each, files.raw_name, reading) for each in here])
             return _loose_report(directory, survey, crc)

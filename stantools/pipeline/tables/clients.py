@@ -21,7 +21,7 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
     Raises:
         StoreUnreadableError: The store cannot be listed.
     """
-    clients = here.clients.recovered(here.root, here.crc, here.options.check_crc)
+    clients = here.clients.recovered(here.root, here.crc)
     yield from here.damaged(CLIENTS_FILE, clients.problems)
     owned: Counter[bytes] = Counter()
     pending: Counter[bytes] = Counter()
@@ -65,4 +65,4 @@ def _subscriptions(here: LocalPart) -> Iterator[tuple[str, Subs]]:
     for directory in here.directories():
         path = directory / SUBS_FILE
         if os.path.lexists(path) or not os.access(directory, os.X_OK):
-            yield directory.name, load_subs(path, here.crc, check_crc=here.options.check_crc)
+            yield directory.name, load_subs(path, here.crc)

@@ -50,21 +50,21 @@ def _row(store: str, each: Finding) -> Row:
 
 
 def _findings(here: LocalPart) -> list[Finding]:
-    crc, check_crc = here.crc, here.options.check_crc
+    crc = here.crc
     if here.part.channel is None:
-        return verify_root(open_datastore(here.root), crc, check_crc=check_crc).findings
+        return verify_root(open_datastore(here.root), crc).findings
     if here.part.file is not None:
         return list(_slice_findings(here))
-    (survey,) = survey_channels(Datastore(here.root), [here.part.channel], crc, check_crc=check_crc, workers=1)
-    known = here.clients.intact(here.root, crc, check_crc)
-    return verify_channel(here.root, survey, crc, known, check_crc=check_crc).findings
+    (survey,) = survey_channels(Datastore(here.root), [here.part.channel], crc, workers=1)
+    known = here.clients.intact(here.root, crc)
+    return verify_channel(here.root, survey, crc, known).findings
 
 
 def _slice_findings(here: LocalPart) -> Iterator[Finding]:
     """Gives the findings of a slice without a store: of itself and its index, and of the sequences in it."""
     assert here.part.channel is not None
     files = slice_files(here.file)
-    survey = survey_slice(files, raw_name(here.part.channel), Reading(here.crc, here.options.check_crc))
+    survey = survey_slice(files, raw_name(here.part.channel), Reading(here.crc))
     channel = ChannelSurvey(ChannelFiles(here.part.channel, here.root, [files]), [survey])
     try:
         yield from slice_findings(here.root, channel)

@@ -132,11 +132,10 @@ class _PieceReader:
         self._rows = rows
         self._selection = selection
         self._everything = selection == Selection()
-        self._check_crc = options.check_crc
         self._capacity = max(options.batch_rows, 1)
         self._counter = counter
         self._stack = stack
-        self._crc = crc_of(piece.slice.store.polynomial)
+        self._crc = crc_of(piece.slice.store.polynomial, options.check_crc)
         self._channel = raw_name(piece.slice.channel)
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
 
@@ -213,7 +212,6 @@ class _PieceReader:
             self._channel,
             self._crc,
             index=self._index,
-            check_crc=self._check_crc,
             columns=columns,
             start=start,
             until=self._piece.end,
@@ -221,7 +219,7 @@ class _PieceReader:
 
     def _index(self) -> IndexView | None:
         """The good records of the index, which help to go on after damage."""
-        opened = good_records(self._piece.slice, self._crc, check_crc=self._check_crc, counter=self._counter)
+        opened = good_records(self._piece.slice, self._crc, counter=self._counter)
         return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
@@ -271,9 +269,7 @@ class _PieceReader:
     def _next(self, at: int) -> _Neighbour | None:
         """The message that begins behind a piece."""
         columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
-        kernels.read_messages_at(
-            self._data, len(self._data), np.array([at]), self._crc, self._check_crc, self._channel, columns, stops
-        )
+        kernels.read_messages_at(self._data, len(self._data), np.array([at]), self._crc, self._channel, columns, stops)
         return _neighbour(columns, 0) if stops[0] == Stop.END else None
 
 

@@ -54,7 +54,7 @@ class LocalPart:
     @property
     def crc(self) -> Crc:
         """The CRC of the store's records."""
-        return Crc(self.part.store.polynomial)
+        return Crc(self.part.store.polynomial, self.options.check_crc)
 
     @property
     def file(self) -> Path:
@@ -96,18 +96,18 @@ class KnownClients:
         self._recovered: tuple[Path, Clients] | None = None
         self._intact: tuple[Path, frozenset[bytes]] | None = None
 
-    def recovered(self, root: Path, crc: Crc, check_crc: bool) -> Clients:
+    def recovered(self, root: Path, crc: Crc) -> Clients:
         """Returns the clients as the server recovers them."""
         if self._recovered is None or self._recovered[0] != root:
             path = root / CLIENTS_FILE
-            self._recovered = root, load_clients(path if path.exists() else None, crc, check_crc=check_crc)
+            self._recovered = root, load_clients(path if path.exists() else None, crc)
         return self._recovered[1]
 
-    def intact(self, root: Path, crc: Crc, check_crc: bool) -> frozenset[bytes]:
+    def intact(self, root: Path, crc: Crc) -> frozenset[bytes]:
         """Returns the ids of the clients whose records are intact, as verify takes them."""
         if self._intact is None or self._intact[0] != root:
             path = root / CLIENTS_FILE
-            self._intact = root, intact_clients(path if path.exists() else None, crc, check_crc=check_crc)
+            self._intact = root, intact_clients(path if path.exists() else None, crc)
         return self._intact[1]
 
 

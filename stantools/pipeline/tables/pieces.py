@@ -98,12 +98,11 @@ class _Splitter:
     """
 
     def __init__(self, ref: SliceRef, data: Buffer, options: TableOptions, counter: ReadCounter) -> None:
-        self._crc = crc_of(ref.store.polynomial)
+        self._crc = crc_of(ref.store.polynomial, options.check_crc)
         self._counter = counter
         self._ref = ref
         self._data = data
         self._channel = raw_name(ref.channel)
-        self._check_crc = options.check_crc
         self._split_bytes = options.split_bytes
         self._window = Window(data, _PROOF)
         self._columns = MessageColumns(1024)
@@ -193,7 +192,7 @@ class _Splitter:
 
     def _agrees(self, record: np.void) -> bool | None:
         self._counter.data(end_of(record) - int(record["offset"]))
-        return agrees(self._data, record, self._channel, self._crc, check_crc=self._check_crc)
+        return agrees(self._data, record, self._channel, self._crc)
 
     def _proven(self, wanted: int, end: int) -> int | None:
         """Returns the offset of the first record from which enough good ones follow.
@@ -218,5 +217,5 @@ class _Splitter:
         at, limit, stop = start, len(self._data), Stop.FULL
         while stop == Stop.FULL and at - start < _PROOF:
             self._window.reach(at)
-            _, at, stop = kernels.scan_messages(self._data, at, limit, self._crc, True, self._channel, self._columns)
+            _, at, stop = kernels.scan_messages(self._data, at, limit, self._crc.checking, self._channel, self._columns)
         return max(at, start + 1), stop in (Stop.END, Stop.FULL)

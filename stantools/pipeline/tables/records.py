@@ -35,7 +35,7 @@ def rows(here: LocalPart) -> Iterator[Row]:
     wants_fields = not options.columns or "fields" in options.columns
     try:
         with mapped(here.file, sequential=True) as buffer:
-            for record in read_records(buffer, kind, here.crc, channel=channel, check_crc=options.check_crc):
+            for record in read_records(buffer, kind, here.crc, channel=channel):
                 if not record.ok and options.mode is not Mode.PERMISSIVE:
                     if options.mode is Mode.DROPMALFORMED:
                         continue

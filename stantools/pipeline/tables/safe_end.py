@@ -286,7 +286,7 @@ class WatchedSlice:
                 return None
             columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
             offsets = np.array([entry.offset], np.int64)
-            kernels.read_messages_at(data, len(data), offsets, self._crc, True, self._channel, columns, stops)
+            kernels.read_messages_at(data, len(data), offsets, self._crc, self._channel, columns, stops)
             right = stops[0] == Stop.END and columns.sequence[0] == entry.sequence and columns.size[0] == entry.size
             return _mark(columns, 0) if right else None
 

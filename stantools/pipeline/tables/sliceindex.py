@@ -32,9 +32,9 @@ from stantools.store.reading import trusted_index
 
 
 @lru_cache(maxsize=8)
-def crc_of(polynomial: int) -> Crc:
+def crc_of(polynomial: int, check: bool = True) -> Crc:
     """Returns the CRC of a polynomial; its tables take longer to make than a small slice to read."""
-    return Crc(polynomial)
+    return Crc(polynomial, check)
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
         yield None
         return
     files = SliceFiles(ref.number, Path(ref.data), Path(ref.index), ref.archived, ref.data_size, ref.index_size)
-    with trusted_index(files, data, raw_name(ref.channel), crc) as (records, _):
+    with trusted_index(files, data, raw_name(ref.channel), crc.checking) as (records, _):
         counter.index(ref.index_size)
         if records is None or not len(records) or int(records["offset"][0]) != FILE_HEADER_SIZE:
             yield None
@@ -88,7 +88,7 @@ def end_of(record: np.void) -> int:
     return int(record["offset"]) + RECORD_HEADER_SIZE + int(record["size"])
 
 
-def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc, *, check_crc: bool) -> bool | None:
+def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc) -> bool | None:
     """Compares an index record with the data file.
 
     Returns:
@@ -96,14 +96,14 @@ def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc, *, check_crc
     """
     columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
     offset = np.array([record["offset"]], np.int64)
-    kernels.read_messages_at(data, len(data), offset, crc, check_crc, channel, columns, stops)
+    kernels.read_messages_at(data, len(data), offset, crc, channel, columns, stops)
     if stops[0] != Stop.END:
         return None
     return all(getattr(columns, name)[0] == record[name] for name in ("sequence", "size", "timestamp"))
 
 
 @contextmanager
-def good_records(ref: SliceRef, crc: Crc, *, check_crc: bool, counter: ReadCounter) -> Iterator[IndexView | None]:
+def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[IndexView | None]:
     """Opens the index of a slice for a search after damage: its good records, whatever they name.
 
     Yields:
@@ -119,7 +119,7 @@ def good_records(ref: SliceRef, crc: Crc, *, check_crc: bool, counter: ReadCount
             yield None
             return
         counter.index(len(buffer))
-        count = scan_index(buffer, crc, check_crc=check_crc)[0] if len(buffer) > FILE_HEADER_SIZE else 0
+        count = scan_index(buffer, crc)[0] if len(buffer) > FILE_HEADER_SIZE else 0
         yield index.view(buffer, count) if count else None
 
 
@@ -142,7 +142,7 @@ def unchecked_records(ref: SliceRef, data: Buffer) -> Iterator[IndexView | None]
 def checked(records: IndexView, low: int, high: int, crc: Crc, counter: ReadCounter) -> IndexView:
     """Returns the records from `low` to `high` of an index up to the first one with a wrong CRC."""
     part = records[low:high]
-    count, _ = kernels.scan_index(part.view(np.uint8).data, 0, part.nbytes, crc, True)
+    count, _ = kernels.scan_index(part.view(np.uint8).data, 0, part.nbytes, crc.checking)
     counter.index(part.nbytes)
     return part[:count]
 
@@ -162,4 +162,4 @@ def records_of(piece: Piece, records: IndexView, data: Buffer, crc: Crc, counter
     if end_of(last) > (len(data) if piece.end >= piece.slice.data_size else piece.end):
         return None
     counter.data(end_of(last) - int(last["offset"]))
-    return part if agrees(data, last, raw_name(piece.slice.channel), crc, check_crc=True) else None
+    return part if agrees(data, last, raw_name(piece.slice.channel), crc.checking) else None

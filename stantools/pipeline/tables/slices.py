@@ -17,7 +17,7 @@ def rows(here: LocalPart) -> Iterator[Row]:
     part = here.part
     assert part.channel is not None
     files = slice_files(here.file)
-    summary = summarise(files, raw_name(part.channel), here.crc, check_crc=here.options.check_crc)
+    summary = summarise(files, raw_name(part.channel), here.crc)
     filled = summary.count > 0
     yield {
         "store": here.store,

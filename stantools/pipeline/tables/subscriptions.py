@@ -23,17 +23,17 @@ def rows(here: LocalPart) -> Iterator[Row | Unreadable]:
     Raises:
         StoreUnreadableError: The channel cannot be listed.
     """
-    crc, check_crc = here.crc, here.options.check_crc
-    clients = here.clients.recovered(here.root, crc, check_crc)
+    crc = here.crc
+    clients = here.clients.recovered(here.root, crc)
     if here.part.channel is None:
         yield from here.damaged(CLIENTS_FILE, clients.problems)
         return
     files = here.channel()
-    subs = load_subs(files.subs or files.path / SUBS_FILE, crc, check_crc=check_crc)
+    subs = load_subs(files.subs or files.path / SUBS_FILE, crc)
     yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
     if not subs.state.subscriptions:
         return
-    first, last = channel_ends(files.slices, files.raw_name, crc, check_crc=check_crc)
+    first, last = channel_ends(files.slices, files.raw_name, crc)
     base = {"store": here.store, "channel": text(here.part.channel)}
     for each in Subscribers(subs.state, clients.state.clients, first, last):
         yield base | _row(each)

@@ -161,6 +161,7 @@ def plan_compaction(
         StoreUnreadableError: It cannot be read.
     """
     options = options or CompactOptions()
+    crc = crc.checking  # what keeps good records must know which are good
     plan = CompactionPlan(store, crc, options, stamp=stamp(store))
     verdict = verify(store, crc, workers=options.workers, progress=progress)
     _refuse_damage(store, verdict.findings, options)

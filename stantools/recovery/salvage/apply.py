@@ -264,7 +264,7 @@ class _Copier:
         with mapped(self._source(step), sequential=True) as data:
             at, limit = self._resume.get(id(run), run.start), min(run.end, len(data))
             for batch in scan_slice(
-                data, run.subject, self._channels.crc, check_crc=False, columns=self._columns, start=at, limit=limit
+                data, run.subject, self._channels.crc.unchecked, columns=self._columns, start=at, limit=limit
             ):
                 if isinstance(batch, Damage):
                     break

@@ -113,7 +113,7 @@ def check_start(store: Datastore, crc: Crc, cluster_id: str, *, workers: int = 1
         StoreUnreadableError: It cannot be read.
     """
     limits = StoreLimits(channel=UNLIMITED)
-    server = ServerOptions(polynomial=crc.polynomial, cluster_id=cluster_id, limits=limits, workers=workers)
+    server = ServerOptions(crc=crc, cluster_id=cluster_id, limits=limits, workers=workers)
     start = forecast(store, server, lookups=False)
     options = ["-cid", cluster_id] if cluster_id != DEFAULT_CLUSTER_ID else []
     if crc.polynomial != IEEE:

@@ -86,6 +86,7 @@ def plan_salvage(
         UsageError: There is no such generation.
     """
     options = options or SalvageOptions()
+    crc = crc.checking  # what keeps good records must know which are good
     server, note = find_identity(store, crc, options.cluster_id)
     plan = SalvagePlan(store.path, crc, options, server, note)
     clients = _clients(store, crc, plan)

@@ -79,10 +79,10 @@ def apply_truncation(
     with hold_ft_lock(root):
         _check_unchanged(root, plan.steps)
         backup = save(root, plan.steps, backup_dir, progress) if saved_bytes(plan) else None
-        crc = Crc(plan.options.polynomial)
+        crc = plan.options.crc
         for change in plan.steps:
             with writing(root / change.path, f"what was removed before is in {backup or backup_dir}"):
-                _carry_out(root, change, crc, plan.options.check_crc)
+                _carry_out(root, change, crc)
     after = forecast(open_datastore(root), plan.options, lookups=False)
     return TruncationResult(backup, tuple(change.path for change in plan.steps), after)
 
@@ -143,7 +143,7 @@ def _size(size: int | None) -> str:
     return "no content" if size is None else f"{size} bytes"
 
 
-def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
+def _carry_out(root: Path, change: Change, crc: Crc) -> None:
     path, action = root / change.path, change.action
     if isinstance(action, Cut):
         assert change.after is not None
@@ -153,7 +153,7 @@ def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
         path.unlink(missing_ok=True)
         fsync_directory(path.parent)
     elif isinstance(action, RebuildIndex):
-        _rebuild(root, path, action, crc, check_crc)
+        _rebuild(root, path, action, crc)
     elif change.path == WITNESS_FILE:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         fsync_directory(path.parent)
@@ -162,11 +162,11 @@ def _carry_out(root: Path, change: Change, crc: Crc, check_crc: bool) -> None:
         replace_file(path, action.data)
 
 
-def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
+def _rebuild(root: Path, path: Path, action: RebuildIndex, crc: Crc) -> None:
     """Writes an index anew from its data file, beside the old one, and renames it into place."""
     _sweep(path.parent, f".{path.name}.")
     with replacing(path) as descriptor:
-        _write_index(descriptor, root / action.data_file, action, crc, check_crc)
+        _write_index(descriptor, root / action.data_file, action, crc)
 
 
 def _sweep(directory: Path, prefix: str) -> None:
@@ -178,12 +178,12 @@ def _sweep(directory: Path, prefix: str) -> None:
                 Path(entry.path).unlink()
 
 
-def _write_index(descriptor: int, data_file: Path, action: RebuildIndex, crc: Crc, check_crc: bool) -> None:
+def _write_index(descriptor: int, data_file: Path, action: RebuildIndex, crc: Crc) -> None:
     write_all(descriptor, FILE_HEADER_BYTES)
     channel = os.fsencode(data_file.parent.name)
     count = 0
     with mapped(data_file) as data:
-        for batch in data_batches(data, action.data_end, crc, check_crc, channel):
+        for batch in data_batches(data, action.data_end, crc, channel):
             write_all(descriptor, kernels.encode_index(batch.sequence, batch.offset, batch.timestamp, batch.size, crc))
             count += batch.capacity
     if count != action.count:

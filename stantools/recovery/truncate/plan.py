@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stantools.escaping import escape
-from stantools.format.crc import Crc
 from stantools.inspection.forecast import Forecast, ServerOptions, forecast, forecast_both
 from stantools.inspection.forecast.behind import CutFile, RemovedRecord
 from stantools.inspection.forecast.changes import Change, Cut, RebuildIndex
@@ -178,7 +177,7 @@ def plan_truncation(
 
 
 def _cut_file(store: Datastore, options: ServerOptions, file: str, offset: int) -> CutFile:
-    return CutFile(store.path, file, offset, Crc(options.polynomial), options.check_crc)
+    return CutFile(store.path, file, offset, options.crc)
 
 
 def _file_cut(store: Datastore, options: ServerOptions, change: Change, planned: Forecast) -> FileCut:

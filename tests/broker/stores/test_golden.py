@@ -30,7 +30,7 @@ def opened(path: Path, arguments: list[str], *, truncate: bool = False, cluster_
     """The store that a command line of the original asks for."""
     wanted = g.options_of(arguments)
     options = FileOptions(
-        path, polynomial=wanted.polynomial, crc=wanted.check_crc, truncate_bad_eof=truncate, sync=False
+        path, polynomial=wanted.crc.polynomial, crc=wanted.crc.check, truncate_bad_eof=truncate, sync=False
     )
     limits = StoreLimits(0, wanted.limits.channel)
     key = wanted.encryption_key
