@@ -168,5 +168,8 @@ def test_pyarrow_is_missing(run, store: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "pyarrow" else find(name, *more)
     )
-    outcome = run("export", store, "--to", tmp_path / "out")
-    assert outcome.code == 3 and "pip install 'stantools[arrow]'" in outcome.err
+    for name, what in (("out", "Parquet"), ("out.csv.zst", "zstd compression")):
+        outcome = run("export", store, "--to", tmp_path / name)
+        assert outcome.code == 3 and outcome.err.startswith(f"stantools: error: {what} needs pyarrow"), outcome.err
+        assert "pip install 'stantools[arrow]'; or choose csv or ndjson" in outcome.err
+    assert run("export", store, "--to", tmp_path / "out.csv.gz").code == 0

@@ -8,16 +8,16 @@ dictionary either: looking for equal ones would take longer than all the rest. S
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol
-
-import pyarrow as pa
+from typing import Any, BinaryIO, Final, Protocol
 
 from stantools.pipeline.export import text
 from stantools.pipeline.export.model import Compression, Format, Layout
+from stantools.pipeline.tables.arrow import pa
 from stantools.store.durable import fsync_file, writing
 
 #: So many bytes of rows are turned into text, and compressed, at once.
@@ -28,12 +28,14 @@ _GROUP_ROWS: Final = 1 << 20
 _SYNC_FROM: Final = 1 << 20
 
 _DIFFERENCES: Final = "DELTA_BINARY_PACKED"
+#: What zlib calls the format of gzip.
+_GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class Sink(Protocol):
     """Takes gathered rows."""
 
-    def write(self, table: pa.Table) -> None:
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Writes rows."""
 
     def close(self) -> None:
@@ -67,8 +69,14 @@ class File:
         self._size: int | None = None
         self._full = layout.row_group_bytes if layout.format is Format.PARQUET else _TEXT_BYTES
         with _writing(path):
-            self._output = pa.OSFile(os.fspath(path), "wb")
-            self._sink = sink_of(self._output, layout)
+            self._output: Any
+            self._sink: Sink
+            if layout.format is Format.PARQUET:
+                self._output = pa.OSFile(os.fspath(path), "wb")
+                self._sink = ParquetSink(self._output, layout)
+            else:
+                self._output = path.open("wb")
+                self._sink = TextSink(self._output, layout)
 
     def __enter__(self) -> File:
         return self
@@ -96,10 +104,9 @@ class File:
         """Writes the rows that are still waiting, as a row group."""
         if not self._gathered:
             return
-        table = pa.Table.from_batches(self._gathered)
-        self._gathered, self._gathered_rows, self.pending = [], 0, 0
+        batches, self._gathered, self._gathered_rows, self.pending = self._gathered, [], 0, 0
         with _writing(self.path):
-            self._sink.write(table)
+            self._sink.write(batches)
 
     def close(self) -> int:
         """Writes what is left and closes the file.
@@ -125,17 +132,8 @@ class File:
             self._output.close()
 
 
-def sink_of(output: pa.NativeFile, layout: Layout) -> Sink:
-    """Returns what writes rows in the format of a layout to an open file.
-
-    Raises:
-        OSError: The beginning cannot be written.
-    """
-    return ParquetSink(output, layout) if layout.format is Format.PARQUET else TextSink(output, layout)
-
-
 class ParquetSink:
-    """Writes Parquet, a row group for each table.
+    """Writes Parquet, a row group for what is gathered.
 
     Args:
         output: Open file.
@@ -148,12 +146,13 @@ class ParquetSink:
         schema = layout.file_schema
         self._writer = pq.ParquetWriter(output, schema, **parquet_settings(schema, layout.compression))
 
-    def write(self, table: pa.Table) -> None:
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Writes a row group.
 
         Raises:
             OSError: It cannot be written.
         """
+        table = pa.Table.from_batches(batches)
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self) -> None:
@@ -189,19 +188,19 @@ class TextSink:
         layout: What it holds.
     """
 
-    def __init__(self, output: pa.NativeFile, layout: Layout) -> None:
+    def __init__(self, output: BinaryIO, layout: Layout) -> None:
         self._output = output
         self._layout = layout
         if first := text.heading(layout.file_schema, layout.format):
             output.write(compressed(first, layout.compression))
 
-    def write(self, table: pa.Table) -> None:
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Writes rows.
 
         Raises:
             OSError: They cannot be written.
         """
-        for batch in table.to_batches():
+        for batch in batches:
             self._output.write(compressed(text.encode(batch, self._layout.format), self._layout.compression))
 
     def close(self) -> None:
@@ -215,6 +214,8 @@ def compressed(data: bytes | memoryview, compression: Compression) -> Any:
     """Compresses a piece by itself; pieces one after the other are a valid file."""
     if compression is Compression.NONE:
         return data
+    if compression is Compression.GZIP:
+        return zlib.compress(data, wbits=_GZIP)
     return pa.Codec(compression.value).compress(pa.py_buffer(data))
 
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from stantools.pipeline.export.model import DATE
+from stantools.pipeline.tables.arrow import pa
 
 #: Stands for null and for an empty text.
 NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from stantools.pipeline.tables.model import Table, Unreadable
 from stantools.store.sublog import SubStatus
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from stantools.pipeline.tables.arrow import pa
 
 #: Name of the directory level that is made from `timestamp`.
 DATE = "date"
@@ -138,8 +137,7 @@ class Layout:
     @property
     def file_schema(self) -> pa.Schema:
         """The schema of the files."""
-        import pyarrow as pa
-
+        from stantools.pipeline.tables.arrow import pa
         from stantools.pipeline.tables.schema import SCHEMAS
 
         return pa.schema([SCHEMAS[self.table].field(name) for name in self.file_columns])
@@ -230,17 +228,13 @@ class Result:
 
 
 def _tell(table: Table, batch: pa.RecordBatch) -> dict[str, int]:
-    import pyarrow.compute as pc
+    from stantools.pipeline.tables.arrow import pc
 
     name, good = _HEALTH[table][:2]
     column = batch.column(name)
-    if not len(column):
-        return {}
     if table is Table.SLICES:
-        bad = pc.sum(pc.greater(pc.list_value_length(column), 0)).as_py() or 0
-        return {what: count for what, count in ((good, len(column) - bad), (name, bad)) if count}
+        return Counter(name if problems else good for problems in column.to_pylist())
     # Nearly always nothing else.
-    if pc.all(pc.equal(column, good), skip_nulls=False).as_py():
+    if pc and len(column) and pc.all(pc.equal(column, good), skip_nulls=False).as_py():
         return {good: len(column)}
-    counts: Iterable[dict[str, object]] = pc.value_counts(column).to_pylist()
-    return {str(each["values"]): int(str(each["counts"])) for each in counts}
+    return Counter(map(str, column.to_pylist()))

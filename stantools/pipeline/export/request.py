@@ -93,9 +93,9 @@ class Exporting:
         """Returns what is to be in the files.
 
         Raises:
-            UsageError: It makes no sense, or pyarrow is missing.
+            UsageError: It makes no sense.
+            StantoolsError: It needs pyarrow, which is missing.
         """
-        require_arrow()
         if not self.to.strip("/"):
             raise UsageError(f"--to {self.to!r}: names no directory of its own", "name a new directory or file, or -")
         from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout
@@ -121,6 +121,10 @@ class Exporting:
         if layout.by and self.single:
             raise UsageError("--by makes directories, and --to names a single file", "name a directory: --to DIR/")
         layout.check()
+        if format is Format.PARQUET:
+            require_arrow("Parquet")
+        elif compression is Compression.ZSTD:
+            require_arrow("zstd compression")
         return layout
 
     def options(self, stores: tuple[str, ...], reading: Reading, layout: Layout, tasks: int) -> TableOptions:
@@ -169,15 +173,19 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part for each in text.split(",") if (part := each.strip()))
 
 
-def require_arrow() -> None:
+def require_arrow(what: str) -> None:
     """Checks that pyarrow is installed, without loading it.
+
+    Args:
+        what: Needs it.
 
     Raises:
         StantoolsError: It is not.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise StantoolsError(
-            "exporting needs pyarrow, which is not installed", "install the extra: pip install 'stantools[arrow]'"
+            f"{what} needs pyarrow, which is not installed",
+            "install the extra: pip install 'stantools[arrow]'; or choose csv or ndjson, plain or with gzip",
         )
 
 

@@ -1,8 +1,9 @@
 """Rows as text, a batch at a time: ndjson and csv.
 
-Nothing here handles a message by itself. Each column becomes a column of text, by Arrow's kernels or by work on whole
-buffers, and one kernel joins the columns into lines. What needs care (quotes, control characters, characters beyond
-ASCII) is looked for with one pass, and only texts that have it are handled one by one, equal ones once.
+Each column becomes a column of text, and the columns are joined into lines. With pyarrow nothing handles a message by
+itself: Arrow's kernels, or work on whole buffers, do it. What needs care (quotes, control characters, characters beyond
+ASCII) is looked for with one pass, and only texts that have it are handled one by one, equal ones once. Without pyarrow
+the same text is made value by value.
 
 ndjson: one object a line with all columns in their order. Text has the escapes of Python's json module (ASCII only),
 `data` is base64, times are RFC 3339 in UTC, what is unknown is null, lists are arrays.
@@ -15,14 +16,15 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from stantools.pipeline.export.model import Format
+from stantools.pipeline.tables.arrow import pa, pc
 
 #: Arrow's text has 32-bit offsets; a batch of more bytes than this gets 64-bit ones, so that base64 fits as well.
 _LARGE_FROM: Final = 512 << 20
@@ -30,17 +32,64 @@ _LARGE_FROM: Final = 512 << 20
 #: What stands between quotes as it is.
 _NOT_PLAIN_JSON: Final = r"[^ !#-\[\]-~]"
 _NOT_PLAIN_CSV: Final = r'[",\r\n]'
+_csv_strange = re.compile(_NOT_PLAIN_CSV).search
 
 _BASE64_PADDING: Final = (b"", b"\0\0", b"\0")
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
-def encode(batch: pa.RecordBatch, format: Format) -> memoryview:
+
+def heading(schema: pa.Schema, format: Format) -> bytes:
+    """Returns what comes before the first row."""
+    return (",".join(schema.names) + "\n").encode() if format is Format.CSV else b""
+
+
+def encode(batch: pa.RecordBatch, format: Format) -> bytes | memoryview:
     """Returns the rows of a batch as text, each with its line break.
 
     Args:
         batch: Columns of strings, binaries, integers, booleans, timestamps, and lists of these.
         format: `NDJSON` or `CSV`.
     """
+    return encode_columns(batch, format) if pc else encode_values(batch, format)
+
+
+def encode_values(batch: pa.RecordBatch, format: Format) -> bytes:
+    """Does so for rows of `tables.plain`."""
+    cells = [_cells(column.to_pylist(), column.type.name, format) for column in batch.columns]
+    if format is Format.NDJSON:
+        line = "{" + ",".join(f"{json.dumps(name)}:%s" for name in batch.schema.names) + "}\n"
+    else:
+        line = ",".join(["%s"] * len(cells)) + "\n"
+    return "".join(map(line.__mod__, zip(*cells, strict=True))).encode()
+
+
+def _cells(values: list[Any], kind: str, format: Format) -> Iterable[str]:
+    """Returns the values of a column as text."""
+    mark, null, quoted = ('"', "null", encode_basestring_ascii) if format is Format.NDJSON else ("", "", _csv_cell)
+    known = [each for each in values if each is not None]
+    texts: Iterator[str]
+    if kind == "string":
+        made = {each: quoted(each) for each in set(known)}
+        texts = map(made.__getitem__, known)
+    elif kind == "binary":
+        texts = (f"{mark}{binascii.b2a_base64(each, newline=False).decode()}{mark}" for each in known)
+    elif kind == "list":
+        texts = map(_compact, known) if mark else map(_csv_cell, map(_compact, known))
+    elif kind == "timestamp":
+        moments = np.datetime_as_string(np.array(known, "M8[us]")).tolist()
+        texts = (f"{mark}{each}Z{mark}" for each in moments)
+    else:
+        texts = map(_compact if kind == "bool" else str, known)
+    return texts if len(known) == len(values) else [null if each is None else next(texts) for each in values]
+
+
+def _csv_cell(text: str) -> str:
+    return text if text and not _csv_strange(text) else '"' + text.replace('"', '""') + '"'
+
+
+def encode_columns(batch: pa.RecordBatch, format: Format) -> memoryview:
+    """Does so for Arrow's columns."""
     if not batch.num_rows:
         return memoryview(b"")
     large = batch.nbytes > _LARGE_FROM
@@ -54,11 +103,6 @@ def encode(batch: pa.RecordBatch, format: Format) -> memoryview:
             parts += [",", _texts(column, _csv_text, "", large)] if number else [_texts(column, _csv_text, "", large)]
         parts.append("\n")
     return _joined(parts, batch.num_rows, large)
-
-
-def heading(schema: pa.Schema, format: Format) -> bytes:
-    """Returns what comes before the first row."""
-    return (",".join(schema.names) + "\n").encode() if format is Format.CSV else b""
 
 
 def _texts(column: pa.Array, quoted: Callable[[pa.Array], pa.Array], null: str, large: bool) -> pa.Array | str:
@@ -106,7 +150,7 @@ def _json_text(texts: pa.Array) -> pa.Array:
 def _csv_text(texts: pa.Array) -> pa.Array:
     """Returns strings as csv has them, with quotes where they are needed."""
     strange = pc.or_(pc.match_substring_regex(texts, _NOT_PLAIN_CSV), pc.equal(texts, ""))
-    return _with_strange(texts, texts, strange, lambda text: '"' + text.replace('"', '""') + '"')
+    return _with_strange(texts, texts, strange, _csv_cell)
 
 
 def _with_strange(simple: pa.Array, texts: pa.Array, strange: pa.Array, encoded: Callable[[str], str]) -> pa.Array:
@@ -118,8 +162,7 @@ def _with_strange(simple: pa.Array, texts: pa.Array, strange: pa.Array, encoded:
 
 
 def _json_lists(column: pa.Array) -> pa.Array:
-    encoded = json.JSONEncoder(separators=(",", ":")).encode
-    return pa.array([None if each is None else encoded(each) for each in column.to_pylist()], pa.string())
+    return pa.array([None if each is None else _compact(each) for each in column.to_pylist()], pa.string())
 
 
 def _times(column: pa.Array, mark: str) -> pa.Array:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo, kernels
@@ -25,6 +24,7 @@ from stantools.format.layout import RECORD_HEADER_SIZE, Flag
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.notation import counted
+from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.model import Mode, SliceRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import MESSAGES

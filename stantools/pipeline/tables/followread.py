@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
 from stantools.errors import StoreUnreadableError
+from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import gathered, message_schema
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.follow import FollowWork

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
@@ -21,6 +20,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.inspection.messages import Selection, chosen
+from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_schema
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.model import Mode, Piece, SliceRef, Unreadable

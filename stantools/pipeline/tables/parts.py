@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from stantools.format.crc import Crc
 from stantools.inspection.subscribers import Clients, load_clients
 from stantools.inspection.verify import intact_clients
+from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.listing import LocalPlace
 from stantools.pipeline.tables.model import StorePart, Unreadable
 from stantools.pipeline.tables.options import TableOptions
@@ -134,8 +133,6 @@ def batches(rows: Iterable[Row], options: TableOptions) -> Iterator[pa.RecordBat
 
 def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
-    if not len(schema):
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

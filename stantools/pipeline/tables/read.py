@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import pyarrow as pa
-
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables import clients, findings, records, slices, subscriptions
+from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.batches import gathered
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
 from stantools.pipeline.tables.counter import ReadCounter

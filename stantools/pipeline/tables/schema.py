@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
+from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.model import Table
 
 _TIME = pa.timestamp("us", tz="UTC")

@@ -16,7 +16,19 @@ from hypothesis import strategies as st
 
 from stantools.pipeline.export import text
 from stantools.pipeline.export.model import Format
+from stantools.pipeline.tables import plain
 from stantools.pipeline.tables.schema import MESSAGES, SLICES, SUBSCRIPTIONS
+
+PLAIN = {
+    pa.string(): plain.string(),
+    pa.binary(): plain.binary(),
+    pa.bool_(): plain.bool_(),
+    pa.int32(): plain.int32(),
+    pa.int64(): plain.int64(),
+    MESSAGES.field("timestamp").type: plain.timestamp("us", tz="UTC"),
+    pa.list_(pa.int64()): plain.list_(plain.int64()),
+    pa.list_(pa.string()): plain.list_(plain.string()),
+}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -25,7 +37,7 @@ def time_text(micros: int) -> str:
     return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def plain(field: pa.Field, column: pa.Array, row: int) -> Any:
+def value_of(field: pa.Field, column: pa.Array, row: int) -> Any:
     """What a value should be in json."""
     if not column[row].is_valid:
         return None
@@ -37,7 +49,7 @@ def plain(field: pa.Field, column: pa.Array, row: int) -> Any:
 
 def expected(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return [
-        {field.name: plain(field, batch.column(field.name), row) for field in batch.schema}
+        {field.name: value_of(field, batch.column(field.name), row) for field in batch.schema}
         for row in range(batch.num_rows)
     ]
 
@@ -50,8 +62,23 @@ def cell(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else str(value)
 
 
+def twin(batch: pa.RecordBatch) -> plain.RecordBatch:
+    """The same rows without pyarrow."""
+    columns = [
+        plain.array(
+            [each.value for each in column] if pa.types.is_timestamp(column.type) else column.to_pylist(),
+            PLAIN[column.type],
+        )
+        for column in batch.columns
+    ]
+    fields = [plain.field(name, column.type) for name, column in zip(batch.schema.names, columns, strict=True)]
+    return plain.RecordBatch.from_arrays(columns, plain.schema(fields))
+
+
 def check(batch: pa.RecordBatch) -> None:
     wanted = expected(batch)
+    for format in (Format.NDJSON, Format.CSV):
+        assert text.encode_values(twin(batch), format) == bytes(text.encode_columns(batch, format))
     lines = bytes(text.encode(batch, Format.NDJSON))
     assert lines == b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in wanted)
     rows = list(csv.reader(io.StringIO(bytes(text.encode(batch, Format.CSV)).decode(), newline="")))
@@ -86,7 +113,9 @@ def batch_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(row, min_size=1, max_size=30), st.integers(0, 3), st.booleans())
 def test_any_messages(rows: list[tuple[Any, ...]], skipped: int, large: bool) -> None:
-    batch = batch_of(MESSAGES, rows).slice(skipped)
+    whole = batch_of(MESSAGES, rows)
+    assert twin(whole).nbytes == whole.nbytes  # decides what is compressed together
+    batch = whole.slice(skipped)
     with pytest.MonkeyPatch.context() as patch:
         if large:
             patch.setattr(text, "_LARGE_FROM", -1)
@@ -97,6 +126,7 @@ def test_any_messages(rows: list[tuple[Any, ...]], skipped: int, large: bool) ->
             check(batch.select(["timestamp", "store"]))
         else:
             assert text.encode(batch, Format.CSV) == b"" == text.encode(batch, Format.NDJSON)
+            assert text.encode_values(twin(batch), Format.CSV) == b""
 
 
 def test_the_same_value_in_all_rows() -> None:

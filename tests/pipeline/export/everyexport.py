@@ -1,0 +1,39 @@
+"""Exports every table of some stores as text, with or without pyarrow: `everyexport.py with|without OUT STORE…`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+KEY = b"testkey"
+
+
+def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
+    from stantools.pipeline.export import run
+    from stantools.pipeline.export.model import Compression, Format, Layout
+    from stantools.pipeline.tables.model import Table
+    from stantools.pipeline.tables.options import TableOptions
+    from stantools.pipeline.tables.planning import plan
+
+    out.mkdir()
+    for table in Table:
+        for key in (None, KEY) if table is Table.MESSAGES else (None,):
+            options = TableOptions(stores, table=table, archived=True, partition_bytes=4 << 20, key=key)
+            planned = plan(options)
+            for format in (Format.CSV, Format.NDJSON):
+                for compression in (Compression.NONE, Compression.GZIP):
+                    layout = Layout(table, format, compression)
+                    target = out / f"{table}{'-opened' if key else ''}{layout.suffix}"
+                    run.export_to_file(planned, run.reading(options, layout), layout, target)
+            if table is Table.MESSAGES:
+                layout = Layout(table, Format.CSV, Compression.GZIP, by=("channel", "date"))
+                run.export_to_directory(planned, run.reading(options, layout), layout, out / f"by{bool(key)}")
+    loaded = {name for name, module in sys.modules.items() if module and name.partition(".")[0] == "pyarrow"}
+    assert bool(loaded) == (way == "with"), loaded
+
+
+if __name__ == "__main__":
+    way, out, *stores = sys.argv[1:]
+    if way == "without":
+        sys.modules["pyarrow"] = None  # type: ignore[assignment]
+    main(way, Path(out), tuple(stores))

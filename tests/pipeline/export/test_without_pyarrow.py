@@ -1,0 +1,48 @@
+"""csv and ndjson without pyarrow: the same bytes, of every table of every golden store."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stantools.store.sample import SampleOptions, write_sample
+from tests.conftest import golden_cases
+from tests.pipeline.export import everyexport
+
+
+@pytest.fixture(scope="module")
+def exports(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """What was exported with pyarrow and without."""
+    place = tmp_path_factory.mktemp("exports")
+    write_sample(place / "sample", SampleOptions(messages=3000, damage=["flipped-length", "flipped-byte"]))
+    stores = [str(golden / case / "datastore") for case in golden_cases()]
+    running = [
+        subprocess.Popen([sys.executable, everyexport.__file__, way, place / way, place / "sample", *stores])
+        for way in ("with", "without")
+    ]
+    assert [each.wait(240) for each in running] == [0, 0]
+    yield place / "with", place / "without"
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {
+        os.fspath(path.relative_to(place)): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and not path.name.startswith("_")
+    }
+
+
+def test_every_table_of_every_golden_store(exports: tuple[Path, Path]) -> None:
+    first, second = map(files, exports)
+    assert list(first) == list(second) and len(first) > 2 * 2 * 7
+    assert not [name for name in first if first[name] != second[name]]
+    tables = [name for name in first if name.endswith(".csv")]
+    assert all(first[name].count(b"\n") > 10 for name in tables)
+    assert all(gzip.decompress(first[f"{name}.gz"]) == first[name] for name in tables)
+    assert b",sealed\n" in first["messages-opened.csv"] and b",sealed\n" not in first["messages.csv"]
