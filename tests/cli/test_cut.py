@@ -1,4 +1,4 @@
-"""Files that get shorter while a verb has them mapped: exit code 3 and a message, in every verb and every worker."""
+"""Files that get shorter while they are mapped: an exit code and a message, in every verb, every worker, the broker."""
 
 from __future__ import annotations
 
@@ -10,99 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from stantools.format.crc import Crc
-from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import SliceLimits
-from stantools.store.storewriter import StoreWriter
-
-#: Loaded by every Python process that is started with this directory in PYTHONPATH: right after the file in CUT is
-#: mapped, its end is cut off. In a worker as well, and before anything of it is read.
-_CUTTER = """
-import os
-if os.environ.get("CUT"):
-    from stantools.store import mapping
-
-    open_file = mapping._open
-
-    def cutting(path):
-        content = open_file(path)
-        if os.path.realpath(path) == os.environ["CUT"] and not isinstance(content, bytes):
-            os.truncate(path, 20_000)
-        return content
-
-    mapping._open = cutting
-"""
-
-COUNT = 5000
+from tests.cutting import CLIENTS, DATA, INDEX, LEFT, SUBS, environment, write_store
+from tests.pipeline.conftest import skip_without_spark
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose files are all large enough to be mapped."""
     place = tmp_path_factory.mktemp("whole") / "store"
-    place.mkdir()
-    writer = StoreWriter(place, Crc())
-    names = ("discovery", "publish", "subscribe", "unsubscribe", "close", "sub_close")
-    inboxes = {name: b"_STAN." + name.encode() for name in names}
-    writer.write_server(pb.ServerInfo(cluster_id=b"test-cluster", **inboxes))
-    writer.write_clients(
-        pb.ClientInfo(id=b"client-%d" % n, hb_inbox=b"_INBOX.%022d" % n, conn_id=b"%022d" % n, protocol=1)
-        for n in range(COUNT)
-    )
-    states = (
-        pb.SubState(
-            id=n,
-            client_id=b"client-%d" % n,
-            inbox=b"_INBOX.%022d" % n,
-            ack_inbox=b"_INBOX.A%021d" % n,
-            max_in_flight=1024,
-            ack_wait_in_secs=30,
-            durable_name=b"durable-%d" % n,
-            last_sent=10,
-            is_durable=True,
-            is_closed=True,
-        )
-        for n in range(1, COUNT + 1)
-    )
-    writer.write_subs(b"foo", ((state, [9, 10]) for state in states))
-    everything = range(1, COUNT + 1)
-    with writer.slices(b"foo", SliceLimits()) as slices:
-        slices.append(everything, everything, [b""] * COUNT, [b"x" * 200] * COUNT)
+    write_store(place)
     return place
 
 
-@pytest.fixture
-def cutter(tmp_path: Path) -> Path:
-    place = tmp_path / "cutter"
-    place.mkdir()
-    (place / "sitecustomize.py").write_text(_CUTTER)
-    return place
-
-
-def stantools(
-    cutter: Path, cut: Path, *arguments: object, exit_code: int = 3, **more: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs a verb that finds `cut` shorter than it was, and says so."""
-    path = os.pathsep.join(filter(None, (str(cutter), os.environ.get("PYTHONPATH"))))
+def program(folder: Path, cut: Path, *words: object, exit_code: int) -> str:
+    """Runs a program that finds `cut` shorter than it was, and says so; returns what it said."""
+    folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "stantools", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": path, "CUT": str(cut.resolve())} | more,
+        [sys.executable, "-m", *map(str, words)],
+        env=os.environ | environment(folder, cut),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        timeout=240,
         check=False,
     )
-    assert cut.stat().st_size == 20_000, (done.stdout, done.stderr)
+    assert cut.stat().st_size == LEFT, (done.stdout, done.stderr)
     assert done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)
     said = " ".join(done.stderr.replace("\\n", " ").split())
     assert f"{cut.name}: was cut while it was read: it had" in said
-    assert "now has 20000; expected was a file that only grows" in said
-    assert "stop what writes to the store" in said
+    assert f"now has {LEFT}; expected was a file that only grows" in said
     assert "Traceback" not in done.stderr
-    return done
-
-
-DATA, INDEX, SUBS, CLIENTS = "foo/msgs.1.dat", "foo/msgs.1.idx", "foo/subs.dat", "clients.dat"
+    return said
 
 
 @pytest.mark.parametrize(
@@ -135,7 +72,7 @@ DATA, INDEX, SUBS, CLIENTS = "foo/msgs.1.dat", "foo/msgs.1.idx", "foo/subs.dat",
         ("export STORE --to OUT --format ndjson", DATA),
     ],
 )
-def test_every_verb(whole: Path, cutter: Path, tmp_path: Path, arguments: str, file: str) -> None:
+def test_every_verb(whole: Path, tmp_path: Path, arguments: str, file: str) -> None:
     store = shutil.copytree(whole, tmp_path / "store")
     names = {
         "STORE": str(store),
@@ -145,5 +82,25 @@ def test_every_verb(whole: Path, cutter: Path, tmp_path: Path, arguments: str, f
     }
     for name, value in names.items():
         arguments = arguments.replace(name, value)
-    stantools(cutter, store / file, *arguments.split())
+    said = program(tmp_path / "site", store / file, "stantools", *arguments.split(), exit_code=3)
+    assert "stop what writes to the store" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("file", [DATA, INDEX, SUBS, CLIENTS])
+def test_the_broker(whole: Path, tmp_path: Path, file: str) -> None:
+    store = shutil.copytree(whole, tmp_path / "store")
+    words = ("broker", "-a", "127.0.0.1", "-p", "-1", "-st", "FILE", "-dir", store)
+    said = program(tmp_path / "site", store / file, *words, exit_code=1)
+    assert f"[FTL] STREAM: Failed to start: {store / file}: was cut" in said
+    assert "Server Exiting.." in said
+
+
+@pytest.mark.xdist_group("spark")
+def test_a_worker_of_spark(whole: Path, tmp_path: Path) -> None:
+    """The job goes on with the other store."""
+    skip_without_spark()
+    store = shutil.copytree(whole, tmp_path / "store")
+    words = ("stantools", "pipeline", "verify", store, whole, "--master", "local[2]")
+    said = program(tmp_path / "site", store / DATA, *words, exit_code=1)
+    assert f"error: {store / DATA}: was cut" in said and "stop what writes to the store" in said

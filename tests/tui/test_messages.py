@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter
 from tests.conftest import load_expected
+from tests.cutting import DATA, LEFT, write_store
 from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, screen_text, until
 from tui.views import Place, View
 from tui.widgets.messagedetail import MessageDetail
@@ -634,3 +636,17 @@ def test_rows_are_refined_in_the_background(tmp_path: Path, browse: Browse) -> N
         assert "1,000 missing (5001–6000)" in screen_text(pilot.app)
 
     browse(root, opened(Place(channel="big", seq=6001), look), scan=False)
+
+
+def test_a_file_that_is_cut_while_it_is_shown(tmp_path: Path, browse: Browse) -> None:
+    """What was known of the rest is shown as damaged, and that the files have changed."""
+    write_store(tmp_path / "store")
+
+    async def look(pilot: Any, screen: Any) -> None:
+        os.truncate(tmp_path / "store" / DATA, LEFT)
+        await pilot.press("end")
+        await until(pilot, lambda: "(sequence 5000): the file e" in screen_text(pilot.app))
+        await until(pilot, lambda: "the files have changed since they were opened" in screen_text(pilot.app))
+        assert "msgs.1.dat:1109528" in screen_text(pilot.app)
+
+    browse(tmp_path / "store", opened(Place(channel="foo"), look), size=LARGE)

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.tui.conftest import LARGE, SMALL, check_screen
+from stantools.store import mapping
+from tests import cutting
+from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tui.jobs import State
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
@@ -32,3 +35,26 @@ def test_golden(
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look, size=size)
+
+
+@pytest.mark.parametrize("file", [cutting.DATA, cutting.INDEX, cutting.SUBS])
+def test_a_file_that_is_cut_while_it_is_read(
+    file: str, tmp_path: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan ends and says why; the next one finds what is left."""
+
+    async def look(pilot: Any) -> None:
+        session = pilot.app.session
+        await until(pilot, lambda: session.job is not None and not session.job.running)
+        assert session.job.state is State.FAILED
+        assert "was cut while it was read" in session.job.problem.message
+        await until(pilot, lambda: f"the scan ended: store/{file}: was cut while it was read" in screen_text(pilot.app))
+        await pilot.press("R")
+        await until(pilot, lambda: not session.job.running and session.job.state is State.DONE)
+        assert any(each.file == file for each in session.findings())
+
+    cutting.write_store(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mapping, "_open", mapping._open)  # so that it is put back
+    cutting.cut_when_mapped(str(tmp_path / "store" / file))
+    browse("store", look, size=LARGE, scan=False)

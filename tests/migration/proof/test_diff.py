@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def test_two_different_stores(run: Run, tmp_path: Path) -> None:
     b = write_store(tmp_path / "b", {"foo": [*rows[:2], (3, T0, b"", b"x"), rows[4]]})
     result = run("diff", a, b)
     assert result.code == 1
-    assert "message-missing" in result.out
+    for code in ("message-missing", "message-timestamp", "message-payload"):
+        assert re.search(rf"^error +{code} +foo$", result.out, re.MULTILINE), result.out
     assert "different: 3 findings; 4 messages in 1 channel are in both stores" in result.out
     result = run("diff", a, b, "-o", "ndjson")
     assert result.code == 1
@@ -111,7 +113,7 @@ def test_a_different_stream(run: Run, stream: tuple[str, Path]) -> None:
     with_js(url, lambda js: js.delete_message("orders_new", 50))
     result = run("diff", store, f"{url}#orders_new")
     assert result.code == 1
-    assert "message-missing" in result.out
+    assert "message-missing  orders.new\n" in result.out
     assert "1 message of stream orders_new: 50" in result.out
     result = run("diff", store, f"{url}#orders_new", "--channel", "other", "-o", "ndjson")
     assert result.code == 1

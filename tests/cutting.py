@@ -1,0 +1,80 @@
+"""Files that get shorter while they are read: the end of a file is cut off as soon as the file is mapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from stantools.format.crc import Crc
+from stantools.format.proto import store_pb2 as pb
+from stantools.store import mapping
+from stantools.store.limits import SliceLimits
+from stantools.store.storewriter import StoreWriter
+
+DATA, INDEX, SUBS, CLIENTS = "foo/msgs.1.dat", "foo/msgs.1.idx", "foo/subs.dat", "clients.dat"
+#: Bytes that are left.
+LEFT = 20_000
+#: Messages, clients and subscriptions: so many that every file is mapped, and longer than what is left.
+COUNT = 5000
+
+#: Loaded by every Python process that is started with its directory in PYTHONPATH, workers included.
+_SITE = """
+import os
+if os.environ.get("CUT"):
+    from tests.cutting import cut_when_mapped
+
+    cut_when_mapped(os.environ["CUT"])
+"""
+
+
+def cut_when_mapped(cut: str) -> None:
+    """From now on the file loses its end right after this process has mapped it, before anything of it is read."""
+    open_file = mapping._open
+
+    def cutting(path: Path) -> Any:
+        content = open_file(path)
+        if os.path.realpath(path) == cut and not isinstance(content, bytes):
+            os.truncate(path, LEFT)
+        return content
+
+    mapping._open = cutting
+
+
+def environment(folder: Path, cut: Path) -> dict[str, str]:
+    """Returns what lets all processes cut the file, whichever of them maps it."""
+    (folder / "sitecustomize.py").write_text(_SITE)
+    paths = (str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUT": os.path.realpath(cut)}
+
+
+def write_store(place: Path) -> None:
+    """Writes a store with the channel foo."""
+    place.mkdir()
+    writer = StoreWriter(place, Crc())
+    names = ("discovery", "publish", "subscribe", "unsubscribe", "close", "sub_close")
+    inboxes = {name: b"_STAN." + name.encode() for name in names}
+    writer.write_server(pb.ServerInfo(cluster_id=b"test-cluster", **inboxes))
+    writer.write_clients(
+        pb.ClientInfo(id=b"client-%d" % n, hb_inbox=b"_INBOX.%022d" % n, conn_id=b"%022d" % n, protocol=1)
+        for n in range(COUNT)
+    )
+    states = (
+        pb.SubState(
+            id=n,
+            client_id=b"client-%d" % n,
+            inbox=b"_INBOX.%022d" % n,
+            ack_inbox=b"_INBOX.A%021d" % n,
+            max_in_flight=1024,
+            ack_wait_in_secs=30,
+            durable_name=b"durable-%d" % n,
+            last_sent=10,
+            is_durable=True,
+            is_closed=True,
+        )
+        for n in range(1, COUNT + 1)
+    )
+    writer.write_subs(b"foo", ((state, [9, 10]) for state in states))
+    everything = range(1, COUNT + 1)
+    with writer.slices(b"foo", SliceLimits()) as slices:
+        slices.append(everything, everything, [b""] * COUNT, [b"x" * 200] * COUNT)
