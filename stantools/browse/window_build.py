@@ -29,7 +29,7 @@ from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexReport
 from stantools.inspection.runs import Run, RunBuilder
-from stantools.inspection.survey import ChannelSurvey, Neighbours, Reading, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.survey import ChannelSurvey, Neighbours, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges
 from stantools.progress import Progress
 from stantools.store.directory import ChannelFiles, SliceFiles
@@ -187,7 +187,7 @@ class Builder:
                         return pieces
             except StoreUnreadableError as error:
                 return (Note(NoteKind.FILE, f"{files.name} cannot be read: {error.message}", files.name),)
-        return self._of_survey(survey_slice(files, self._channel, Reading(self._crc, progress)))
+        return self._of_survey(survey_slice(files, self._channel, self._crc, progress))
 
     def _of_index(self, files: SliceFiles, opened: OpenSlice, progress: Progress | None) -> tuple[Piece, ...] | None:
         """Returns the pieces by the index and what lies behind it, or None if the index is not enough."""

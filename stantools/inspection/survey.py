@@ -2,17 +2,21 @@
 
 A survey reads every byte once and keeps only what is small: runs of increasing sequences, damaged ranges, and how the
 index compares. Nothing in it is a verdict; `inspection.verify` makes findings of it, `recovery.salvage` a plan.
+
+`survey_each` surveys many channels, by threads here or on Spark. A small channel is one item of work, a big one is
+surveyed slice by slice and put together when all its slices are there. What is then asked of it is work again, because
+it may have to read records once more (`inspection.runs`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import envelope, index, kernels
@@ -22,13 +26,21 @@ from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.indexcheck import IndexCheck, IndexReport
 from stantools.inspection.runs import Run, RunBuilder
 from stantools.progress import Progress
-from stantools.store.directory import ChannelFiles, Datastore, SliceFiles
+from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, list_channel
 from stantools.store.indexes import scan_index
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
+from stantools.work import Failure, Task, Threads, Work
 
+R = TypeVar("R")
+
+#: A channel with more bytes than this is surveyed slice by slice: in this process, and in tasks.
+_MUCH_HERE = 1 << 20
+CHANNEL_BYTES = 128 << 20
+#: What opening a channel costs, as if it had so many more bytes.
+_OPENING = 64 << 10
 #: Bytes in which the first good message of a file must lie that may be a slice, if it does not begin with one.
 _PROOF = 1 << 20
 
@@ -158,40 +170,26 @@ def _suspects(neighbours: Neighbours, preceding: int, following: int) -> Iterato
         yield guess, guess
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How slices are read.
-
-    Attributes:
-        crc: The store's CRC.
-        progress: Told the number of bytes as they are done.
-        columns: Reused between the slices of one thread.
-    """
-
-    crc: Crc
-    progress: Progress | None = None
-    columns: MessageColumns = field(default_factory=lambda: MessageColumns(BATCH_ROWS))
-
-
-def survey_slice(files: SliceFiles, channel: bytes, reading: Reading) -> SliceSurvey:
+def survey_slice(files: SliceFiles, channel: bytes, crc: Crc, progress: Progress | None = None) -> SliceSurvey:
     """Scans one slice and its index. Never raises for what is in the files.
 
     Args:
         files: The slice.
         channel: Channel name as stored in subjects.
-        reading: How to read it.
+        crc: The store's CRC.
+        progress: Told the number of bytes as they are done.
     """
     survey = SliceSurvey(files)
     if files.data is None:
-        _survey_lone_index(survey, reading)
+        _survey_lone_index(survey, crc)
         return survey
     try:
         with mapped(files.data, sequential=True) as data:
-            if files.stray and not _proves(data, channel, reading.crc):
+            if files.stray and not _proves(data, channel, crc):
                 return survey
             survey.size = len(data)
             survey.header_error = envelope.check_file_version(data)
-            _survey_with_index(survey, data, channel, reading)
+            _survey_with_index(survey, data, channel, crc, progress)
     except StoreUnreadableError as error:
         survey.error = error.message
     return survey
@@ -207,43 +205,50 @@ def _proves(data: Buffer, channel: bytes, crc: Crc) -> bool:
     return any(isinstance(part, MessageColumns) for part in scan_slice(data[:_PROOF], channel, crc))
 
 
-def _survey_lone_index(survey: SliceSurvey, reading: Reading) -> None:
+def _survey_lone_index(survey: SliceSurvey, crc: Crc) -> None:
     assert survey.files.index is not None
     try:
         with mapped(survey.files.index) as entries:
-            if check := _open_index(survey.index, entries, reading):
+            if check := _open_index(survey.index, entries, crc):
                 survey.index = check.finish()
     except StoreUnreadableError as error:
         survey.index_error = error.message
 
 
-def _open_index(report: IndexReport, entries: Buffer, reading: Reading) -> IndexCheck | None:
+def _open_index(report: IndexReport, entries: Buffer, crc: Crc) -> IndexCheck | None:
     report.present, report.size = True, len(entries)
     report.header_error = envelope.check_file_version(entries)
     if len(entries) > FILE_HEADER_SIZE:
-        report.count, report.stop = scan_index(entries, reading.crc)
+        report.count, report.stop = scan_index(entries, crc)
     return IndexCheck(report, index.view(entries, report.count), entries) if report.count else None
 
 
-def _survey_with_index(survey: SliceSurvey, data: Buffer, channel: bytes, reading: Reading) -> None:
+def _survey_with_index(survey: SliceSurvey, data: Buffer, channel: bytes, crc: Crc, progress: Progress | None) -> None:
     path = survey.files.index
     if path is None:
-        _scan(survey, data, None, channel, reading)
+        _scan(survey, data, None, channel, crc, progress)
         return
     try:
         with mapped(path) as entries:
-            _scan(survey, data, _open_index(survey.index, entries, reading), channel, reading)
+            _scan(survey, data, _open_index(survey.index, entries, crc), channel, crc, progress)
     except StoreUnreadableError as error:
         survey.index_error = error.message
-        _scan(survey, data, None, channel, reading)
+        _scan(survey, data, None, channel, crc, progress)
 
 
-def _scan(survey: SliceSurvey, data: Buffer, check: IndexCheck | None, channel: bytes, reading: Reading) -> None:
+def _scan(
+    survey: SliceSurvey,
+    data: Buffer,
+    check: IndexCheck | None,
+    channel: bytes,
+    crc: Crc,
+    progress: Progress | None,
+) -> None:
     records = check.records if check else None
     builder = RunBuilder(survey.files, channel, data)
     pending: list[Damage] = []
     before, done = 0, FILE_HEADER_SIZE
-    for event in scan_slice(data, channel, reading.crc, index=records, columns=reading.columns):
+    for event in scan_slice(data, channel, crc, index=records, columns=_columns()):
         if isinstance(event, Damage):
             builder.close()
             pending.append(event)
@@ -257,14 +262,25 @@ def _scan(survey: SliceSurvey, data: Buffer, check: IndexCheck | None, channel: 
             pending.clear()
             before = int(event.sequence[-1])
             end = int(event.offset[-1]) + RECORD_HEADER_SIZE + int(event.size[-1])
-        if reading.progress:
-            reading.progress(end - done)
+        if progress:
+            progress(end - done)
             done = end
     survey.damages += [Neighbours(damage, before, 0) for damage in pending]
     builder.close()
     survey.runs = builder.runs
     if check:
         survey.index = check.finish()
+
+
+def _columns() -> MessageColumns:
+    """Returns the columns of this thread, for one slice after the other."""
+    if not hasattr(_own, "columns"):
+        _own.columns = MessageColumns(BATCH_ROWS)
+    columns: MessageColumns = _own.columns
+    return columns
+
+
+_own = threading.local()
 
 
 def stop_text(stop: Stop) -> str:
@@ -284,74 +300,223 @@ _STOPS = {
 }
 
 
-#: Slices listed ahead for each worker.
-_AHEAD = 4
-#: Slices below this many bytes are scanned where they are needed.
-_SMALL = 1 << 20
+@dataclass(frozen=True)
+class ChannelRef:
+    """A channel to be surveyed, wherever that is done.
+
+    Attributes:
+        path: Its directory.
+        crc: The store's CRC.
+        archived: Take `.bak` slices too, archived ones first.
+        files: What is surveyed, where it was listed already.
+        size: Bytes of its slices; -1 if nobody has looked.
+        loose: There is no store around its slices.
+    """
+
+    path: str
+    crc: Crc
+    archived: bool = False
+    files: ChannelFiles | None = None
+    size: int = -1
+    loose: bool = False
+
+    def listed(self) -> tuple[ChannelFiles, str | None]:
+        """Lists its files; a text says why that is not possible."""
+        if self.files:
+            return self.files, None
+        directory = Path(self.path)
+        try:
+            files = list_channel(directory)
+        except StoreUnreadableError as error:
+            return ChannelFiles(directory.name, directory), error.message
+        if self.archived:
+            files.slices = [*files.archived, *files.slices]
+        return files, None
+
+
+@dataclass(frozen=True)
+class Surveyed(Generic[R]):
+    """What was made of one channel, or of something else.
+
+    Attributes:
+        place: Its place among what was given.
+        result: What was made of it, or why it failed.
+        seconds: What that took, altogether, wherever it was done.
+    """
+
+    place: int
+    result: R | Failure
+    seconds: float
 
 
 def survey_channels(
     store: Datastore,
-    names: Sequence[str],
+    names: Iterable[str],
     crc: Crc,
     *,
     workers: int = 2,
     archived: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[ChannelSurvey]:
-    """Scans channels in order, slices in parallel, archived ones first where they are wanted.
+    """Surveys channels of a store in this process, in order, archived slices first where they are wanted.
 
-    Only a few slices are open at any time and only a few channels are listed ahead, however many there are. A channel
-    that cannot be listed comes as a survey with `error` set.
+    A channel that cannot be listed comes as a survey with `error` set.
     """
-    local = threading.local()
-
-    def work(files: SliceFiles, channel: bytes) -> SliceSurvey:
-        if not hasattr(local, "reading"):
-            local.reading = Reading(crc, progress)
-        return survey_slice(files, channel, local.reading)
-
-    waiting: deque[tuple[ChannelFiles, str | None, list[Callable[[], SliceSurvey]]]] = deque()
-    upcoming = iter(names)
-    ahead = 0
-    with ThreadPoolExecutor(workers) as pool, _cancelling(pool):
-        while True:
-            while ahead < _AHEAD * workers and (name := next(upcoming, None)) is not None:
-                files, error = _list(store, name)
-                if archived:
-                    files.slices = [*files.archived, *files.slices]
-                futures = [_start(pool, work, s, files.raw_name) for s in files.all_slices]
-                waiting.append((files, error, futures))
-                ahead += len(futures) + 1
-            if not waiting:
-                return
-            files, error, futures = waiting.popleft()
-            ahead -= len(futures) + 1
-            surveys = [future() for future in futures]
-            yield ChannelSurvey.of(files, surveys, error)
+    channels = (ChannelRef(str(store.path / name), crc, archived) for name in names)
+    for done in survey_each(Threads(workers), channels, survey_itself, progress=progress):
+        if isinstance(done.result, Failure):
+            raise done.result.error()
+        yield done.result
 
 
-@contextmanager
-def _cancelling(pool: ThreadPoolExecutor) -> Iterator[None]:
-    """Drops what has not begun when the work is given up, so that Ctrl-C does not wait for it."""
-    try:
-        yield
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+def survey_itself(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
+    """Makes nothing of a survey: for `survey_each`."""
+    return survey
 
 
-def _start(
-    pool: ThreadPoolExecutor, work: Callable[[SliceFiles, bytes], SliceSurvey], files: SliceFiles, channel: bytes
-) -> Callable[[], SliceSurvey]:
-    """Starts a scan, or puts it off until its result is wanted where handing it to a thread costs more than it."""
-    if files.data_size + files.index_size < _SMALL:
-        return partial(work, files, channel)
-    return pool.submit(work, files, channel).result
+def survey_each(
+    work: Work,
+    items: Iterable[ChannelRef | Task[Any]],
+    then: Callable[[ChannelRef, ChannelSurvey], R],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[Surveyed[R]]:
+    """Surveys channels and makes something of each survey.
+
+    However many channels there are, in this process only a few are listed ahead and a few slices are open.
+
+    Args:
+        work: Runs it.
+        items: The channels, and what else shall be done; small ones are done together.
+        then: What is made of a survey; picklable unless the work is done here.
+        progress: Told the number of bytes as they are done.
+
+    Yields:
+        What was made of each item, once, in order where the work is done in order.
+    """
+    gathered: dict[int, _Parts] = {}
+    begun: dict[int, tuple[int, ChannelRef | _SliceItem | Task[Any]]] = {}
+
+    def pieces() -> Iterator[ChannelRef | _SliceItem | Task[Any]]:
+        number = 0
+        for place, item in enumerate(items):
+            cut = _in_parts(item, _MUCH_HERE if work.here else CHANNEL_BYTES)
+            if isinstance(cut, _Parts):
+                gathered[place] = cut
+            for piece in cut.slices() if isinstance(cut, _Parts) else [cut]:
+                begun[number] = place, piece
+                yield piece
+                number += 1
+
+    do = partial(_do, then, progress if work.here else None)
+    for number, result in work.map(do, pieces(), cost=_cost):
+        place, piece = begun.pop(number)
+        if progress and not work.here:
+            progress(piece.size)
+        if not isinstance(piece, _SliceItem):
+            yield _surveyed(place, result)
+        elif gathered[place].take(piece.place, result) and work.here:
+            yield from _join(work, {place: gathered.pop(place)}, then)
+    yield from _join(work, gathered, then)
 
 
-def _list(store: Datastore, name: str) -> tuple[ChannelFiles, str | None]:
-    try:
-        return store.channel(name), None
-    except StoreUnreadableError as error:
-        return ChannelFiles(name, store.path / name), error.message
+@dataclass(frozen=True)
+class _SliceItem:
+    place: int
+    files: SliceFiles
+    raw_name: bytes
+    crc: Crc
+
+    @property
+    def size(self) -> int:
+        return self.files.data_size + self.files.index_size
+
+
+class _Parts:
+    """A channel that is surveyed slice by slice."""
+
+    def __init__(self, channel: ChannelRef, files: ChannelFiles) -> None:
+        self.channel = channel
+        self.files = files
+        self.surveys: list[SliceSurvey | None] = [None] * len(files.all_slices)
+        self.left = len(self.surveys)
+        self.failure: Failure | None = None
+        self.seconds = 0.0
+
+    def slices(self) -> Iterator[_SliceItem]:
+        for place, each in enumerate(self.files.all_slices):
+            yield _SliceItem(place, each, self.files.raw_name, self.channel.crc)
+
+    def take(self, place: int, result: tuple[SliceSurvey, float] | Failure) -> bool:
+        """Takes the survey of a slice; returns whether it was the last one."""
+        if isinstance(result, Failure):
+            self.failure = self.failure or result
+        else:
+            self.surveys[place] = result[0]
+            self.seconds += result[1]
+        self.left -= 1
+        return not self.left
+
+
+def _in_parts(item: ChannelRef | Task[Any], most: int) -> ChannelRef | Task[Any] | _Parts:
+    """Cuts a channel into its slices, where that is worth it."""
+    if isinstance(item, Task) or 0 <= item.size <= most:
+        return item
+    files, error = item.listed()
+    if error:
+        return item  # which is told in its survey
+    slices = files.all_slices
+    size = sum(each.data_size + each.index_size for each in slices)
+    return _Parts(item, files) if len(slices) > 1 and size > most else replace(item, files=files, size=size)
+
+
+def _join(
+    work: Work, gathered: dict[int, _Parts], then: Callable[[ChannelRef, ChannelSurvey], R]
+) -> Iterator[Surveyed[R]]:
+    """Makes of channels in parts what shall be made of them."""
+    whole: list[tuple[int, ChannelRef, ChannelSurvey]] = []
+    for place, parts in gathered.items():
+        if parts.failure:
+            yield Surveyed(place, parts.failure, parts.seconds)
+        else:
+            surveys = [survey for survey in parts.surveys if survey]
+            whole.append((place, parts.channel, ChannelSurvey.of(parts.files, surveys)))
+    for number, result in work.map(partial(_then, then), whole):
+        place = whole[number][0]
+        yield _surveyed(place, result, gathered[place].seconds)
+
+
+def _surveyed(place: int, result: tuple[Any, float] | Failure, before: float = 0.0) -> Surveyed[Any]:
+    if isinstance(result, Failure):
+        return Surveyed(place, result, before)
+    return Surveyed(place, result[0], before + result[1])
+
+
+def _cost(item: ChannelRef | _SliceItem | Task[Any]) -> int:
+    return _OPENING + max(item.size, 0)
+
+
+def _do(
+    then: Callable[[ChannelRef, ChannelSurvey], Any],
+    progress: Progress | None,
+    item: ChannelRef | _SliceItem | Task[Any],
+) -> tuple[Any, float]:
+    """Surveys a slice, or a channel and makes something of it, or does what else there is to do."""
+    begin = time.perf_counter()
+    result: Any
+    if isinstance(item, _SliceItem):
+        result = survey_slice(item.files, item.raw_name, item.crc, progress)
+    elif isinstance(item, ChannelRef):
+        files, error = item.listed()
+        surveys = [survey_slice(each, files.raw_name, item.crc, progress) for each in files.all_slices]
+        result = then(item, ChannelSurvey.of(files, surveys, error))
+    else:
+        result = item.work()
+    return result, time.perf_counter() - begin
+
+
+def _then(
+    then: Callable[[ChannelRef, ChannelSurvey], R], item: tuple[int, ChannelRef, ChannelSurvey]
+) -> tuple[R, float]:
+    begin = time.perf_counter()
+    return then(item[1], item[2]), time.perf_counter() - begin

@@ -27,7 +27,7 @@ from stantools.inspection.file_findings import (
 )
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.runs import History, arrange
-from stantools.inspection.survey import ChannelSurvey, survey_channels
+from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
@@ -35,6 +35,7 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
+from stantools.work import Failure, Threads
 
 _State = TypeVar("_State", ClientsState, SubsState)
 
@@ -89,6 +90,15 @@ class Verdict:
     bytes_scanned: int = 0
     seconds: float = 0.0
 
+    def add(self, report: RootReport | ChannelReport, on_finding: Callable[[Finding], object] | None = None) -> None:
+        """Adds what was found in a part of the store; `on_finding` is told each finding."""
+        self.findings += report.findings
+        self.bytes_scanned += report.bytes_scanned
+        if isinstance(report, ChannelReport):
+            self.channels.append(report.verdict)
+        for one in report.findings if on_finding else ():
+            on_finding(one)  # type: ignore[misc]
+
     @property
     def clean(self) -> bool:
         """Nothing worse than an information was found."""
@@ -113,7 +123,7 @@ def verify(
     patterns: Sequence[str] = (),
     workers: int = 2,
     progress: Progress | None = None,
-    on_finding: Callable[[Finding], None] | None = None,
+    on_finding: Callable[[Finding], object] | None = None,
 ) -> Verdict:
     """Scans a store completely.
 
@@ -126,22 +136,18 @@ def verify(
         on_finding: Told each finding as it is made.
     """
     begin = time.perf_counter()
-    verdict = Verdict()
-
-    def note(report: RootReport | ChannelReport) -> None:
-        verdict.findings += report.findings
-        verdict.bytes_scanned += report.bytes_scanned
-        if on_finding:
-            for one in report.findings:
-                on_finding(one)
-
     root = verify_root(store, crc)
-    note(root)
-    names = store.matching(patterns)
-    for survey in survey_channels(store, names, crc, workers=workers, progress=progress):
-        channel = verify_channel(store.path, survey, crc, root.clients)
-        note(channel)
-        verdict.channels.append(channel.verdict)
+    verdict = Verdict()
+    verdict.add(root, on_finding)
+
+    def then(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
+        return verify_channel(store.path, survey, crc, root.clients)
+
+    channels = (ChannelRef(str(store.path / name), crc) for name in store.matching(patterns))
+    for done in survey_each(Threads(workers), channels, then, progress=progress):
+        if isinstance(done.result, Failure):
+            raise done.result.error()
+        verdict.add(done.result, on_finding)
     verdict.seconds = time.perf_counter() - begin
     return verdict
 

@@ -376,7 +376,7 @@ def open_source(
     )
     plan = plan_salvage(store, crc, options, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
-    return StoreSource(plan, [ChannelSource(channel, crc, Key(key, keep_sealed)) for channel in plan.channels])
+    return StoreSource(plan, [ChannelSource(channel, plan.crc, Key(key, keep_sealed)) for channel in plan.channels])
 
 
 def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:

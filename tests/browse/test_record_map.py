@@ -18,7 +18,7 @@ from stantools.browse.slice_map import Segment, State, cells, index_state, segme
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of, read_records
-from stantools.inspection.survey import Reading, SliceSurvey, survey_channels, survey_slice
+from stantools.inspection.survey import SliceSurvey, survey_channels, survey_slice
 from stantools.store.directory import list_channel, open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.options import ReadOptions, resolve_crc
@@ -94,7 +94,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
     assert files.data is not None
     files.data.unlink()
     files.data.mkdir()
-    survey = survey_slice(files, b"c", Reading(CRC))
+    survey = survey_slice(files, b"c", CRC)
     assert cells(segments(survey), files.data_size, 4) == [State.UNREADABLE] * 4
 
 
@@ -183,7 +183,7 @@ def test_many_records(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0x55
     file.write_bytes(data)
-    survey = survey_slice(list_channel(store / "c").slices[0], b"c", Reading(CRC))
+    survey = survey_slice(list_channel(store / "c").slices[0], b"c", CRC)
     with mapped(file) as buffer:
         direct = map_records(buffer, FileKind.MESSAGES, CRC, channel=b"c")
         plain = list(read_records(buffer, FileKind.MESSAGES, CRC, channel=b"c"))

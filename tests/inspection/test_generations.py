@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.inspection.runs import History, Run, arrange
-from stantools.inspection.survey import Reading, survey_slice
+from stantools.inspection.survey import survey_slice
 from stantools.store.directory import list_channel
 
 CRC = Crc(IEEE)
@@ -32,7 +32,7 @@ def runs_of(directory: Path, slices: list[Records]) -> list[Run]:
         data, _ = kernels.encode_messages(CHANNEL, sequences, timestamps, None, payloads, CRC)
         (channel / f"msgs.{number}.dat").write_bytes(b"\1\0\0\0" + data)
     found = list_channel(channel)
-    return [run for one in found.slices for run in survey_slice(one, CHANNEL, Reading(CRC)).runs]
+    return [run for one in found.slices for run in survey_slice(one, CHANNEL, CRC).runs]
 
 
 def history(tmp_path: Path, *slices: Records) -> History:

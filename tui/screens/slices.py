@@ -16,7 +16,7 @@ from stantools.errors import StoreUnreadableError
 from stantools.inspection.file_findings import missing_slices
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import FileKind, kind_of
-from stantools.inspection.survey import ChannelSurvey, Reading, SliceSurvey, stop_text, survey_slice
+from stantools.inspection.survey import ChannelSurvey, SliceSurvey, stop_text, survey_slice
 from stantools.notation import describe_ranges, format_size
 from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.ranges import Ranges
@@ -261,7 +261,7 @@ class SlicesScreen(ViewScreen):
         session, channel = self.session, self.channel.encode("utf-8", "surrogateescape")
 
         def work(job: Job[SliceSurvey]) -> SliceSurvey:
-            return survey_slice(files, channel, Reading(session.crc, job.advance))
+            return survey_slice(files, channel, session.crc, job.advance)
 
         job: Job[SliceSurvey] = Job("scan", work, total=files.data_size)
 

@@ -19,7 +19,7 @@ from typing import Any
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Severity
-from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each, survey_itself
 from stantools.migration.proof.stores import (
     Compared,
     Side,
@@ -32,7 +32,6 @@ from stantools.migration.proof.stores import (
 )
 from stantools.migration.source import ChannelSource, Key, StoreSource, open_source
 from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.model import StoreRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
@@ -266,7 +265,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> DiffR
 def _open_pairs(work: Work, plan: DiffPlan, result: DiffResult, progress: _Progress) -> list[_OpenPair]:
     """Surveys all channels and decides what of each store counts; what cannot be read is told in the result."""
     surveys: dict[tuple[int, int], dict[int, ChannelSurvey]] = {}
-    for done in survey_channels_on(work, plan.channels, _survey_itself, progress=progress):
+    for done in survey_each(work, plan.channels, survey_itself, progress=progress):
         if isinstance(done.result, Failure):
             result.failed.append(Failed.task(plan.channels[done.place].path, done.result))
         else:
@@ -296,10 +295,6 @@ def _open_pairs(work: Work, plan: DiffPlan, result: DiffResult, progress: _Progr
 def _sides(pair: Pair, stores: tuple[Datastore, Datastore]) -> tuple[Side, Side]:
     first, second = stores
     return Side(first, Crc(pair.first.polynomial)), Side(second, Crc(pair.second.polynomial))
-
-
-def _survey_itself(_: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
-    return survey
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
-from stantools.inspection.survey import ChannelSurvey
+from stantools.inspection.survey import ChannelSurvey, survey_each, survey_itself
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvagecheck import NewStore, check_stores, plan_check
 from stantools.pipeline.jobs.salvagecopies import Build, CopyItem, building, copy_channels
@@ -28,7 +28,6 @@ from stantools.pipeline.jobs.salvageplaces import (
     check_target,
     seen,
 )
-from stantools.pipeline.jobs.surveys import ChannelRef, survey_channels_on
 from stantools.recovery.salvage.apply import SalvageResult, result_of
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
@@ -251,7 +250,7 @@ class _Run:
         surveys: dict[int, dict[int, ChannelSurvey]] = {number: {} for number in free}
         failures: dict[int, Failure] = {}
         with self._phase("plan", sum(item.size for item in items)) as advance:
-            for done in survey_channels_on(self._work, items, _as_it_is, progress=advance):
+            for done in survey_each(self._work, items, survey_itself, progress=advance):
                 number, place = owners[done.place]
                 if isinstance(done.result, Failure):
                     failures[number] = done.result
@@ -388,10 +387,6 @@ class _Run:
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED
         self.result.codes.append(ExitCode.FINDINGS if unread else code)
-
-
-def _as_it_is(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
-    return survey
 
 
 def _cost(item: CopyItem) -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
+from stantools.inspection.survey import ChannelRef
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours, store_names
-from stantools.pipeline.jobs.surveys import ChannelRef
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import listed
 from stantools.pipeline.tables.model import StoreRef, Unreadable

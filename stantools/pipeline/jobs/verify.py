@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from stantools.format.crc import Crc
 from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
 from stantools.inspection.findings import Finding
 from stantools.inspection.runs import arrange
-from stantools.inspection.survey import ChannelSurvey, Reading, survey_channels, survey_slice
+from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_channels, survey_each, survey_slice
 from stantools.inspection.verify import (
     ChannelReport,
     RootReport,
@@ -28,14 +28,13 @@ from stantools.inspection.verify import (
     verify_root,
 )
 from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.jobs.surveys import ChannelRef, Other, survey_channels_on
 from stantools.pipeline.tables.copies import copied_part
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.model import SliceRef, StorePart, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory
 from stantools.store.directory import CLIENTS_FILE, ChannelFiles, Datastore, SliceFiles, open_datastore
-from stantools.work import Failure, Work
+from stantools.work import Failure, Task, Work
 
 
 @dataclass
@@ -93,34 +92,23 @@ class VerifyPlan:
     """What is to be done: made without Spark, so that a wrong path is told at once.
 
     Attributes:
-        options: How stores are read.
         stores: The stores.
         items: Roots and channels.
-        owners: For each item the number of its store.
+        owners: For each item the number of its store, and the path or URL of what it is.
         failed: What cannot be listed.
-        bytes: Bytes to be read.
+        has_channels: There is more than the roots of stores.
     """
 
-    options: TableOptions
     stores: list[StoreRef] = field(default_factory=list)
-    items: list[ChannelRef | Other] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
+    items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)
+    owners: list[tuple[int, str]] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
+    has_channels: bool = False
 
     @property
     def bytes(self) -> int:
         """Bytes that have to be read, about."""
         return sum(item.size for item in self.items)
-
-    @property
-    def has_channels(self) -> bool:
-        """There is more than the roots of stores."""
-        return any(not isinstance(item, _Root) for item in self.items)
-
-    def add(self, item: ChannelRef | Other) -> None:
-        """Adds something that belongs to the store that was added last."""
-        self.items.append(item)
-        self.owners.append(len(self.stores) - 1)
 
 
 def plan_verify(found: Sequence[FoundStore], unreadable: Sequence[Unreadable], options: TableOptions) -> VerifyPlan:
@@ -132,13 +120,17 @@ def plan_verify(found: Sequence[FoundStore], unreadable: Sequence[Unreadable], o
         options: Channels to take, how to read.
     """
     options = replace(options, table=Table.FINDINGS)
-    plan = VerifyPlan(options, failed=[Failed.unreadable(each) for each in unreadable])
-    for store in found:
+    plan = VerifyPlan(failed=[Failed.unreadable(each) for each in unreadable])
+    for number, store in enumerate(found):
         plan.stores.append(store.ref)
         if store.loose is None:
-            plan.add(_Root(store.ref, options))
+            plan.items.append(Task(0, partial(_verify_root, store.ref, options)))
+            plan.owners.append((number, store.ref.root))
         for channel in store.channels(options.channels):
-            plan.add(_channel_item(store, channel, options))
+            plan.items.append(_channel_item(store, channel, options))
+            path = channel.directory if isinstance(channel, FoundChannel) else f"{store.ref.root}/{channel.channel}"
+            plan.owners.append((number, path))
+            plan.has_channels = True
     return plan
 
 
@@ -161,54 +153,42 @@ def run_verify(
         StantoolsError: Spark cannot do it.
     """
     result = VerifyResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
-    reports: list[RootReport | ChannelReport | None] = [None] * len(plan.items)
-    for done in survey_channels_on(work, plan.items, _verified, progress=progress):
-        verdict = result.stores[plan.owners[done.place]].verdict
-        verdict.seconds += done.seconds
+    reports: dict[int, RootReport | ChannelReport] = {}
+    for done in survey_each(work, plan.items, _verified, progress=progress):
+        owner, path = plan.owners[done.place]
+        result.stores[owner].verdict.seconds += done.seconds
         if isinstance(done.result, Failure):
-            result.failed.append(Failed.task(_path(plan, done.place), done.result))
-            result.stores[plan.owners[done.place]].whole = False
+            result.failed.append(Failed.task(path, done.result))
+            result.stores[owner].whole = False
             continue
         reports[done.place] = done.result
         for each in done.result.findings if on_finding else ():
             on_finding(each)  # type: ignore[misc]
-    for owner, report in zip(plan.owners, reports, strict=True):
-        if report is None:
-            continue
-        verdict = result.stores[owner].verdict
-        verdict.findings += report.findings
-        verdict.bytes_scanned += report.bytes_scanned
-        if isinstance(report, ChannelReport):
-            verdict.channels.append(report.verdict)
+    for place in sorted(reports):
+        result.stores[plan.owners[place][0]].verdict.add(reports[place])
     return result
-
-
-def _path(plan: VerifyPlan, place: int) -> str:
-    item = plan.items[place]
-    return item.path if isinstance(item, ChannelRef | _RemoteChannel | _Loose) else plan.stores[plan.owners[place]].root
 
 
 def _channel_item(
     store: FoundStore, channel: FoundChannel | Unreadable, options: TableOptions
-) -> ChannelRef | _RemoteChannel | _Loose:
+) -> ChannelRef | Task[ChannelReport]:
     """Says how a channel is verified; that it cannot be listed is a finding."""
     ref = store.ref
-    crc = Crc(ref.polynomial, options.check_crc)
     if isinstance(channel, Unreadable):
         assert channel.channel is not None
+        name, size = channel.channel, 0
+    else:
+        name, size = channel.name, channel.size()
+    crc = Crc(ref.polynomial, options.check_crc)
+    if store.loose is None or isinstance(channel, Unreadable):
         if is_remote(ref.root):
-            return _RemoteChannel(ref, channel.channel, options, 0)
-        return ChannelRef(f"{ref.root}/{channel.channel}", crc)
+            return Task(size, partial(_verify_remote, StorePart(ref, name, None, size), options))
+        return ChannelRef(f"{ref.root}/{name}", crc, size=size)
+    slices = store.slices(channel, archived=True)
     if is_remote(ref.root):
-        if store.loose is not None:
-            slices = tuple(store.slices(channel, archived=True))
-            return _Loose(ref, channel.name, channel.directory, slices, options, channel.size())
-        return _RemoteChannel(ref, channel.name, options, channel.size())
-    files = None
-    if store.loose is not None:
-        local = [slice_files(each) for each in store.slices(channel, archived=True)]
-        files = ChannelFiles(channel.name, Path(channel.directory), local)
-    return ChannelRef(channel.directory, crc, files=files, size=channel.size())
+        return Task(size, partial(_verify_remote_slices, channel.directory, name, tuple(slices), crc, options))
+    files = ChannelFiles(name, Path(channel.directory), [slice_files(each) for each in slices])
+    return ChannelRef(channel.directory, crc, files=files, size=size, loose=True)
 
 
 def slice_files(ref: SliceRef) -> SliceFiles:
@@ -219,7 +199,7 @@ def slice_files(ref: SliceRef) -> SliceFiles:
 
 def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
     """In a task: makes the findings of a channel."""
-    if channel.files is not None:
+    if channel.loose:
         return _loose_report(Path(channel.path), survey, channel.crc)
     root = Path(channel.path).parent
     return verify_channel(root, survey, channel.crc, _clients(root, channel.crc))
@@ -250,64 +230,33 @@ def _known_clients(path: Path, changed: int, size: int, crc: Crc) -> frozenset[b
     return intact_clients(path, crc)
 
 
-@dataclass(frozen=True)
-class _Root:
-    """The files in a store's root."""
-
-    store: StoreRef
-    options: TableOptions
-    size: int = 0
-
-    def run(self) -> RootReport:
-        with copied_part(StorePart(self.store, None, None, 0), self.options) as root:
-            return verify_root(open_datastore(root), Crc(self.store.polynomial, self.options.check_crc))
+def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:
+    """In a task: verifies the files in a store's root."""
+    with copied_part(StorePart(store, None, None, 0), options) as root:
+        return verify_root(open_datastore(root), Crc(store.polynomial, options.check_crc))
 
 
-@dataclass(frozen=True)
-class _RemoteChannel:
-    """A channel of a store behind a URL: its files are copied to where it is verified."""
-
-    store: StoreRef
-    channel: str
-    options: TableOptions
-    size: int
-
-    @property
-    def path(self) -> str:
-        return f"{self.store.root}/{self.channel}"
-
-    def run(self) -> ChannelReport:
-        crc = Crc(self.store.polynomial, self.options.check_crc)
-        with copied_part(StorePart(self.store, self.channel, None, self.size), self.options) as root:
-            (survey,) = survey_channels(Datastore(root), [self.channel], crc, workers=1)
-            return verify_channel(root, survey, crc, _clients(root, crc))
+def _verify_remote(part: StorePart, options: TableOptions) -> ChannelReport:
+    """In a task: copies the files of a channel of a store behind a URL, and verifies them."""
+    assert part.channel is not None
+    crc = Crc(part.store.polynomial, options.check_crc)
+    with copied_part(part, options) as root:
+        (survey,) = survey_channels(Datastore(root), [part.channel], crc, workers=1)
+        return verify_channel(root, survey, crc, _clients(root, crc))
 
 
-@dataclass(frozen=True)
-class _Loose:
-    """Slices without a store behind a URL."""
-
-    store: StoreRef
-    channel: str
-    path: str
-    slices: tuple[SliceRef, ...]
-    options: TableOptions
-    size: int
-
-    def run(self) -> ChannelReport:
-        crc = Crc(self.store.polynomial, self.options.check_crc)
-        with temporary_directory() as directory:
-            remote = Remote(self.path, self.options.storage)
-            here: list[SliceFiles] = []
-            for each in self.slices:
-                data, index = (
-                    None if url is None else directory / split_url(url)[1] for url in (each.data, each.index)
-                )
-                for url, target in ((each.data, data), (each.index, index)):
-                    if url is not None and target is not None:
-                        remote.copy(url, target)
-                here.append(SliceFiles(each.number, data, index, each.archived, each.data_size, each.index_size))
-            reading = Reading(crc)
-            files = ChannelFiles(self.channel, directory, here)
-            survey = ChannelSurvey(files, [survey_slice(each, files.raw_name, reading) for each in here])
-            return _loose_report(directory, survey, crc)
+def _verify_remote_slices(
+    url: str, channel: str, slices: Sequence[SliceRef], crc: Crc, options: TableOptions
+) -> ChannelReport:
+    """In a task: copies slices without a store from behind a URL, and verifies them."""
+    with temporary_directory() as directory:
+        remote = Remote(url, options.storage)
+        files = ChannelFiles(channel, directory)
+        for each in slices:
+            data, index = (None if one is None else directory / split_url(one)[1] for one in (each.data, each.index))
+            for one, target in ((each.data, data), (each.index, index)):
+                if one is not None and target is not None:
+                    remote.copy(one, target)
+            files.slices.append(SliceFiles(each.number, data, index, each.archived, each.data_size, each.index_size))
+        survey = ChannelSurvey(files, [survey_slice(each, files.raw_name, crc) for each in files.slices])
+        return _loose_report(directory, survey, crc)

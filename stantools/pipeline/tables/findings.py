@@ -10,7 +10,7 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
 from stantools.inspection.findings import Finding
 from stantools.inspection.runs import arrange
-from stantools.inspection.survey import ChannelSurvey, Reading, survey_channels, survey_slice
+from stantools.inspection.survey import ChannelSurvey, survey_channels, survey_slice
 from stantools.inspection.verify import verify_channel, verify_root
 from stantools.pipeline.tables.model import Unreadable
 from stantools.pipeline.tables.parts import LocalPart, Row, int64, text
@@ -64,7 +64,7 @@ def _slice_findings(here: LocalPart) -> Iterator[Finding]:
     """Gives the findings of a slice without a store: of itself and its index, and of the sequences in it."""
     assert here.part.channel is not None
     files = slice_files(here.file)
-    survey = survey_slice(files, raw_name(here.part.channel), Reading(here.crc))
+    survey = survey_slice(files, raw_name(here.part.channel), here.crc)
     channel = ChannelSurvey(ChannelFiles(here.part.channel, here.root, [files]), [survey])
     try:
         yield from slice_findings(here.root, channel)

@@ -14,7 +14,6 @@ from stantools.inspection.runs import Generation, History, Run, arrange, same_re
 from stantools.inspection.survey import (
     ChannelSurvey,
     Neighbours,
-    Reading,
     SliceSurvey,
     stop_text,
     survey_channels,
@@ -161,7 +160,7 @@ def _leave_log_damage(plan: SalvagePlan, file: str, state: ClientsState | SubsSt
 
 def _root_strays(store: Datastore, crc: Crc, plan: SalvagePlan) -> list[tuple[bytes, SliceSurvey]]:
     """Returns the files in the root that prove to be slices; of the others it is noted that they stay behind."""
-    surveys = [survey_slice(each, b"", Reading(crc)) for each in possible_slices(store.foreign)]
+    surveys = [survey_slice(each, b"", crc) for each in possible_slices(store.foreign)]
     found = [survey for survey in surveys if survey.runs]
     taken = {survey.files.data for survey in found}
     for path in (*store.leftovers, *store.foreign, *store.raft_logs):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stantools.errors import ExitCode
+from stantools.inspection import survey
 from stantools.migration.proof.stores import Side, compare_stores
-from stantools.pipeline.jobs import diff, surveys
+from stantools.pipeline.jobs import diff
 from stantools.pipeline.jobs.diff import Pair, plan_diff, run_diff
 from stantools.pipeline.spark.tasks import SparkWork
 from stantools.pipeline.tables.model import StoreRef
@@ -38,7 +39,7 @@ def side(store: Path) -> Side:
 def test_golden_stores_are_compared_as_by_the_local_diff(
     spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surveys, "CHANNEL_BYTES", 0)
+    monkeypatch.setattr(survey, "CHANNEL_BYTES", 0)
     monkeypatch.setattr(diff, "RANGE_BYTES", 500)
     stores = [golden / case / "datastore" for case in golden_cases()[::3]]
     paths = [(one, other) for one, other in pairwise(stores) if one.is_dir() and other.is_dir()]

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format.crc import Crc
-from stantools.pipeline.jobs import salvagecopies, salvagejob, surveys
+from stantools.inspection import survey
+from stantools.pipeline.jobs import salvagecopies, salvagejob
 from stantools.pipeline.jobs.salvagecopies import building, copy_channels
 from stantools.pipeline.jobs.salvageplaces import REPORTS, store_names
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
@@ -67,7 +68,7 @@ def test_every_golden_store_becomes_what_the_local_salvage_makes_of_it(
     channel_bytes: int, golden_copy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
-    monkeypatch.setattr(surveys, "CHANNEL_BYTES", channel_bytes)
+    monkeypatch.setattr(survey, "CHANNEL_BYTES", channel_bytes)
     monkeypatch.setattr(salvagecopies, "GROUP_BYTES", 0 if channel_bytes else 64 << 20)
     cases = [case for case in golden_cases() if not (case == "no_permission_dat" and os.geteuid() != 0)]
     if channel_bytes:
@@ -203,7 +204,7 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     assert first.exit_code == ExitCode.LOSS and not any(each.kept for each in first.stores)
     before = tree(out)
     with monkeypatch.context() as patch:
-        patch.setattr(surveys, "survey_slice", lambda *_: pytest.fail("it was read again"))
+        patch.setattr(survey, "survey_slice", lambda *_: pytest.fail("it was read again"))
         again = run_job([store, tmp_path / "old"], out)
     assert again.exit_code == ExitCode.LOSS and all(each.kept for each in again.stores)
     assert [each.report for each in again.stores] == json.loads(json.dumps([each.report for each in first.stores]))

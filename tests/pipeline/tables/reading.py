@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from stantools.format.crc import IEEE, Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
-from stantools.inspection.survey import Reading, SliceSurvey, survey_slice
+from stantools.inspection.survey import SliceSurvey, survey_slice
 from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.messages import read_piece
 from stantools.pipeline.tables.model import SliceRef, StoreRef
@@ -94,7 +94,7 @@ def found_messages(rows: list[dict[str, Any]]) -> list[Row]:
 
 def surveyed(files: SliceFiles, channel: str, polynomial: int = IEEE) -> SliceSurvey:
     """What verify goes by."""
-    return survey_slice(files, os.fsencode(channel), Reading(Crc(polynomial)))
+    return survey_slice(files, os.fsencode(channel), Crc(polynomial))
 
 
 def expected_damages(survey: SliceSurvey) -> list[Row]:
