@@ -29,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Loading takes a while, in which Ctrl-C is to be handled already.
     from broker.config.options import Answer, SignalRequest
     from broker.config.parsing import parse
-    from broker.config.signals import send
     from broker.config.values import ConfigurationError
 
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -38,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(parsed.stdout, parsed.stderr)
         return parsed.exit_code
     if isinstance(parsed, SignalRequest):
+        from broker.config.processes import send
+
         try:
             send(parsed.text)
         except ConfigurationError as problem:

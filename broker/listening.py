@@ -17,7 +17,7 @@ MAX_PORT: Final = 65535
 
 
 def unspecified(host: str) -> bool:
-    """Tells whether a host stands for all addresses of the machine."""
+    """Returns whether a host stands for all addresses of the machine."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host or "::").is_unspecified
     return False

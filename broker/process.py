@@ -248,7 +248,7 @@ class _Process:
         options = self._options
         if not (options.pid_file or options.ports_file_dir):
             return
-        from broker.config.portsfile import PortsFile, write_pid_file
+        from broker.config.processes import PortsFile, write_pid_file
 
         if options.pid_file:
             try:

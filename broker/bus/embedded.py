@@ -76,7 +76,7 @@ class EmbeddedBus:
         return True
 
     def congested(self, subject: bytes) -> bool:
-        """Tells whether much waits for a client that gets messages of a subject."""
+        """Returns whether much waits for a client that gets messages of a subject."""
         return self._server.router.congested(subject)
 
     def request(

@@ -136,7 +136,7 @@ class ExternalBus:
         return not is_subject(subject) or self._links[role].publish_block(subject, block, begin, end)
 
     def congested(self, subject: bytes) -> bool:
-        """Tells whether much waits for the NATS server, which looks after its clients itself."""
+        """Returns whether much waits for the NATS server, which looks after its clients itself."""
         return self._links[Role.SEND].congested
 
     def request(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.config.catalogue import FLAGS, Flag, Kind
-from broker.config.durations import parse_duration
-from broker.config.values import ConfigurationError, quoted, text
+from broker.config.values import ConfigurationError, parse_duration, text
 from stantools.errors import StantoolsError
+from stantools.format.quoting import quote
 
 Setting = bool | int | str
 
@@ -125,7 +125,7 @@ def _set(found: CommandLine, flag: Flag, name: str, value: Setting) -> None:
 
 def _bool(name: str, value: str) -> bool:
     if value not in _TRUE and value not in _FALSE:
-        raise FlagError(f"invalid boolean value {quoted(value)} for -{name}: parse error")
+        raise FlagError(f"invalid boolean value {quote(value)} for -{name}: parse error")
     return value in _TRUE
 
 
@@ -136,20 +136,20 @@ def _value(flag: Flag, name: str, value: str) -> Setting:
         try:
             return parse_duration(value)
         except ConfigurationError:
-            raise FlagError(f"invalid value {quoted(value)} for flag -{name}: parse error") from None
+            raise FlagError(f"invalid value {quote(value)} for flag -{name}: parse error") from None
     return value
 
 
 def _integer(name: str, value: str) -> int:
     if not _INTEGER.fullmatch(value):
-        raise FlagError(f"invalid value {quoted(value)} for flag -{name}: parse error")
+        raise FlagError(f"invalid value {quote(value)} for flag -{name}: parse error")
     digits = value.lstrip("+-").replace("_", "")
     if len(digits) > _MAX_DIGITS:
-        raise FlagError(f"invalid value {quoted(value)} for flag -{name}: value out of range")
+        raise FlagError(f"invalid value {quote(value)} for flag -{name}: value out of range")
     base = {"x": 16, "b": 2, "o": 8}.get(digits[1:2].lower())
     number = int(digits[2:], base) if base else int(digits, 8 if digits.startswith("0") else 10)
     if value.startswith("-"):
         number = -number
     if not -(1 << 63) <= number < 1 << 63:
-        raise FlagError(f"invalid value {quoted(value)} for flag -{name}: value out of range")
+        raise FlagError(f"invalid value {quote(value)} for flag -{name}: value out of range")
     return number

@@ -21,9 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from broker.config.numbers import NumberError, scan_number, shown
-from broker.config.systemerrors import reason
-from broker.config.values import ConfigurationError, Node
+from broker.config.values import ConfigurationError, Node, NumberError, reason, scan_number, shown
 
 MAX_DEPTH: Final = 100
 MAX_INCLUDE_DEPTH: Final = 10

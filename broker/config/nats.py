@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
-from broker.config.catalogue import NATS_BLOCK_KEYS, NATS_TOP_KEYS, Key, Kind, State
-from broker.config.durations import parse_duration
+from broker.config.catalogue import NATS_BLOCK_KEYS, NATS_TOP_KEYS, TLS_KEYS, Key, Kind, State
 from broker.config.natsauth import read_authorization
-from broker.config.natstls import read_tls
-from broker.config.problems import Problems
 from broker.config.settings import NatsFile
-from broker.config.values import ConfigurationError, Node, go_type, quoted, text
+from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_duration, reason, text
+from broker.nats.options import DEFAULT_TIMEOUT, TLSOptions
+from stantools.format.quoting import quote
 from stantools.store.limits import format_duration
 
 _SECOND: Final = 1_000_000_000
@@ -40,6 +40,14 @@ _CLUSTER_KEYS: Final = frozenset(
         "accounts",
     )
 )  # fmt: skip
+_KEYS: Final = {name: key.to for key in TLS_KEYS for name in key.names}
+_TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
+_BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
+_TOO_WEAK: Final = (
+    ": OpenSSL takes no such signature (SHA-1) or key any more; renew the certificate, or accept it with "
+    "`tls { insecure: true }`"
+)
+_PIN: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def read_nats(top: Mapping[str, Node]) -> NatsFile:
@@ -78,9 +86,9 @@ def parse_address(value: str | bool | int | float | object) -> tuple[str | None,
     elif ":" in host or "[" in host or "]" in host:
         separator = ""
     if not separator:
-        raise ConfigurationError(f"could not parse address string {quoted(value)}")
+        raise ConfigurationError(f"could not parse address string {quote(value)}")
     if not _PORT.fullmatch(port):
-        raise ConfigurationError(f"could not parse port {quoted(port)}")
+        raise ConfigurationError(f"could not parse port {quote(port)}")
     return host, int(port)
 
 
@@ -121,7 +129,7 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -
         problems.value(node, Kind.STRING)
         return None
     else:
-        problems.warn(node, f"invalid use of field {quoted(name)}: {name} should be converted to a duration")
+        problems.warn(node, f"invalid use of field {quote(name)}: {name} should be converted to a duration")
         value = problems.value(node, Kind.INT)
         if not isinstance(value, int):
             return None
@@ -158,7 +166,170 @@ def _cluster(problems: Problems, node: Node) -> None:
 
 
 def _asks_for_something(node: Node) -> bool:
-    """Tells whether a block of a part that is not there would switch it on."""
+    """Returns whether a block of a part that is not there would switch it on."""
     if isinstance(node.value, dict | list | str):
         return bool(node.value) and str(text(node)).lower() not in ("disabled", "disable", "false")
     return node.value is not False
+
+
+def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
+    """Reads the map `tls`."""
+    if problems.map(node) is None:
+        return None
+    # Loaded only where there is TLS: most command lines are answered, or start, without.
+    from broker.nats.tls import CIPHERS, CURVES
+
+    texts: dict[str, str] = {}
+    switches: dict[str, bool] = {}
+    timeout = 0.0
+    ciphers: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
+    before = len(problems.errors)
+    for name, entry in _entries(problems, node):
+        to = _KEYS[name]
+        value = entry.value
+        if to in _TEXTS:
+            if isinstance(value, str):
+                texts[to] = value
+            else:
+                problems.error(entry, f"error parsing tls config, expected '{to}' to be filename")
+        elif to in _BOOLS:
+            if isinstance(value, bool):
+                switches[to] = value
+            else:
+                problems.error(entry, f"error parsing tls config, expected '{to}' to be a boolean")
+        elif to == "timeout":
+            timeout = _timeout(problems, entry)
+        elif to == "cipher_suites":
+            ciphers = _choice(problems, entry, to, CIPHERS, "unrecognized cipher")
+        elif to == "curve_preferences":
+            curves = _choice(problems, entry, to, CURVES, "unrecognized curve preference")
+        elif to == "pinned_certs":
+            _pins(problems, entry)
+        elif problems.value(entry, Kind.INT) is not None:
+            problems.warn(entry, f"{name} has no effect in this server")
+    options = TLSOptions(
+        cert=Path(texts.get("cert_file", "")),
+        key=Path(texts.get("key_file", "")),
+        ca=Path(texts["ca_file"]) if texts.get("ca_file") else None,
+        verify=switches.get("verify", False) or switches.get("verify_and_map", False),
+        verify_and_map=switches.get("verify_and_map", False),
+        timeout=timeout or DEFAULT_TIMEOUT,
+        ciphers=ciphers,
+        curves=curves,
+        insecure=switches.get("insecure", False),
+    )
+    if len(problems.errors) == before:
+        if bool(texts.get("cert_file")) != bool(texts.get("key_file")):
+            missing = "key_file" if texts.get("cert_file") else "cert_file"
+            problems.error(node, f"missing '{missing}' in TLS configuration")
+        elif not texts.get("cert_file"):
+            return None
+        else:
+            try:
+                check_files(options)
+            except ConfigurationError as problem:
+                problems.error(node, problem.message)
+    return options
+
+
+def check_files(options: TLSOptions, *, weak: bool = True) -> None:
+    """Loads the certificates.
+
+    Args:
+        options: With their names.
+        weak: Leave it open whether the server's is too weak: that depends on options that are not known yet.
+
+    Raises:
+        ConfigurationError: A file is missing, or is not what it should be.
+    """
+    import ssl
+
+    from broker.nats.tls import load_certificate, too_weak
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for path in (options.cert, options.key):
+        _check_readable(path, "error parsing X509 certificate/key pair: ")
+    try:
+        load_certificate(context, options)
+    except (ssl.SSLError, ValueError, OSError) as problem:
+        text = f"error parsing X509 certificate/key pair: tls: {_ssl_reason(problem)}"
+        if not too_weak(problem):
+            raise ConfigurationError(text) from None
+        if not weak:
+            raise ConfigurationError(text + _TOO_WEAK) from None
+    if options.ca is not None:
+        _check_readable(options.ca, "")
+        try:
+            context.load_verify_locations(options.ca)
+        except (ssl.SSLError, ValueError, OSError):
+            raise ConfigurationError("failed to parse root ca certificate") from None
+
+
+def _check_readable(path: Path, prefix: str) -> None:
+    try:
+        with path.open("rb"):
+            pass
+    except (OSError, ValueError) as problem:
+        raise ConfigurationError(f"{prefix}open {path}: {reason(problem)}") from None
+
+
+def _ssl_reason(problem: Exception) -> str:
+    named = getattr(problem, "reason", None)  # of ssl.SSLError
+    if isinstance(named, str) and named:
+        return named.lower().replace("_", " ")
+    return str(problem) or "no certificate found"
+
+
+def _entries(problems: Problems, node: Node) -> list[tuple[str, Node]]:
+    if not isinstance(node.value, dict):
+        return []
+    found = []
+    for name, entry in node.value.items():
+        if name.lower() == "verify_cert_and_check_known_urls":
+            problems.error(entry, "verify_cert_and_check_known_urls not supported in this context")
+        elif name.lower() in _KEYS:
+            found.append((name.lower(), entry))
+        elif not entry.used:
+            problems.error(entry, f"error parsing tls config, unknown field [{quote(name)}]")
+    return found
+
+
+def _timeout(problems: Problems, node: Node) -> float:
+    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return float(node.value)
+    if isinstance(node.value, str):
+        try:
+            return parse_duration(node.value) / _SECOND
+        except ConfigurationError as problem:
+            problems.error(node, f"error parsing tls config, 'timeout' {problem.message}")
+            return 0.0
+    problems.error(node, "error parsing tls config, 'timeout' wrong type")
+    return 0.0
+
+
+def _choice(problems: Problems, node: Node, name: str, known: Mapping[str, str], unknown: str) -> tuple[str, ...]:
+    if not isinstance(node.value, list):
+        problems.value(node, Kind.LIST)
+        return ()
+    if not node.value:
+        problems.error(node, f"error parsing tls config, '{name}' cannot be empty")
+    found = []
+    for each in node.value:
+        value = problems.value(each, Kind.STRING)
+        if isinstance(value, str):
+            if value not in known:
+                problems.error(each, f"{unknown} {value}")
+            found.append(value)
+    return tuple(found)
+
+
+def _pins(problems: Problems, node: Node) -> None:
+    for value in problems.words(node):
+        if not _PIN.fullmatch(value.lower()):
+            problems.error(
+                node,
+                f"error parsing tls config, 'pinned_certs' key {value} does not look like hex-encoded sha256 of DER "
+                "encoded SubjectPublicKeyInfo",
+            )
+    problems.unavailable.append(f"{node.place}: pinned_certs")

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from broker.config.catalogue import AUTHORIZATION_KEYS, USER_KEYS, Kind
-from broker.config.durations import parse_duration
-from broker.config.problems import Problems
-from broker.config.values import ConfigurationError, Node, go_type, kind, quoted, text
+from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_duration, text
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
+from stantools.format.quoting import quote
 
 _KEYS: Final = {name: key.to for key in AUTHORIZATION_KEYS for name in key.names}
 _USER_KEYS: Final = {name: key.to for key in USER_KEYS for name in key.names}
@@ -57,7 +56,7 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
     for user in users:
         identity = user.nkey or user.name
         if identity in seen:
-            problems.error(node, f"Duplicate user {quoted(identity)} detected")
+            problems.error(node, f"Duplicate user {quote(identity)} detected")
         seen.add(identity)
     default = found.default_permissions
     return replace(found, users=tuple(replace(user, permissions=user.permissions or default) for user in users))
@@ -119,7 +118,7 @@ def _connection_types(problems: Problems, node: Node) -> None:
     types = [each.upper() for each in problems.words(node)]
     wrong = [each for each in types if each not in _CONNECTION_TYPES]
     if wrong:
-        problems.error(node, f"invalid connection types [{' '.join(quoted(each) for each in wrong)}]")
+        problems.error(node, f"invalid connection types [{' '.join(quote(each) for each in wrong)}]")
     elif types and "STANDARD" not in types:
         problems.unavailable.append(f"{node.place}: a user that may connect only by {', '.join(types)}")
 
@@ -138,7 +137,7 @@ def _permissions(problems: Problems, node: Node) -> Permissions:
         elif lower in _RESPONSES:
             found = replace(found, responses=_responses(problems, entry))
         elif not entry.used:
-            problems.error(entry, f"Unknown field {quoted(name)} parsing permissions")
+            problems.error(entry, f"Unknown field {quote(name)} parsing permissions")
     if found.responses is not None and found.publish.allow is None:
         # Whoever may answer may not publish anything else that is not allowed expressly.
         found = replace(found, publish=replace(found.publish, allow=()))
@@ -157,7 +156,7 @@ def _subjects(problems: Problems, node: Node) -> SubjectPermission:
         elif not entry.used:
             problems.error(
                 entry,
-                f"Unknown field name {quoted(name)} parsing subject permissions, only 'allow' or 'deny' are permitted",
+                f"Unknown field name {quote(name)} parsing subject permissions, only 'allow' or 'deny' are permitted",
             )
     return found
 
@@ -176,7 +175,7 @@ def _subject_list(problems: Problems, node: Node) -> tuple[bytes, ...]:
         if not isinstance(each.value, str):
             problems.error(each, "Subject in permissions array cannot be cast to string")
         elif not is_permission_subject(each.value):
-            problems.error(each, f"subject {quoted(each.value)} is not a valid subject")
+            problems.error(each, f"subject {quote(each.value)} is not a valid subject")
         else:
             found.append(each.value.encode("utf-8", "surrogateescape"))
     return tuple(found)
@@ -205,12 +204,12 @@ def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
                 continue
             found = replace(found, expires=expires or found.expires)
         elif not entry.used:
-            problems.error(entry, f"unknown field {quoted(name)}")
+            problems.error(entry, f"unknown field {quote(name)}")
     return found
 
 
 def is_permission_subject(text: str) -> bool:
-    """Tells whether a text is a subject with wildcards, maybe with a queue behind a blank."""
+    """Returns whether a text is a subject with wildcards, maybe with a queue behind a blank."""
     parts = text.split()
     return 1 <= len(parts) <= 2 and all(_is_pattern(part) for part in parts) and text == text.strip()
 
@@ -221,7 +220,7 @@ def _is_pattern(subject: str) -> bool:
 
 
 def is_user_nkey(text: str) -> bool:
-    """Tells whether a text is the public nkey of a user: prefix, key and checksum are right."""
+    """Returns whether a text is the public nkey of a user: prefix, key and checksum are right."""
     if len(text) != _NKEY_SIZE or not text.startswith("U"):
         return False
     try:

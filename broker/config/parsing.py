@@ -6,21 +6,40 @@ The port of clients opens when this is over. So what reads files, or says someth
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.config.building import build
+from broker.config.building import build, tls_options
+from broker.config.catalogue import CHANNEL_KEYS, FLAGS, STREAMING_KEYS, Flag, Key, Kind, State
 from broker.config.flags import CommandLine, FlagError, parse_flags
-from broker.config.natsserver import tls_options
 from broker.config.options import SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
 from broker.config.settings import NatsFile, Setting, Settings, StreamingFile
-from broker.config.values import ConfigurationError, Node, quoted
+from broker.config.values import ConfigurationError, Node, kind, parse_duration, text
+from broker.nats.options import VERSION as NATS_VERSION
+from broker.streaming.options import VERSION
+from stantools.format.quoting import quote
+from stantools.store.limits import PatternLimits, is_channel_name
 
 #: Exit code for what the original can do and this broker cannot yet.
 EXIT_UNAVAILABLE: Final = 2
 _EXIT_ERROR: Final = 1
 _SQL_DRIVERS: Final = ("mysql", "postgres")
+_COLUMN = 42
+_KINDS = {Kind.STRING: " <string>", Kind.INT: " <int>", Kind.DURATION: " <duration>", Kind.SIZE: " <size>"}
+
+_SECTIONS: Final = {
+    section.path: {name: key for key in section.entries if isinstance(key, Key) for name in key.names}
+    for section in STREAMING_KEYS
+}
+_CHANNEL_KEYS: Final = {name: key for key in CHANNEL_KEYS for name in key.names}
+_EXPECTED: Final = {
+    "tls": "TLS",
+    "limits": "store limits",
+    "file": "file options",
+    "sql": "SQL options",
+    "cluster": "cluster",
+}
 
 
 @dataclass(slots=True)
@@ -56,8 +75,6 @@ def parse(argv: Sequence[str], environ: Environment | None = None) -> Parsed:
     try:
         flags = parse_flags(argv)
     except FlagError as problem:
-        from broker.config.helptexts import overview
-
         return Answer(0, stdout=overview(), stderr=f"{problem.message}\n")
     try:
         return _asked(flags) or _checked(configure(flags, environ), environ)
@@ -84,8 +101,6 @@ def configure(flags: CommandLine, environ: Environment) -> Configured:
         top = grammar.parse_file(found.nats_path, environ)
         found.nats = read_nats(top)
     if streaming_path:
-        from broker.config.streaming import read_streaming
-
         if streaming_path != found.nats_path:
             top = _streaming_file(streaming_path, environ)
         found.streaming = read_streaming(top)
@@ -109,8 +124,6 @@ def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
     given: Mapping[str, Setting] = flags.settings
     if not (flags.rest or any(given.get(each) for each in ("version", "help", "help_tls", "signal", "check"))):
         return None
-    from broker.config.helptexts import overview, tls_help, version_line
-
     if given.get("version"):
         return Answer(0, stdout=f"{version_line()}\n")
     if given.get("help"):
@@ -122,7 +135,7 @@ def _asked(flags: CommandLine) -> Answer | SignalRequest | None:
             return Answer(0, stdout=f"{version_line()}\n")
         if word.lower() == "help":
             return Answer(0, stdout=overview())
-        raise ConfigurationError(f"unrecognized command: {quoted(word)}")
+        raise ConfigurationError(f"unrecognized command: {quote(word)}")
     if given.get("signal"):
         return SignalRequest(str(given["signal"]))
     if given.get("check") and not given.get("config") and not given.get("stan_config"):
@@ -176,3 +189,146 @@ def _unavailable(found: Configured) -> list[str]:
             listed.append("JetStream (--jetstream)")
         listed += found.nats.unavailable
     return listed
+
+
+def version_line() -> str:
+    """Returns the answer to `--version`."""
+    return f"nats-streaming-server version {VERSION}, nats-server: v{NATS_VERSION}"
+
+
+def overview() -> str:
+    """Returns the overview of all options."""
+    lines = ["", "Usage: nats-streaming-server [options]"]
+    for section in FLAGS:
+        lines += ["", f"{section.title}:"]
+        for entry in section.entries:
+            if isinstance(entry, Flag):
+                names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in entry.names)
+                left = f"    {names}{_KINDS.get(entry.kind, '')}"
+                # At least two blanks, in the next line if there is no room for them.
+                gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
+                lines.append(f"{left}{gap}{entry.help}{_notes(entry)}")
+    return "\n".join((*lines, ""))
+
+
+def tls_help() -> str:
+    """Returns the answer to `--help_tls`."""
+    from broker.nats.tls import CIPHERS, CURVES
+
+    lines = [
+        "",
+        "TLS configuration of the embedded NATS server, in the configuration file:",
+        "",
+        "tls {",
+        '    cert_file: "certificate.pem"',
+        '    key_file: "key.pem"',
+        '    ca_file: "ca.pem"          # of client certificates',
+        "    verify: true               # clients have to show one",
+        '    cipher_suites: [ "..." ]',
+        '    curve_preferences: [ "..." ]',
+        "}",
+        "",
+        "Cipher suites:",
+        *(f"    {name}" for name in CIPHERS),
+        "",
+        "Curves:",
+        *(f"    {name}" for name in CURVES),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _notes(entry: Flag) -> str:
+    default = f" (default: {entry.default})" if entry.default not in ("", "false") else ""
+    return f"{default} [{entry.state}]" if entry.state is State.UNAVAILABLE else default
+
+
+def read_streaming(top: Mapping[str, Node]) -> StreamingFile:
+    """Reads the streaming keys of a file.
+
+    Args:
+        top: Its top-level map. If it has a key `streaming` (in any case) only that counts.
+
+    Raises:
+        ConfigurationError: The first value that is wrong; unknown keys are not.
+    """
+    entries = top
+    for name, node in top.items():
+        if name.lower() == "streaming":
+            if not isinstance(node.value, dict):
+                raise ConfigurationError(f"expected streaming section to be a map/struct, got {text(node)}")
+            entries = node.value
+    found = StreamingFile()
+    _read(found, "streaming", entries)
+    return found
+
+
+def _read(found: StreamingFile, path: str, entries: Mapping[str, Node]) -> None:
+    for name, node, key in _known(entries, _SECTIONS[path]):
+        if key.kind is not Kind.MAP:
+            found.settings[key.to] = _value(name, node, key)
+        elif key.to == "limits.channels":
+            _read_channels(found, node)
+        else:
+            if not isinstance(node.value, dict):
+                raise ConfigurationError(f"expected {_EXPECTED[key.to]} to be a map/struct, got {text(node)}")
+            if key.to == "cluster":
+                found.settings["cluster.clustered"] = True
+            _read(found, f"streaming.{key.to}", node.value)
+
+
+def _read_channels(found: StreamingFile, node: Node) -> None:
+    if not isinstance(node.value, dict):
+        raise ConfigurationError(f"expected per channel limits to be a map/struct, got {text(node)}")
+    for channel, limits in node.value.items():
+        if not is_channel_name(channel, wildcards=True):
+            raise ConfigurationError(f"invalid channel name {quote(channel)}")
+        if not isinstance(limits.value, dict):
+            raise ConfigurationError(f"expected channel limits to be a map/struct, got {text(limits)}")
+        values = {key.to: _value(name, each, key) for name, each, key in _known(limits.value, _CHANNEL_KEYS)}
+        found.channels[channel] = PatternLimits(
+            max_msgs=_whole(values.get("max_msgs")),
+            max_bytes=_whole(values.get("max_bytes")),
+            max_age_ns=_whole(values.get("max_age")),
+            max_subs=_whole(values.get("max_subs")),
+            max_inactivity_ns=_whole(values.get("max_inactivity")),
+        )
+
+
+def _known(entries: Mapping[str, Node], keys: Mapping[str, Key]) -> Iterator[tuple[str, Node, Key]]:
+    for name, node in entries.items():
+        if (key := keys.get(name.lower())) is not None:
+            yield name, node, key
+
+
+def _whole(value: Setting | None) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _value(name: str, node: Node, key: Key) -> Setting:
+    value = node.value
+    expected = "string" if key.kind is Kind.DURATION else key.kind.value
+    if kind(value) != expected:
+        raise _wrong_type(name, expected, value)
+    if isinstance(value, list):
+        for each in value:
+            # The original crashes here.
+            if not isinstance(each.value, str):
+                raise ConfigurationError(
+                    f"parameter {quote(name)} value is expected to be slice of string, got {kind(each.value)}"
+                )
+        return tuple(str(each.value) for each in value)
+    if key.to == "store":
+        store = str(value).upper()
+        if store not in ("MEMORY", "FILE", "SQL"):
+            raise ConfigurationError(f"unknown store type: {value}")
+        return store
+    if key.kind is Kind.DURATION:
+        return parse_duration(str(value))
+    if isinstance(value, bool | int | str):
+        return value
+    raise _wrong_type(name, expected, value)
+
+
+def _wrong_type(name: str, expected: str, value: object) -> ConfigurationError:
+    return ConfigurationError(f"parameter {quote(name)} value is expected to be {expected}, got {kind(value)}")

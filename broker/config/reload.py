@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from broker.config.flags import FlagError, parse_flags
-from broker.config.natsserver import (
+from broker.config.building import (
     logging_options,
     monitoring_options,
     nats_options,
     server_problem,
     tls_options,
 )
+from broker.config.flags import FlagError, parse_flags
 from broker.config.options import BrokerOptions, Environment
 from broker.config.parsing import Configured, configure
 from broker.config.values import ConfigurationError

@@ -1,23 +1,56 @@
-"""Values of configuration files, as trees that know where they were written; how the original names and prints them."""
+"""Values of configuration files: as trees that know where they were written, as the original reads and prints them.
+
+Facts: server-operations.md sections 2 (durations), 5 (errors with their places) and 6 (numbers, sizes, dates).
+"""
 
 from __future__ import annotations
 
+import errno
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+import os
+import re
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from broker.config.catalogue import Kind
 from stantools.errors import UsageError
+from stantools.format.quoting import quote
+
+#: How much of a value error texts show.
+MAX_SHOWN: Final = 500
+MAX_PIECES: Final = 1000
+MAX_SHOWN_DEPTH: Final = 20
+_DIGITS: Final = frozenset("0123456789")
+_PLACES: Final = re.compile(r"[0-9]*")
+_SUFFIX: Final = re.compile(r"([kmgtpe])(b|ib?)?", re.IGNORECASE | re.ASCII)
+_POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
+_ADDRESS: Final = re.compile(r"[0-9.:-]*")
+_DATE: Final = "dddd-dd-ddTdd:dd:ddZ"
+_BEHIND_INTEGER: Final = " \t\r\n,;}"
+_BEHIND_SIZE: Final = "\t\n\v\f\r \x85\xa0,;}])0123456789"
+_MAX_DIGITS: Final = 20
+_LONGEST_NUMBER: Final = 40
+UNITS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_MAX: Final = (1 << 63) - 1
+_MAX_LENGTH: Final = 200
+_PART: Final = re.compile(r"([0-9]*)(\.[0-9]*)?([^0-9.]*)")
 
 
 class ConfigurationError(UsageError):
     """A file or an option is wrong. The text is for stderr, as the original has it, without a prefix."""
 
-
-MAX_SHOWN: Final = 500
-MAX_PIECES: Final = 1000
-MAX_SHOWN_DEPTH: Final = 20
 
 #: A value without positions.
 Plain = str | bool | int | float | datetime | list["Plain"] | dict[str, "Plain"]
@@ -76,9 +109,11 @@ def kind(value: object) -> str:
 
 def go_type(value: object) -> str:
     """Returns the name of a value's type as errors about NATS keys have it (server-operations.md section 8)."""
-    names = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
     name = kind(value)
-    return names.get(name, name)
+    return _GO_TYPES.get(name, name)
+
+
+_GO_TYPES: Final = {"slice": "[]interface {}", "map": "map[string]interface {}", "struct": "time.Time"}
 
 
 def text(value: object) -> str:
@@ -116,27 +151,222 @@ def _pieces(value: object, depth: int) -> Iterator[str]:
             yield str(value)
 
 
-def quoted(value: str) -> str:
-    """Puts a text into double quotes; what cannot be printed is escaped."""
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    parts = []
-    for character in value:
-        if character in escapes:
-            parts.append(escapes[character])
-        elif 0xDC80 <= ord(character) <= 0xDCFF:
-            parts.append(f"\\x{ord(character) - 0xDC00:02x}")
-        elif character.isprintable():
-            parts.append(character)
-        elif ord(character) < 0x80:
-            parts.append(f"\\x{ord(character):02x}")
-        else:
-            parts.append(f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}")
-    return f'"{"".join(parts)}"'
-
-
 def _float(value: float) -> str:
     """Prints a float in its shortest form, with an exponent from 1e21 on and below 1e-4."""
     if value == 0 or 1e-4 <= abs(value) < 1e21:
         shown = f"{value:.17f}".rstrip("0").rstrip(".") if "e" in repr(value) else repr(value)
         return shown.removesuffix(".0")
     return repr(value)
+
+
+class NumberError(Exception):
+    """A number is wrong.
+
+    Attributes:
+        position: Where.
+        text: What, for an error about the grammar.
+    """
+
+    def __init__(self, position: int, text: str) -> None:
+        super().__init__(text)
+        self.position = position
+        self.text = text
+
+
+def shown(character: str) -> str:
+    """Shows a character in an error text; the end of the text as a blank."""
+    return "'\\n'" if character == "\n" else f"'{character or ' '}'"
+
+
+def scan_number(text: str, begin: int) -> tuple[int | float | str | datetime | None, int]:
+    """Reads what begins with a digit or with `-`.
+
+    Args:
+        text: The text.
+        begin: Where it begins.
+
+    Returns:
+        The value and the position behind it; None for a word, which goes on from that position.
+
+    Raises:
+        NumberError: The grammar does not allow it.
+        ConfigurationError: It does, but there is no such number or date.
+    """
+    negative = text[begin] == "-"
+    if negative and text[begin + 1 : begin + 2] not in _DIGITS:
+        raise NumberError(begin + 2, f"Expected a digit but got {shown(text[begin + 1 : begin + 2])}.")
+    position = _behind(_PLACES, text, begin + negative)
+    character = text[position : position + 1]
+    if character == ".":
+        return _scan_float(text, begin, position)
+    if character == "-" and not negative:
+        if position - begin != 4:
+            raise NumberError(position + 1, "All ISO8601 dates must be in full Zulu form.")
+        return _date(text, begin)
+    suffix = _SUFFIX.match(text, position)
+    if suffix:
+        following = text[suffix.end() : suffix.end() + 1]
+        if following in _BEHIND_SIZE:
+            base = 1024 if suffix.group(2) else 1000
+            factor = base ** _POWERS[suffix.group(1).lower()]
+            return _integer(text[begin : suffix.end()], text[begin:position], factor), suffix.end()
+        return None, suffix.end() + 1
+    if character in _BEHIND_INTEGER or negative:
+        written = text[begin:position]
+        return _integer(written, written, 1), position
+    return None, position + 1
+
+
+def _behind(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return match.end() if match else position
+
+
+def _integer(written: str, digits: str, factor: int) -> int:
+    significant = digits.lstrip("-0")
+    number = int(significant or "0") * factor if len(significant) <= _MAX_DIGITS else 1 << 64
+    if digits.startswith("-"):
+        number = -number
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ConfigurationError(f"integer '{_cut(written)}' is out of the range")
+    return number
+
+
+def _scan_float(text: str, begin: int, point: int) -> tuple[float | str, int]:
+    position = point + 1
+    if text[position : position + 1] not in _DIGITS:
+        found = shown(text[position : position + 1])
+        raise NumberError(position, f"Floats must have a digit after the '.', but got {found} instead.")
+    position = _behind(_PLACES, text, position)
+    if text[position : position + 1] == ".":
+        end = _behind(_ADDRESS, text, position)
+        return text[begin:end], end
+    written = text[begin:position]
+    number = float(written)
+    if math.isinf(number):
+        raise ConfigurationError(f"float '{_cut(written)}' is out of the range")
+    return number, position
+
+
+def _date(text: str, begin: int) -> tuple[datetime, int]:
+    for offset, expected in enumerate(_DATE[4:], begin + 4):
+        character = text[offset : offset + 1]
+        wrong = character not in _DIGITS if expected == "d" else character != expected
+        if wrong:
+            wanted = "digit" if expected == "d" else f"'{expected}'"
+            found = f"Expected {wanted} in ISO8601 datetime, but found {shown(character)} instead."
+            raise NumberError(offset + 1, found)
+    end = begin + len(_DATE)
+    try:
+        return datetime.fromisoformat(text[begin:end]), end
+    except ValueError:
+        raise ConfigurationError(f"expected Zulu formatted DateTime, but got '{text[begin:end]}'") from None
+
+
+def _cut(written: str) -> str:
+    return written if len(written) <= _LONGEST_NUMBER else f"{written[:_LONGEST_NUMBER]}..."
+
+
+def parse_duration(text: str) -> int:
+    """Returns nanoseconds.
+
+    Raises:
+        ConfigurationError: It is no duration, has no unit or one that does not exist, or does not fit into 64 bits.
+    """
+    invalid = ConfigurationError(f"time: invalid duration {quote(text)}")
+    rest = text
+    negative = rest[:1] == "-"
+    if rest[:1] in ("-", "+"):
+        rest = rest[1:]
+    if rest == "0":
+        return 0
+    if not rest or len(rest) > _MAX_LENGTH:
+        raise invalid
+    from fractions import Fraction
+
+    total = Fraction(0)
+    while rest:
+        part = _PART.match(rest)
+        if not part:
+            raise invalid
+        whole, fraction, unit = part.group(1), part.group(2) or "", part.group(3)
+        if not whole and fraction in ("", "."):
+            raise invalid
+        if not unit:
+            raise ConfigurationError(f"time: missing unit in duration {quote(text)}")
+        if unit not in UNITS:
+            raise ConfigurationError(f"time: unknown unit {quote(unit)} in duration {quote(text)}")
+        # What is below a nanosecond is dropped part by part.
+        total += int(Fraction(f"{whole or '0'}.{fraction[1:] or '0'}") * UNITS[unit])
+        if total > _MAX + negative:
+            raise invalid
+        rest = rest[part.end() :]
+    return -int(total) if negative else int(total)
+
+
+def reason(problem: OSError | ValueError) -> str:
+    """Returns the system's text in the original's style: `no such file or directory`."""
+    if not isinstance(problem, OSError):
+        return "invalid argument"
+    if problem.errno is None:
+        return str(problem)
+    if problem.errno == errno.ENXIO:
+        return "no such device or address"
+    return os.strerror(problem.errno)[:1].lower() + os.strerror(problem.errno)[1:]
+
+
+@dataclass(slots=True)
+class Problems:
+    """What was found so far.
+
+    Attributes:
+        errors: Texts with their place.
+        warnings: Texts with their place; no reason not to start.
+        unavailable: What the server cannot do yet.
+    """
+
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unavailable: list[str] = field(default_factory=list)
+
+    def error(self, node: Node, text: str) -> None:
+        """Takes note of an error."""
+        self.errors.append(f"{node.place}: {text}")
+
+    def warn(self, node: Node, text: str) -> None:
+        """Takes note of a warning."""
+        self.warnings.append(f"{node.place}: {text}")
+
+    def value(self, node: Node, expected: Kind) -> bool | int | str | None:
+        """Returns a plain value, None with an error if it has another type."""
+        value = node.value
+        if isinstance(value, bool | int | str) and kind(value) == expected.value:
+            return value
+        name = _GO_TYPES.get(expected.value, expected.value)
+        self.error(node, f"interface conversion: interface {{}} is {go_type(value)}, not {name}")
+        return None
+
+    def map(self, node: Node) -> dict[str, Node] | None:
+        """Returns a map, None with an error if it is none."""
+        if isinstance(node.value, dict):
+            return node.value
+        self.value(node, Kind.MAP)
+        return None
+
+    def words(self, node: Node) -> tuple[str, ...]:
+        """Returns a list of strings, or a string on its own; without those elements that are something else."""
+        if isinstance(node.value, str):
+            return (node.value,)
+        if not isinstance(node.value, list):
+            self.value(node, Kind.LIST)
+            return ()
+        return tuple(value for each in node.value if isinstance(value := self.value(each, Kind.STRING), str))
+
+    def known(self, node: Node, keys: Container[str]) -> Iterator[tuple[str, Node]]:
+        """Yields the entries of a map whose keys (in lower case) are known; others are errors."""
+        if isinstance(node.value, dict):
+            for name, entry in node.value.items():
+                if name.lower() in keys:
+                    yield name.lower(), entry
+                elif not entry.used:
+                    self.error(entry, f"unknown field {quote(name)}")

@@ -101,7 +101,7 @@ class Check:
 
     Attributes:
         identity: Who it would be.
-        decide: Tells whether it is.
+        decide: Returns whether it is.
         slow: That takes long (bcrypt); better not in the event loop.
     """
 
@@ -286,7 +286,7 @@ class SlowChecks:
         Args:
             line: Who asks.
             check: The check.
-            wanted: Tells whether anybody still waits for it.
+            wanted: Returns whether anybody still waits for it.
             decided: Gets the decision, later than this call; not called if nobody waits any more.
         """
         waiting = self._lines.setdefault(line, [])
@@ -341,7 +341,7 @@ def _secret_check(identity: Identity, stored: str, given: str) -> Check:
 
 
 def is_bcrypt(secret: str) -> bool:
-    """Tells whether a configured secret is a bcrypt hash."""
+    """Returns whether a configured secret is a bcrypt hash."""
     return secret.startswith(_BCRYPT)
 
 
@@ -371,7 +371,7 @@ def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
 
 
 def signed(nkey: str, nonce: str, signature: str) -> bool:
-    """Tells whether a nonce was signed with a user's nkey."""
+    """Returns whether a nonce was signed with a user's nkey."""
     decoded = decode_nkey(nkey)
     if decoded is None or decoded[0] != _USER_PREFIX or not nonce:
         return False

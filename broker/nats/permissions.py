@@ -49,7 +49,7 @@ def _applies(rules: Iterable[tuple[bytes, bytes]], subject: bytes, queue: bytes)
 
 
 def _overlaps(pattern: bytes, other: bytes) -> bool:
-    """Tells whether some subject matches both patterns."""
+    """Returns whether some subject matches both patterns."""
     one, two = pattern.split(b"."), other.split(b".")
     for i in range(max(len(one), len(two))):
         if (i < len(one) and one[i] == b">") or (i < len(two) and two[i] == b">"):
@@ -79,7 +79,7 @@ class Permit:
         self._remembered: dict[bytes, bool] = {}
 
     def may_publish(self, subject: bytes) -> bool:
-        """Tells whether messages may be published to a subject, answers apart."""
+        """Returns whether messages may be published to a subject, answers apart."""
         known = self._remembered.get(subject)
         if known is None:
             known = self._publish.permit(subject)
@@ -90,15 +90,15 @@ class Permit:
         return known
 
     def may_subscribe(self, pattern: bytes, queue: bytes = b"") -> bool:
-        """Tells whether a subscription is allowed."""
+        """Returns whether a subscription is allowed."""
         return self._subscribe.permit(pattern, queue)
 
     def narrows(self, pattern: bytes) -> bool:
-        """Tells whether an allowed pattern also matches subjects that are denied."""
+        """Returns whether an allowed pattern also matches subjects that are denied."""
         if subjects.is_literal(pattern):
             return False
         return any(not queue and _overlaps(denied, pattern) for denied, queue in self._subscribe.deny)
 
     def may_receive(self, subject: bytes) -> bool:
-        """Tells whether a message that an allowed pattern matches may be delivered."""
+        """Returns whether a message that an allowed pattern matches may be delivered."""
         return not _applies(self._subscribe.deny, subject, b"")

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
-#: IANA names of cipher suites before TLS 1.3, and what OpenSSL calls them.
-_CIPHERS: Final = {
+#: TLS 1.3 always has all of its own.
+_TLS13: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+#: Cipher suites that the original knows by their IANA names, and what OpenSSL calls them.
+CIPHERS: Final = {
     "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
     "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
@@ -21,22 +23,19 @@ _CIPHERS: Final = {
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
-    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
-    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
-    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
     "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
     "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
-    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    **{name: name for name in _TLS13},
 }
-#: TLS 1.3 always has all of its own.
-_TLS13: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-_CURVES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
+CURVES: Final = {"X25519": "X25519", "CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
 
 
 class TLSError(ValueError):
@@ -87,7 +86,7 @@ def load_certificate(context: ssl.SSLContext, options: TLSOptions) -> None:
 
 
 def too_weak(problem: Exception) -> bool:
-    """Tells whether OpenSSL finds a certificate too weak that is otherwise fine."""
+    """Returns whether OpenSSL finds a certificate too weak that is otherwise fine."""
     return isinstance(problem, ssl.SSLError) and (problem.reason or "").endswith(("_TOO_WEAK", "_TOO_SMALL"))
 
 
@@ -109,9 +108,9 @@ def _restrict(context: ssl.SSLContext, options: TLSOptions) -> None:
     for name in options.ciphers:
         if name in _TLS13:
             continue
-        if name not in _CIPHERS:
+        if name not in CIPHERS:
             raise TLSError(f"unrecognized cipher {name}")
-        older.append(_CIPHERS[name])
+        older.append(CIPHERS[name])
     if options.ciphers and not older:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     elif older:
@@ -120,11 +119,11 @@ def _restrict(context: ssl.SSLContext, options: TLSOptions) -> None:
         except ssl.SSLError:
             raise TLSError(f"none of the cipher suites is available: {', '.join(options.ciphers)}") from None
     for name in options.curves:
-        if name not in _CURVES:
+        if name not in CURVES:
             raise TLSError(f"unrecognized curve preference {name}")
     # OpenSSL takes one from here; with several, its own choice among all of them is better.
     if len(options.curves) == 1:
-        context.set_ecdh_curve(_CURVES[options.curves[0]])
+        context.set_ecdh_curve(CURVES[options.curves[0]])
 
 
 def names(connection: ssl.SSLObject | None) -> tuple[str, ...]:

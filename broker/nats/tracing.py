@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.log import NATS, TRACE
+from stantools.format.quoting import quote
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
@@ -21,11 +22,7 @@ def _text(words: bytes) -> str:
 def quoted(payload: bytes, limit: int) -> str:
     """Returns a payload as the trace shows it, at most `limit` bytes of it if that is not 0."""
     shown = payload[:limit] if limit else payload
-    body = "".join(
-        c if c.isprintable() and c not in '"\\' else c.encode("unicode_escape").decode() if c != '"' else '\\"'
-        for c in _text(shown)
-    )
-    return f'"{body}{"..." if len(shown) < len(payload) else ""}"'
+    return quote(_text(shown) + ("..." if len(shown) < len(payload) else ""))
 
 
 def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit: int) -> None:

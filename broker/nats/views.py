@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.nats.connection import Connection
+from stantools.format.quoting import quote
 from stantools.nats import subjects
 from stantools.store.limits import format_duration
 
@@ -294,7 +295,7 @@ def _boolean(query: Mapping[str, str], name: str) -> bool:
         return True
     if not text or text in _FALSE:
         return False
-    raise ValueError(f"Error decoding boolean for '{name}': strconv.ParseBool: parsing {_quoted(text)}: invalid syntax")
+    raise _wrong("boolean", name, "ParseBool", text)
 
 
 def _integer(query: Mapping[str, str], name: str) -> int:
@@ -303,9 +304,9 @@ def _integer(query: Mapping[str, str], name: str) -> int:
         return 0
     digits = text[1:] if text[0] in "+-" else text
     if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"Error decoding int for '{name}': strconv.Atoi: parsing {_quoted(text)}: invalid syntax")
+        raise _wrong("int", name, "Atoi", text)
     if len(digits) > 18:
-        raise ValueError(f"Error decoding int for '{name}': strconv.Atoi: parsing {_quoted(text)}: value out of range")
+        raise _wrong("int", name, "Atoi", text, "value out of range")
     return int(text)
 
 
@@ -314,13 +315,12 @@ def _cid(query: Mapping[str, str]) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ValueError(f"Error decoding uint64 for 'cid': strconv.ParseUint: parsing {_quoted(text)}: invalid syntax")
+        raise _wrong("uint64", "cid", "ParseUint", text)
     return int(text)
 
 
-def _quoted(text: str) -> str:
-    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:100].replace("\\", "\\\\"))
-    return '"' + shown.replace('"', '\\"') + '"'
+def _wrong(kind: str, name: str, function: str, text: str, problem: str = "invalid syntax") -> ValueError:
+    return ValueError(f"Error decoding {kind} for '{name}': strconv.{function}: parsing {quote(text[:100])}: {problem}")
 
 
 def _text(name: bytes) -> str:

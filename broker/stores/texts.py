@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from stantools.format.quoting import quote
 from stantools.store.limits import ChannelLimits
 
@@ -17,17 +15,12 @@ def limits_reached(name: bytes, count: int, size: int, limits: ChannelLimits) ->
     """
     return (
         "Reached limits for store %s (msgs=%s/%s bytes=%s/%s), dropping old messages to make room for new ones",
-        quoted(name),
+        quote(name),
         str(count),
         str(limits.max_msgs),
         friendly_bytes(size),
         friendly_bytes(limits.max_bytes),
     )
-
-
-def quoted(name: bytes) -> str:
-    """Returns a name in quotes, as the original's `%q` has it."""
-    return quote(os.fsdecode(name))
 
 
 def friendly_bytes(size: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker import log
 from broker.stores.interface import StorageError
-from broker.streaming.names import quoted
+from stantools.format.quoting import quote
 from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Expiry:
         if limit > 0 and not channel.active:
             self._arm(channel, limit)
             log.STREAMING.debug(
-                "Channel %s delete timer set to fire in %s", quoted(channel.name), format_duration(limit)
+                "Channel %s delete timer set to fire in %s", quote(channel.name), format_duration(limit)
             )
 
     def used(self, channel: Channel) -> None:
@@ -61,14 +61,14 @@ class Expiry:
         if channel.idle is not None:
             self._timers.cancel(channel.idle)
             channel.idle = None
-            log.STREAMING.debug("Channel %s delete timer stopped", quoted(channel.name))
+            log.STREAMING.debug("Channel %s delete timer stopped", quote(channel.name))
 
     def _expire(self, channel: Channel) -> None:
         now = self._clock.wall()
         try:
             following = channel.messages.expire(now)
         except StorageError as error:
-            log.STREAMING.error("Unable to expire messages of channel %s: %s", quoted(channel.name), error)
+            log.STREAMING.error("Unable to expire messages of channel %s: %s", quote(channel.name), error)
             following = now + _RETRY
         if following is not None:
             delay = max(following - now, _AGEING_STEP)
@@ -83,7 +83,7 @@ class Expiry:
         if channel.active:
             log.STREAMING.debug(
                 "Channel %s cannot be deleted: preventDelete=%s inProgress=%s hasActiveSubs=%s",
-                quoted(channel.name),
+                quote(channel.name),
                 "false",
                 "false",
                 "true",
@@ -97,16 +97,16 @@ class Expiry:
             self._arm(channel, rest)
             log.STREAMING.debug(
                 "Channel %s cannot be deleted now, reset timer to fire in %s",
-                quoted(channel.name),
+                quote(channel.name),
                 format_duration(rest),
             )
             return
-        log.STREAMING.debug("Channel %s is being deleted", quoted(channel.name))
+        log.STREAMING.debug("Channel %s is being deleted", quote(channel.name))
         try:
             self._delete(channel)
         except StorageError as error:
-            log.STREAMING.error("Error deleting channel %s: %s", quoted(channel.name), error)
+            log.STREAMING.error("Error deleting channel %s: %s", quote(channel.name), error)
             self._arm(channel, limit)
             return
         self._timers.cancel(channel.ageing)
-        log.STREAMING.info("Channel %s has been deleted", quoted(channel.name))
+        log.STREAMING.info("Channel %s has been deleted", quote(channel.name))

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.quoting import quote
 
 _CLIENT_ID = re.compile(rb"[a-zA-Z0-9_-]+")
 
@@ -16,18 +15,13 @@ def text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def quoted(name: bytes) -> str:
-    """Returns a name in quotes, as the original writes it (`%q`)."""
-    return quote(name.decode("utf-8", "surrogateescape"))
-
-
 def valid_client_id(name: bytes) -> bool:
-    """Tells whether a client may call itself so."""
+    """Returns whether a client may call itself so."""
     return _CLIENT_ID.fullmatch(name) is not None
 
 
 def valid_channel(name: bytes) -> bool:
-    """Tells whether a channel may be called so (streaming-protocol.md section 10.2)."""
+    """Returns whether a channel may be called so (streaming-protocol.md section 10.2)."""
     return not (
         not name
         or name[0] == ord(".")

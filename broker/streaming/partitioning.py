@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import log
-from broker.streaming.names import partition_subject, quoted, text, valid_channel
+from broker.streaming.names import partition_subject, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import Request, decode, one_by_one
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.quoting import quote
 from stantools.nats.subjects import matches
 
 if TYPE_CHECKING:
@@ -191,8 +192,8 @@ class Partitions:
             self._fail(f"unable to decode partitioning response: {error}")
             return
         if message.data:
-            server = quoted(message.server_id)
-            self._fail(f"channel {quoted(message.data)} causes conflict with channels on server {server}")
+            server = quote(message.server_id)
+            self._fail(f"channel {quote(message.data)} causes conflict with channels on server {server}")
         else:
             self._wait()
 

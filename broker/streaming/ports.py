@@ -60,7 +60,7 @@ class Bus(Protocol):
         """Publishes rows `begin` to `end`, one message each. Nothing refers to the block after the call."""
 
     def congested(self, subject: bytes) -> bool:
-        """Tells whether much waits for those who get messages of a subject, so that more is better sent later."""
+        """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""
 
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from broker import log
 from broker.streaming.errors import RefusedError
 from broker.streaming.expiry import Expiry
-from broker.streaming.names import quoted, without_case
+from broker.streaming.names import without_case
 from broker.streaming.state import Channel, Client
 from stantools.format.proto import store_pb2 as pb
+from stantools.format.quoting import quote
 from stantools.nats.kernels import Names
 
 if TYPE_CHECKING:
@@ -177,13 +178,13 @@ class Channels:
             return channel
         if spellings := self._spellings.get(without_case(name)):
             message = (
-                f"rejecting channel {quoted(name)} because channel {quoted(spellings[0])} alreay exists "
+                f"rejecting channel {quote(name)} because channel {quote(spellings[0])} alreay exists "
                 "(different cases not allowed)"
             )
-            log.STREAMING.error("Creating channel %s failed: %s", quoted(name), message)
+            log.STREAMING.error("Creating channel %s failed: %s", quote(name), message)
             raise RefusedError(message.encode(errors="surrogateescape"))
         channel = self.recover(name, self._store.create_channel(name))
-        log.STREAMING.info("Channel %s has been created", quoted(name))
+        log.STREAMING.info("Channel %s has been created", quote(name))
         self.expiry.watch(channel)
         return channel
 

@@ -13,13 +13,14 @@ from broker import log
 from broker.stores.interface import StorageError
 from broker.streaming import errors
 from broker.streaming.errors import RefusedError, text_of
-from broker.streaming.names import durable_key, quoted, text, valid_channel
+from broker.streaming.names import durable_key, text, valid_channel
 from broker.streaming.ports import Role
 from broker.streaming.requests import decode
 from broker.streaming.state import Hold, QueueGroup, Subscription, told
 from stantools.format import gogo
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
+from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
     from broker.stores.interface import MessageStore
@@ -115,7 +116,7 @@ class Subscribing:
             channel = self._channels.obtain(message.subject)
             subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
         except (RefusedError, StorageError) as error:
-            log.STREAMING.error("Unable to create subscription on %s: %s", quoted(message.subject), error)
+            log.STREAMING.error("Unable to create subscription on %s: %s", quote(message.subject), error)
             self._refuse(request, text_of(error))
             return
         self.activate(subscription, client)
@@ -182,7 +183,7 @@ class Subscribing:
                 log.STREAMING.error(
                     "[Client:%s] Invalid DurableName (%s) for queue subscriber from %s",
                     text(client.id),
-                    quoted(message.durable_name),
+                    quote(message.durable_name),
                     subject,
                 )
                 raise RefusedError(errors.INVALID_DURABLE_NAME)
@@ -278,7 +279,7 @@ def _check(message: pb.SubscriptionRequest, subject: str) -> None:
         (message.ack_wait_in_secs <= 0, f"AckWait ({message.ack_wait_in_secs})", errors.INVALID_ACK_WAIT),
         (message.max_in_flight <= 0, f"MaxInflight ({message.max_in_flight})", errors.INVALID_MAX_IN_FLIGHT),
         (not 0 <= message.start_position <= 4, f"StartPosition ({message.start_position})", errors.INVALID_START),
-        (not valid_channel(message.subject), f"channel {quoted(message.subject)}", errors.INVALID_SUBJECT),
+        (not valid_channel(message.subject), f"channel {quote(message.subject)}", errors.INVALID_SUBJECT),
     ):
         if bad:
             log.STREAMING.error("[Client:%s] Invalid %s in subscription request from %s", name, what, subject)

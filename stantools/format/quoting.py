@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 _ESCAPES = {
     "\a": r"\a",
     "\b": r"\b",
@@ -15,9 +17,10 @@ _ESCAPES = {
 }
 
 
-def quote(name: str) -> str:
-    """Quotes a file or channel name as the server does (`%q`)."""
-    return '"' + "".join(_escape(character) for character in name) + '"'
+def quote(name: str | bytes) -> str:
+    """Quotes a text as the server does (`%q`); bytes that are not UTF-8 stay what they are."""
+    text = name if isinstance(name, str) else os.fsdecode(name)
+    return '"' + "".join(_escape(character) for character in text) + '"'
 
 
 def _escape(character: str) -> str:

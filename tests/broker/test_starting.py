@@ -31,8 +31,7 @@ BEFORE_THE_PORT = {
     *(
         f"broker.config.{name}"
         for name in (
-            "banner", "building", "catalogue", "durations", "flags", "natsserver", "options", "parsing", "settings",
-            "signals", "systemerrors", "values",
+            "banner", "building", "catalogue", "flags", "options", "parsing", "settings", "values",
         )
     ),
     "broker.listening",
@@ -48,6 +47,7 @@ BEFORE_THE_PORT = {
     "stantools.escaping",
     "stantools.format",
     "stantools.format.crc",
+    "stantools.format.quoting",
     "stantools.store",
     "stantools.store.compactionrules",
     "stantools.store.directory",
@@ -59,7 +59,6 @@ NOT_TO_SERVE = {"aiohttp", "cryptography", "bcrypt", "nkeys", "nats", "importlib
 NOT_OURS_TO_SERVE = {
     "broker.config.grammar",
     "broker.config.reload",
-    "broker.config.syslog",
     "broker.bus.external",
     "broker.streaming.partitioning",
     "broker.stores.file",

@@ -437,7 +437,7 @@ class FileMessages:
 
 
 def _in_order(slices: deque[SliceState]) -> bool:
-    """Tells whether the sequences rise from slice to slice."""
+    """Returns whether the sequences rise from slice to slice."""
     last = 0
     for each in slices:
         if each.first_sequence <= last or each.last_sequence < each.first_sequence:

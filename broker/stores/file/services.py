@@ -14,8 +14,8 @@ from typing import Protocol
 
 from broker.log import STREAMING
 from broker.stores.options import FileOptions
-from broker.stores.texts import quoted
 from stantools.format.crc import Crc
+from stantools.format.quoting import quote
 
 #: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
 _SHARE = 2
@@ -149,7 +149,7 @@ class Archiver:
             problem = f"fork/exec {self._script}: {reason.lower()}"
         text = output.decode("utf-8", "replace")
         if problem:
-            script = quoted(os.fsencode(self._script))
+            script = quote(os.fsencode(self._script))
             STREAMING.info("Error invoking archive script %s: %s (output=%s)", script, problem, text)
         else:
             STREAMING.info("Output of archive script for %s (%s and %s): %s", channel, data, index, text)

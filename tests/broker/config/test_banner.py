@@ -6,7 +6,7 @@ import pytest
 
 from broker.config.banner import format_bytes, limits_table
 from broker.config.grammar import parse
-from broker.config.streaming import read_streaming
+from broker.config.parsing import read_streaming
 from stantools.errors import UsageError
 from stantools.store.limits import ChannelLimits, PatternLimits
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
-from broker.config import signals
+from broker.config import processes
 from broker.config.catalogue import FLAGS, NATS_KEYS, STREAMING_KEYS, Key, State, reference
 from broker.config.options import BrokerOptions
 from broker.config.parsing import parse
-from broker.config.portsfile import PortsFile, write_pid_file
+from broker.config.processes import PortsFile, send, write_pid_file
 from broker.config.reload import Reloaded, ReloadProblem, reload_options
-from broker.config.signals import send
 from broker.config.values import ConfigurationError
 
 
@@ -84,9 +83,9 @@ def test_bad_signals(request_text: str, said: str, capsys: pytest.CaptureFixture
 
 def test_looking_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(signals.os, "kill", lambda process, number: sent.append((process, number)))
+    monkeypatch.setattr(processes.os, "kill", lambda process, number: sent.append((process, number)))
     running: list[int] = []
-    monkeypatch.setattr(signals, "_running", lambda: iter(running))
+    monkeypatch.setattr(processes, "_running", lambda: iter(running))
     with pytest.raises(ConfigurationError, match="no nats-streaming-server processes running"):
         send("quit")
     running += [7]
@@ -108,7 +107,7 @@ def test_a_running_server_is_found(tmp_path: Path) -> None:
             process.stdout.readline()
             if not Path("/proc/self/cmdline").exists():
                 pytest.skip("no /proc here")
-            assert process.pid in list(signals._running())
+            assert process.pid in list(processes._running())
         finally:
             process.kill()
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config.catalogue import FLAGS, Flag, Kind
-from broker.config.durations import UNITS, parse_duration
 from broker.config.flags import FlagError, parse_flags, parse_size
-from broker.config.values import ConfigurationError
+from broker.config.values import UNITS, ConfigurationError, parse_duration
 from stantools.store.limits import format_duration
 
 ALL = [flag for section in FLAGS for flag in section.entries if isinstance(flag, Flag)]

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.config.grammar import MAX_DEPTH, parse, parse_file
-from broker.config.values import ConfigurationError, Plain, go_type, kind, quoted, text
+from broker.config.values import ConfigurationError, Plain, go_type, kind, text
+from stantools.format.quoting import quote
 
 
 def values(source: str, **environ: str) -> dict[str, Plain]:
@@ -225,7 +226,7 @@ def test_names_of_types() -> None:
     assert text(nodes["a"]) == "[x 1 true 1.5 map[b:1]]"
     assert text(nodes["d"]) == "2020-01-02 03:04:05 +0000 UTC"
     assert text(1e30) == "1e+30"
-    assert quoted('a"\\\n\x01\N{SNOWMAN}\udcff') == '"a\\"\\\\\\n\\x01\N{SNOWMAN}\\xff"'
+    assert quote('a"\\\n\x01\N{SNOWMAN}\udcff') == '"a\\"\\\\\\n\\x01\N{SNOWMAN}\\xff"'
 
 
 def test_a_tree_that_is_larger_than_its_text() -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.logs import LONGEST, LineFormatter, LogFiles, configured, label, startup_problem
+from broker.config.logs import LONGEST, LineFormatter, LogFiles, configured, label, priority, startup_problem
 from broker.config.options import LoggingOptions
-from broker.config.syslog import priority
 from broker.config.values import ConfigurationError
 from broker.log import NATS, STREAMING, TRACE
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.config.catalogue import STREAMING_KEYS, Key, Kind
 from broker.config.grammar import parse
-from broker.config.streaming import StreamingFile, read_streaming
+from broker.config.parsing import StreamingFile, read_streaming
 from broker.config.values import ConfigurationError
 from stantools.store.limits import PatternLimits
 

@@ -1,15 +1,21 @@
-"""`-sl`: sending a signal to a server that runs (server-operations.md section 2)."""
+"""How others find a running server, and signal it: files with its process id and its ports, `-sl`.
+
+Facts: server-operations.md sections 2 and 4.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.config.systemerrors import reason
-from broker.config.values import ConfigurationError, quoted
+from broker.config.logs import TAG
+from broker.config.values import ConfigurationError, reason
+from broker.log import NATS
+from stantools.format.quoting import quote
 
 SIGNALS: Final = {
     "stop": signal.SIGKILL,
@@ -20,8 +26,54 @@ SIGNALS: Final = {
     "ldm": signal.SIGUSR2,
 }
 #: Names of programs that are looked for when no process is given: the original's, and this one's.
-PROGRAMS: Final = ("nats-streaming-server", "stan-broker")
+PROGRAMS: Final = (TAG, "stan-broker")
 _MAX_PID_FILE: Final = 64
+
+
+def write_pid_file(path: str) -> None:
+    """Writes this process's id to a file, which stays there.
+
+    Raises:
+        ConfigurationError: It cannot be written. The text is that of the fatal line.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
+        try:
+            os.write(descriptor, str(os.getpid()).encode())
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as problem:
+        raise ConfigurationError(f"Could not write pidfile: open {path}: {reason(problem)}") from None
+
+
+class PortsFile:
+    """A file `<program>_<pid>.ports` with the URLs of a server; what fails is logged.
+
+    Args:
+        directory: Where it is written.
+        nats: URLs for clients.
+        monitoring: URLs of monitoring.
+    """
+
+    def __init__(self, directory: str, nats: Sequence[str], monitoring: Sequence[str] = ()) -> None:
+        self.path = Path(directory) / f"{TAG}_{os.getpid()}.ports"
+        urls = {"nats": list(nats)}
+        if monitoring:
+            urls["monitoring"] = list(monitoring)
+        temporary = self.path.with_suffix(".ports.tmp")
+        try:
+            # Whoever waits for the file never sees half of it.
+            temporary.write_text(json.dumps(urls, separators=(",", ":")))
+            temporary.rename(self.path)
+        except (OSError, ValueError) as problem:
+            NATS.error("Error writing ports file (%s): open %s: %s", self.path, self.path, reason(problem))
+
+    def remove(self) -> None:
+        """Removes the file, at a clean end."""
+        try:
+            self.path.unlink()
+        except (OSError, ValueError) as problem:
+            NATS.error("Error cleaning up ports file %s: remove %s: %s", self.path, self.path, reason(problem))
 
 
 def send(request: str) -> None:
@@ -35,7 +87,7 @@ def send(request: str) -> None:
         raise ConfigurationError(f"invalid signal parameters: [{' '.join(parts[2:])}]")
     number = SIGNALS.get(parts[0])
     if number is None:
-        raise ConfigurationError(f"unknown signal {quoted(parts[0])}")
+        raise ConfigurationError(f"unknown signal {quote(parts[0])}")
     process = _given(parts[1]) if len(parts) == 2 and parts[1] else _only_one()
     try:
         os.kill(process, number)
