@@ -12,7 +12,6 @@ from streams import Options, prepared
 
 from stantools.migration.archive import highway, plain
 from stantools.migration.archive import kernels as archive_kernels
-from stantools.migration.journal import Unwatched
 from stantools.migration.prepared import PreparedStream
 
 _KEY = bytes(range(32))
@@ -62,7 +61,7 @@ def _build(store: Path, size: int, messages_target: int | None, rounds: int) -> 
 
 def _bytes(stream: PreparedStream, compression: str) -> int:
     archive = stream.archive(stream.plan.loading_config, compression)
-    return sum(map(len, stream.pieces(archive, Unwatched())))
+    return sum(map(len, stream.pieces(archive)))
 
 
 def _hash(rounds: int) -> str:

@@ -12,7 +12,6 @@ import stores
 from measure import MB, run, stantools, table, verdict
 from streams import Bench, Options, prepared
 
-from stantools.migration.journal import Unwatched
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.publish.stream import publish_stream
 
@@ -51,7 +50,7 @@ def _compare(bench: Bench, place: Path, store: Path, less: Path, size: int, targ
     (stream,), (few,) = prepared(store), prepared(less)
     count, fewer = stream.source.count, few.source.count
     least = max(fewer * _ONE_BY_ONE // _PUBLISHED, 1000)
-    built = [bytes(piece) for piece in stream.pieces(stream.archive(stream.plan.loading_config), Unwatched())]
+    built = [bytes(piece) for piece in stream.pieces(stream.archive(stream.plan.loading_config))]
     texts = stores.payloads(size)
     peer = (bench.server.url, stream.name, stream.plan.config["subjects"][0], texts)
     numbers = itertools.count()

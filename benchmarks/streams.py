@@ -17,7 +17,7 @@ from natsserver import Server, running
 from stores import all_files
 
 from stantools.format.crc import Crc
-from stantools.migration.journal import Journal, Unwatched
+from stantools.migration.journal import Journal
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.source import open_source
@@ -127,7 +127,7 @@ class Bench:
     def restore(self, stream: PreparedStream) -> None:
         """Builds and restores a stream: from the request to the server's last answer, consumers included."""
         archive = stream.archive(stream.plan.loading_config)
-        self.send(stream, stream.pieces(archive, Unwatched()))
+        self.send(stream, stream.pieces(archive))
 
     def send(self, stream: PreparedStream, pieces: Iterator[memoryview] | list[bytes]) -> None:
         """Restores a stream from pieces of an archive."""

@@ -168,11 +168,11 @@ def command(
 
 def _target(out: Path | None, connecting: ConnectOptions) -> Destination:
     """Returns where streams go: somewhere that tasks on other machines reach as well."""
-    from stantools.migration.targets.backup import BackupDestination
+    from stantools.migration.targets.backup import BackupDirectory
     from stantools.migration.targets.server import ServerDestination
 
     if out is not None:
-        return BackupDestination(out)
+        return BackupDirectory(out)
     if connecting.embedded:
         raise UsageError("--server embedded is no server that tasks could reach", "start one, and give its URL")
     return ServerDestination(_everywhere(or_selected(connecting)))

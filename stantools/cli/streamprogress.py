@@ -15,6 +15,7 @@ from types import TracebackType
 
 from stantools.cli import console
 from stantools.cli.console import escape
+from stantools.migration.journal import Watch
 
 _QUIET = 0.5
 _EVERY = 0.2
@@ -34,8 +35,8 @@ class _Task:
     started: float = 0.0
 
 
-class StreamsProgress:
-    """A `stantools.migration.journal.Watch` that draws; a context manager.
+class StreamsProgress(Watch):
+    """A watch that draws; a context manager.
 
     Args:
         mode: auto, bar, json or none.

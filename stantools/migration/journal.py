@@ -16,16 +16,19 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stantools.errors import RefusedError, StantoolsError, StoreUnreadableError
 from stantools.inspection.findings import Finding
-from stantools.migration.batches import Batch
 from stantools.store.durable import fsync_directory, write_all, writing
+
+if TYPE_CHECKING:
+    from stantools.migration.proof.stream import Proof
 
 
 class Outcome(enum.StrEnum):
@@ -69,6 +72,14 @@ class StreamResult:
     findings: list[Finding] = field(default_factory=list)
     error: StantoolsError | None = None
 
+    def compared(self, proof: Proof) -> None:
+        """Takes over what a comparison came to."""
+        self.findings, self.proven, self.prove_seconds = proof.findings, proof.messages, proof.seconds
+
+    def failed(self, problem: StantoolsError) -> None:
+        """Takes note of why it failed."""
+        self.outcome, self.error = Outcome.FAILED, problem
+
     @property
     def good(self) -> bool:
         """It is what it should be."""
@@ -82,8 +93,8 @@ class Stage(enum.StrEnum):
     PROVE = "prove"
 
 
-class Watch(Protocol):
-    """Told of every step. May be called from several threads."""
+class Watch:
+    """Told of every step, perhaps by several threads. This one does nothing: nobody is looking."""
 
     def begin(self, stream: str, stage: Stage, messages: int) -> None:
         """A stage of a stream begins, with so many messages to go."""
@@ -97,58 +108,42 @@ class Watch(Protocol):
     def note(self, text: str) -> None:
         """Something happened that whoever waits should know."""
 
-
-class Unwatched:
-    """Nobody is looking."""
-
-    def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        """Does nothing."""
-
-    def advance(self, stream: str, messages: int) -> None:
-        """Does nothing."""
-
-    def end(self, stream: str) -> None:
-        """Does nothing."""
-
-    def note(self, text: str) -> None:
-        """Does nothing."""
+    @contextmanager
+    def stage(self, stream: str, stage: Stage, messages: int) -> Iterator[StageProgress]:
+        """A stage of a stream, which lasts as long as the block; yields what is told the messages that are done."""
+        self.begin(stream, stage, messages)
+        try:
+            yield StageProgress(self, stream)
+        finally:
+            self.end(stream)
 
 
-def counted(batches: Iterator[Batch], watch: Watch, stream: str) -> Iterator[Batch]:
-    """Gives batches on, and tells how many messages have passed."""
-    for batch in batches:
-        yield batch
-        watch.advance(stream, len(batch))
+#: Nobody is looking.
+UNWATCHED = Watch()
 
 
-class Counter:
-    """Passes progress on and remembers it, so that it can be taken back."""
+class StageProgress:
+    """Tells a watch how many messages of a stream are done, and remembers it, so that it can be taken back.
 
-    def __init__(self, watch: Watch) -> None:
+    Args:
+        watch: Who is told.
+        stream: The stream's name.
+    """
+
+    def __init__(self, watch: Watch, stream: str) -> None:
         self._watch = watch
-        self.messages = 0
+        self._stream = stream
+        self._messages = 0
 
-    def begin(self, stream: str, stage: Stage, messages: int) -> None:
-        """Passes it on."""
-        self._watch.begin(stream, stage, messages)
+    def __call__(self, messages: int) -> None:
+        """So many more messages are done."""
+        self._messages += messages
+        self._watch.advance(self._stream, messages)
 
-    def advance(self, stream: str, messages: int) -> None:
-        """Passes it on and adds it up."""
-        self.messages += messages
-        self._watch.advance(stream, messages)
-
-    def end(self, stream: str) -> None:
-        """Passes it on."""
-        self._watch.end(stream)
-
-    def note(self, text: str) -> None:
-        """Passes it on."""
-        self._watch.note(text)
-
-    def take_back(self, stream: str) -> None:
-        """Says that what was done has to be done again."""
-        self._watch.advance(stream, -self.messages)
-        self.messages = 0
+    def take_back(self) -> None:
+        """What was done has to be done again."""
+        self._watch.advance(self._stream, -self._messages)
+        self._messages = 0
 
 
 SUFFIX = ".journal"

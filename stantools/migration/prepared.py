@@ -13,10 +13,11 @@ from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
-from stantools.migration.journal import Watch, counted
+from stantools.migration.batches import Batch
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan
 from stantools.migration.source import StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
+from stantools.progress import Progress
 from stantools.recovery.place import check_room
 
 #: About what headers with the origin add to a message.
@@ -75,9 +76,16 @@ class PreparedStream:
         plan = self.plan
         return StreamArchive(plan.name, config, plan.created_ns, origin=plan.origin_headers, compression=compression)
 
-    def pieces(self, archive: StreamArchive, watch: Watch) -> Iterator[memoryview]:
+    def pieces(self, archive: StreamArchive, progress: Progress | None = None) -> Iterator[memoryview]:
         """Builds the archive, piece by piece; each is valid until the next one is asked for."""
-        return archive.pieces(counted(self.source.read(), watch, self.name), self.entries, self.source.last)
+        return archive.pieces(self.batches(progress), self.entries, self.source.last)
+
+    def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
+        """Reads the messages; `progress` is told the number of those that were dealt with."""
+        for batch in self.source.read():
+            yield batch
+            if progress:
+                progress(len(batch))
 
 
 def estimated_bytes(plan: StreamPlan, *, least: bool = False) -> int:

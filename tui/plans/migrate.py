@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
-from stantools.migration.journal import Stage, StreamResult
+from stantools.migration.journal import Stage, StreamResult, Watch
 from stantools.migration.plan.model import LeftOut, Level, Note, Plan, StreamPlan, TargetRef, Way
 from stantools.migration.plan.options import (
     Consumers,
@@ -84,7 +84,7 @@ class _Made:
     options: ApplyOptions
 
 
-class _JobWatch:
+class _JobWatch(Watch):
     """Tells a job how far a migration is.
 
     Args:
@@ -108,9 +108,6 @@ class _JobWatch:
         except Cancelled:
             if self._stops:
                 raise
-
-    def end(self, stream: str) -> None:
-        """Does nothing."""
 
     def note(self, text: str) -> None:
         """Remembers what happened."""

@@ -10,7 +10,6 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,13 +23,15 @@ from stantools.migration.archive.layout import ArchiveError
 from stantools.migration.archive.meta import ArchiveState, consumer_meta, stream_meta
 from stantools.migration.archive.reader import ArchiveReader, Records, StreamReader
 from stantools.migration.archive.writer import ConsumerEntry
-from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, StreamState, Unwatched, Watch
+from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.compare import Comparison
 from stantools.migration.proof.stream import Proof
-from stantools.migration.targets.loading import ApplyOptions
+from stantools.migration.targets.loading import DEFAULTS, ApplyOptions
 from stantools.nats.assembler import Received
 from stantools.nats.columns import FrameColumns
+from stantools.progress import Progress
+from stantools.work import Threads
 
 #: The files of a backup.
 REQUEST = "backup.json"
@@ -197,35 +198,35 @@ _SHARED = (
 _SHOWN = 10
 
 
-def prove_backup(directory: Path, stream: PreparedStream, watch: Watch | None = None) -> Proof:
+def prove_backup(directory: Path, stream: PreparedStream, progress: Progress | None = None) -> Proof:
     """Compares a backup with its source: messages, configuration and consumers.
 
     Args:
         directory: The directory with the two files.
         stream: What should be in it.
-        watch: Told how many messages were compared.
+        progress: Told how many messages were compared.
 
     Raises:
         StoreUnreadableError: A file cannot be read; or as from the source.
     """
-    proof, written = _compare_all(lambda take: check_backup(directory, take), stream, watch)
+    proof, written = _compare_all(lambda take: check_backup(directory, take), stream, progress)
     if written.request:
         proof.findings += _config(f"stream {stream.name}, request", stream.plan.config, written.request["config"])
     return proof
 
 
-def prove_stream_directory(directory: Path, stream: PreparedStream, watch: Watch | None = None) -> Proof:
+def prove_stream_directory(directory: Path, stream: PreparedStream, progress: Progress | None = None) -> Proof:
     """Compares a stream in the store of a stopped server with its source, as `prove_backup` does with a backup."""
     if not directory.is_dir():
         detail = f"there is no stream {stream.name} in {directory.parent}"
         return Proof([finding("stream-missing", detail, channel=_channel_of(stream))])
-    return _compare_all(lambda take: check_stream_directory(directory, take), stream, watch)[0]
+    return _compare_all(lambda take: check_stream_directory(directory, take), stream, progress)[0]
 
 
 def _compare_all(
-    check: Callable[[Callable[[Records], None]], Written], stream: PreparedStream, watch: Watch | None
+    check: Callable[[Callable[[Records], None]], Written], stream: PreparedStream, progress: Progress | None
 ) -> tuple[Proof, Written]:
-    watch, started = watch or Unwatched(), time.monotonic()
+    started = time.monotonic()
     plan, channel = stream.plan, _channel_of(stream)
     comparison = Comparison(
         stream.source.read(), stream.name, origin=plan.origin_headers, published=False, channel=channel
@@ -234,7 +235,8 @@ def _compare_all(
     def compare(records: Records) -> None:
         received = _received(records)
         comparison.add(received)
-        watch.advance(stream.name, len(received))
+        if progress:
+            progress(len(received))
 
     written = check(compare)
     findings = list(written.findings)
@@ -314,18 +316,57 @@ def _words(state: ConsumerState | None) -> str:
     return f"{state.delivered[1]}, all acknowledged up to {state.ack_floor[1]}, pending {pending or 'nothing'}{more}"
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A stream that lies where it belongs.
+
+    Attributes:
+        stream: Its name.
+        directory: Where.
+        state: What a server will say of it.
+        present: It was there already, exactly so.
+        replaced: Where the stream is now whose place it took.
+    """
+
+    stream: str
+    directory: Path
+    state: ArchiveState
+    present: bool = False
+    replaced: Path | None = None
+
+
 class FileDestination(ABC):
     """A place in the file system that streams are made in, without a server."""
 
     #: Streams may be written at the same time.
     parallel: ClassVar[bool] = True
+    #: What has become of a stream that was not there before.
+    outcome: ClassVar[Outcome]
 
     @abstractmethod
-    def _load(self, stream: PreparedStream, options: ApplyOptions, watch: Watch) -> tuple[ArchiveState, Outcome]:
-        """Writes a stream, unless it is there already."""
+    def directory(self, stream: str) -> Path:
+        """Returns where a stream goes."""
 
     @abstractmethod
-    def _prove(self, stream: PreparedStream, watch: Watch) -> Proof:
+    def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
+        """Writes a stream: it is there whole and synced, or not at all.
+
+        One that is there already is compared with the source, message by message, and left alone if it is exactly this.
+
+        Args:
+            stream: The stream.
+            options: What to do with another stream that is there, and how to compress.
+            watch: Told how many messages are written, or compared.
+
+        Raises:
+            RefusedError: Something stands against it: another stream or run, a server, too little room, or the
+                stream cannot be made of an archive.
+            StoreUnwritableError: It cannot be written.
+            StoreUnreadableError: The source, or what is there, cannot be read.
+        """
+
+    @abstractmethod
+    def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
         """Compares a stream that is there with the store."""
 
     def apply(
@@ -339,18 +380,21 @@ class FileDestination(ABC):
                 if journal.state(stream.name) is None:
                     journal.note(stream.name, StreamState.STARTED)
                 started = time.monotonic()
-                state, result.outcome = self._load(stream, options, watch)
+                placed = self.place(stream, options, watch)
                 result.seconds = time.monotonic() - started
-                result.messages, result.bytes = state.messages, state.bytes
-                if options.prove and result.outcome is not Outcome.COMPLETE:
+                result.outcome = Outcome.REPLACED if placed.replaced else self.outcome
+                result.messages, result.bytes = placed.state.messages, placed.state.bytes
+                if placed.present:
+                    result.outcome = Outcome.COMPLETE
+                elif options.prove:
                     self._prove_into(result, stream, watch)
                 if result.good:
                     journal.note(stream.name, StreamState.PROVEN if options.prove else StreamState.LOADED)
             except StantoolsError as problem:
-                result.outcome, result.error = Outcome.FAILED, problem
+                result.failed(problem)
             return result
 
-        return _in_parallel(one, streams, options.parallel if self.parallel else 1)
+        return list(Threads(options.parallel if self.parallel else 1).in_order(one, streams))
 
     def verify(
         self, streams: Sequence[PreparedStream], published: Collection[str], watch: Watch, parallel: int
@@ -363,27 +407,13 @@ class FileDestination(ABC):
                 self._prove_into(result, stream, watch)
                 result.messages = result.proven
             except StantoolsError as problem:
-                result.outcome, result.error = Outcome.FAILED, problem
+                result.failed(problem)
             return result
 
-        return _in_parallel(one, streams, parallel)
+        return list(Threads(parallel).in_order(one, streams))
 
     def _prove_into(self, result: StreamResult, stream: PreparedStream, watch: Watch) -> None:
-        watch.begin(stream.name, Stage.PROVE, stream.source.count)
-        try:
-            proof = self._prove(stream, watch)
-        finally:
-            watch.end(stream.name)
-        result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
+        with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:
+            proof = self.prove(stream, progress)
+        result.compared(proof)
         result.bytes = result.bytes or proof.bytes
-
-
-def _in_parallel(
-    work: Callable[[PreparedStream], StreamResult], streams: Sequence[PreparedStream], parallel: int
-) -> list[StreamResult]:
-    """Works on a few streams at a time; what has not begun is dropped when the work is given up."""
-    pool = ThreadPoolExecutor(parallel)
-    try:
-        return list(pool.map(work, streams))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

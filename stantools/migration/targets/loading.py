@@ -27,7 +27,16 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.archive.writer import ArchiveState
-from stantools.migration.journal import Counter, Outcome, Stage, Steps, StreamResult, StreamState, Unwatched, Watch
+from stantools.migration.journal import (
+    UNWATCHED,
+    Outcome,
+    Stage,
+    StageProgress,
+    Steps,
+    StreamResult,
+    StreamState,
+    Watch,
+)
 from stantools.migration.plan.model import StreamPlan, Way
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof, prove_stream
@@ -79,12 +88,15 @@ class ApplyOptions:
     final_timeout: float = 3600.0
 
 
+DEFAULTS = ApplyOptions()
+
+
 async def apply_streams(
     js: JetStream,
     streams: Sequence[PreparedStream],
     journal: Steps,
     options: ApplyOptions,
-    watch: Watch | None = None,
+    watch: Watch = UNWATCHED,
 ) -> list[StreamResult]:
     """Makes every stream on the server what the plan says. Results are in the order of the streams.
 
@@ -95,13 +107,12 @@ async def apply_streams(
         options: How.
         watch: Told what is going on.
     """
-    shown = watch or Unwatched()
     gone = False
     full: list[str] = []
 
     async def one(stream: PreparedStream) -> StreamResult:
         nonlocal gone
-        job = _Job(js, stream, journal, options, shown)
+        job = _Job(js, stream, journal, options, watch)
         if full or (gone and not js.connection.client.is_connected):
             # The next one would fare no better; and a server that is gone was waited for already.
             job.result.outcome = Outcome.NOT_BEGUN
@@ -109,7 +120,7 @@ async def apply_streams(
         try:
             await job.run()
         except StantoolsError as problem:
-            job.result.outcome, job.result.error = Outcome.FAILED, problem
+            job.result.failed(problem)
             gone = gone or isinstance(problem, ConnectionLostError)
             if is_full(problem):
                 # Others that are under way find that, too; the first one says so.
@@ -154,7 +165,7 @@ class _Job:
         found = await self._info()
         self.result.messages, self.result.bytes = found["state"]["messages"], found["state"]["bytes"]
         if self._options.prove:
-            await self._prove()
+            self.result.compared(await self._compare())
         if not self.result.findings:
             await self._limit(found)
 
@@ -252,30 +263,27 @@ class _Job:
         plan, state = self._plan, expected.as_json() | {"consumer_count": len(self._plan.consumers)}
         for attempt in range(1, self._options.attempts + 1):
             archive = self._stream.archive(plan.loading_config, self._options.compression)
-            self._watch.begin(plan.name, Stage.LOAD, expected.messages)
-            counter = Counter(self._watch)
-            try:
-                await restore(
-                    self._js,
-                    plan.name,
-                    plan.loading_config,
-                    state,
-                    self._stream.pieces(archive, counter),
-                    chunk_timeout=self._options.chunk_timeout,
-                    final_timeout=self._options.final_timeout,
-                    begun=begun or attempt > 1,
-                )
-                return
-            except RestoreError as problem:
-                if not self._may_try_again(problem) or attempt == self._options.attempts:
-                    raise
-                counter.take_back(plan.name)
-                self._watch.note(f"{problem.message}; trying again ({attempt + 1} of {self._options.attempts})")
-                await asyncio.sleep(_PAUSE)
-                if not await self._connected_again():
-                    raise
-            finally:
-                self._watch.end(plan.name)
+            with self._watch.stage(plan.name, Stage.LOAD, expected.messages) as progress:
+                try:
+                    await restore(
+                        self._js,
+                        plan.name,
+                        plan.loading_config,
+                        state,
+                        self._stream.pieces(archive, progress),
+                        chunk_timeout=self._options.chunk_timeout,
+                        final_timeout=self._options.final_timeout,
+                        begun=begun or attempt > 1,
+                    )
+                    return
+                except RestoreError as problem:
+                    if not self._may_try_again(problem) or attempt == self._options.attempts:
+                        raise
+                    progress.take_back()
+                    self._watch.note(f"{problem.message}; trying again ({attempt + 1} of {self._options.attempts})")
+                    await asyncio.sleep(_PAUSE)
+                    if not await self._connected_again():
+                        raise
 
     async def _connected_again(self) -> bool:
         try:
@@ -294,8 +302,7 @@ class _Job:
 
     async def _publish(self, *, resume: bool) -> None:
         plan = self._plan
-        self._watch.begin(plan.name, Stage.LOAD, self._stream.source.count)
-        try:
+        with self._watch.stage(plan.name, Stage.LOAD, self._stream.source.count) as progress:
             await publish_stream(
                 self._js,
                 plan.name,
@@ -304,24 +311,14 @@ class _Job:
                 self._stream.positions(),
                 # What is appended to a restored stream gets headers, for its times are lost otherwise.
                 origin=plan.origin_headers or self._options.way is Way.ARCHIVE,
-                progress=lambda count: self._watch.advance(plan.name, count),
+                progress=progress,
                 resume=resume,
             )
-        finally:
-            self._watch.end(plan.name)
 
     async def _compare(self) -> Proof:
-        self._watch.begin(self._plan.name, Stage.PROVE, self._stream.source.count)
-        try:
-            published = self._journal.facts(self._plan.name).get("way") == Way.PUBLISH
-            return await prove(self._js, self._stream, published=published, watch=self._watch)
-        finally:
-            self._watch.end(self._plan.name)
-
-    async def _prove(self) -> None:
-        proof = await self._compare()
-        self.result.findings = proof.findings
-        self.result.proven, self.result.prove_seconds = proof.messages, proof.seconds
+        published = self._journal.facts(self._plan.name).get("way") == Way.PUBLISH
+        with self._watch.stage(self._plan.name, Stage.PROVE, self._stream.source.count) as progress:
+            return await prove(self._js, self._stream, published=published, progress=progress)
 
     async def _limit(self, info: Mapping[str, Any]) -> None:
         """Gives the stream the settings that the plan wants, now that everything was compared."""
@@ -338,7 +335,12 @@ _LOOK_AGAIN = 1.0
 
 
 async def prove(
-    js: JetStream, stream: PreparedStream, *, published: bool, configured: bool = False, watch: Watch | None = None
+    js: JetStream,
+    stream: PreparedStream,
+    *,
+    published: bool,
+    configured: bool = False,
+    progress: StageProgress | None = None,
 ) -> Proof:
     """Compares a stream on a server with the store: every message, every consumer.
 
@@ -347,9 +349,9 @@ async def prove(
         stream: What it must be.
         published: Messages were published, all or some: those have their times in headers.
         configured: The stream should have its final configuration, limits included.
-        watch: Told how many messages were compared.
+        progress: Told how many messages were compared.
     """
-    counter = Counter(watch or Unwatched())
+    progress = progress or StageProgress(UNWATCHED, stream.name)
     deadline = time.monotonic() + _CATCH_UP
     while True:
         proof = await prove_stream(
@@ -359,13 +361,13 @@ async def prove(
             origin=stream.plan.origin_headers,
             via_publish=published,
             consumers=stream.positions(),
-            progress=lambda count: counter.advance(stream.name, count),
+            progress=progress,
         )
         proof.findings += await _config_findings(js, stream.plan) if configured else []
         if proof.clean or not await _is_replicated(js, stream.name) or time.monotonic() > deadline:
             return proof
         # Another server may have answered than the one that has it all: replicas follow a moment later.
-        counter.take_back(stream.name)
+        progress.take_back()
         await asyncio.sleep(_LOOK_AGAIN)
 
 

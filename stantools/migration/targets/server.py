@@ -139,18 +139,16 @@ async def prove_streams(
 
     async def one(stream: PreparedStream) -> StreamResult:
         result = StreamResult(stream.name, Outcome.COMPARED)
-        watch.begin(stream.name, Stage.PROVE, stream.source.count)
         try:
-            info = await js.stream_info(stream.name)
-            result.bytes = info["state"]["bytes"] if info else 0
-            proof = await prove(js, stream, published=stream.name in published, configured=True, watch=watch)
+            with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:
+                info = await js.stream_info(stream.name)
+                result.bytes = info["state"]["bytes"] if info else 0
+                was_published = stream.name in published
+                proof = await prove(js, stream, published=was_published, configured=True, progress=progress)
+                result.compared(proof)
+                result.messages = result.proven
         except StantoolsError as problem:
-            result.outcome, result.error = Outcome.FAILED, problem
-        else:
-            result.findings, result.proven, result.prove_seconds = proof.findings, proof.messages, proof.seconds
-            result.messages = proof.messages
-        finally:
-            watch.end(stream.name)
+            result.failed(problem)
         return result
 
     return await in_parallel(one, streams, parallel)

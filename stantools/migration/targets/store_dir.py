@@ -10,21 +10,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from stantools.errors import RefusedError
 from stantools.migration.archive.meta import ArchiveState
-from stantools.migration.journal import Outcome, Stage, Unwatched, Watch, counted
+from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
 from stantools.migration.plan.names import name_problem, overlap
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream import Proof
-from stantools.migration.targets.files import FileDestination, prove_stream_directory
+from stantools.migration.targets.files import FileDestination, Placed, prove_stream_directory
 from stantools.migration.targets.in_use import find_server
-from stantools.migration.targets.layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, Layout, read_layout
-from stantools.migration.targets.loading import ApplyOptions, Existing
+from stantools.migration.targets.layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, read_layout
+from stantools.migration.targets.loading import DEFAULTS, ApplyOptions, Existing
 from stantools.migration.targets.placing import Ownership, arriving, fill, give_up, move_in, parents, tidy
+from stantools.progress import Progress
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute
 from stantools.store.locks import QUIET_SECONDS
@@ -36,26 +36,7 @@ _REPLACE = "--replace puts it aside and places the new one; or choose another na
 _STOP = "stop it first, or insist with --force if it is known not to use this directory"
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A stream that lies in a store.
-
-    Attributes:
-        stream: Its name.
-        directory: Where.
-        state: What a server will say of it.
-        present: It was there already, exactly so.
-        replaced: Where the stream is now whose place it took.
-    """
-
-    stream: str
-    directory: Path
-    state: ArchiveState
-    present: bool = False
-    replaced: Path | None = None
-
-
-class StoreDirectory:
+class StoreDirectory(FileDestination):
     """The store directory of a stopped nats-server, for one account.
 
     Args:
@@ -69,6 +50,10 @@ class StoreDirectory:
         StoreUnreadableError: It cannot be read.
     """
 
+    # One after the other: the directories above them may have to be made.
+    parallel = False
+    outcome = Outcome.PLACED
+
     def __init__(self, path: Path, account: str = GLOBAL_ACCOUNT, *, force: bool = False) -> None:
         self.path = absolute(path)
         self.account = account
@@ -77,14 +62,20 @@ class StoreDirectory:
         self._layout = read_layout(self.path, account)
         self._streams = self._layout.account_directory(account) / STREAMS
 
-    @property
-    def layout(self) -> Layout:
-        """What lay in it when it was opened."""
-        return self._layout
+    def reference(self) -> TargetRef:
+        """Returns the directory."""
+        return TargetRef(TargetKind.STORE, (str(self.path),))
 
     def directory(self, stream: str) -> Path:
         """Returns where a stream lies, or would."""
         return self._streams / stream
+
+    def problems(
+        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
+    ) -> list[Note]:
+        """Looks for a server that is running, for what is there, and for what a server would not accept."""
+        plans = [stream.plan for stream in streams]
+        return self.check(plans, replace=options.existing is Existing.REPLACE, begun=begun)
 
     def check(
         self,
@@ -114,35 +105,19 @@ class StoreDirectory:
             notes += self._about_stream(stream, replace=replace or stream.name in begun)
         return notes
 
-    def place(self, stream: PreparedStream, *, replace: bool = False, watch: Watch | None = None) -> Placed:
-        """Places a stream: it is there whole, or not at all.
-
-        One that is there already and holds exactly this is left alone.
-
-        Args:
-            stream: The stream.
-            replace: Take the place of a stream that is there; that one is kept in the account's directory.
-            watch: Told how many messages are written.
-
-        Raises:
-            RefusedError: Something stands against it, see `check`.
-            StoreUnwritableError: It cannot be written.
-            StoreUnreadableError: The source cannot be read.
-        """
-        target, watch = self._streams / stream.name, watch or Unwatched()
+    def place(self, stream: PreparedStream, options: ApplyOptions = DEFAULTS, watch: Watch = UNWATCHED) -> Placed:
+        """Places a stream; another one that is there is kept in the account's directory if it is to be replaced."""
+        target = self.directory(stream.name)
         for note in self.check([stream.plan], replace=True, quiet=0):
             if note.level is Level.PROBLEM:
                 raise RefusedError(f"{note.about}: {note.text}", note.remedy)
         kept = tidy(target)
         if target.exists():
-            watch.begin(stream.name, Stage.PROVE, stream.source.count)
-            try:
-                proof = prove_stream_directory(target, stream, watch)
-            finally:
-                watch.end(stream.name)
+            with watch.stage(stream.name, Stage.PROVE, stream.source.count) as progress:
+                proof = self.prove(stream, progress)
             if not proof.findings:
                 return Placed(stream.name, target, stream.measure(), present=True, replaced=kept)
-            if not replace:
+            if options.existing is not Existing.REPLACE:
                 what = f"stream {stream.name} is there already ({target}), and is another one"
                 raise RefusedError(f"{what}: {proof.findings[0].detail}", _REPLACE)
         owner = Ownership.around(self._streams, self._layout.root)
@@ -156,15 +131,17 @@ class StoreDirectory:
             replaced = move_in(target)
         return Placed(stream.name, target, state, replaced=replaced or kept)
 
+    def prove(self, stream: PreparedStream, progress: Progress | None = None) -> Proof:
+        """Compares a stream that is there with the store."""
+        return prove_stream_directory(self.directory(stream.name), stream, progress)
+
     def _build(self, stream: PreparedStream, target: Path, owner: Ownership, watch: Watch) -> ArchiveState:
         archive = stream.archive(stream.plan.config)
-        watch.begin(stream.name, Stage.LOAD, stream.source.count)
-        try:
-            with arriving(target, owner) as content:
-                messages = counted(stream.source.read(), watch, stream.name)
-                fill(content, archive.members(messages, stream.entries, stream.source.last), owner)
-        finally:
-            watch.end(stream.name)
+        with (
+            watch.stage(stream.name, Stage.LOAD, stream.source.count) as progress,
+            arriving(target, owner) as content,
+        ):
+            fill(content, archive.members(stream.batches(progress), stream.entries, stream.source.last), owner)
         return archive.state
 
     def _check_stopped(self) -> None:
@@ -249,38 +226,3 @@ class StoreDirectory:
                 "has replicas, which a server without a cluster refuses",
                 "set replicas to 1 in the plan",
             )
-
-
-class StoreDestination(FileDestination):
-    """The store directory of a stopped nats-server.
-
-    Args:
-        path: What the server has as `store_dir`.
-        account: The account that the streams go to.
-        force: Go on although a server seems to use it.
-    """
-
-    # One after the other: the directories above them may have to be made.
-    parallel = False
-
-    def __init__(self, path: Path, account: str, *, force: bool = False) -> None:
-        self._store = StoreDirectory(path, account, force=force)
-
-    def reference(self) -> TargetRef:
-        """Returns the directory."""
-        return TargetRef(TargetKind.STORE, (str(self._store.path),))
-
-    def problems(
-        self, streams: Sequence[PreparedStream], options: ApplyOptions, begun: Collection[str] = ()
-    ) -> list[Note]:
-        """Looks for a server that is running, for what is there, and for what a server would not accept."""
-        plans = [stream.plan for stream in streams]
-        return self._store.check(plans, replace=options.existing is Existing.REPLACE, begun=begun)
-
-    def _load(self, stream: PreparedStream, options: ApplyOptions, watch: Watch) -> tuple[ArchiveState, Outcome]:
-        placed = self._store.place(stream, replace=options.existing is Existing.REPLACE, watch=watch)
-        done = Outcome.REPLACED if placed.replaced else Outcome.PLACED
-        return placed.state, Outcome.COMPLETE if placed.present else done
-
-    def _prove(self, stream: PreparedStream, watch: Watch) -> Proof:
-        return prove_stream_directory(self._store.directory(stream.name), stream, watch)

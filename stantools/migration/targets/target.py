@@ -119,14 +119,14 @@ def opened(
     """
     from stantools.migration.target.embedded import EmbeddedServer
     from stantools.migration.target.errors import CannotConnectError
-    from stantools.migration.targets.backup import BackupDestination
+    from stantools.migration.targets.backup import BackupDirectory
     from stantools.migration.targets.server import ServerDestination
-    from stantools.migration.targets.store_dir import StoreDestination
+    from stantools.migration.targets.store_dir import StoreDirectory
 
     if places.out:
-        yield BackupDestination(places.out)
+        yield BackupDirectory(places.out)
     elif places.jetstream_store:
-        yield StoreDestination(places.jetstream_store, places.account, force=places.force)
+        yield StoreDirectory(places.jetstream_store, places.account, force=places.force)
     elif connecting.embedded and not start:
         yield PlannedDestination("embedded", places.embedded_store)
     elif connecting.embedded:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.journal import Journal, Outcome, Steps, StreamResult, StreamState, Unwatched, Watch
+from stantools.migration.journal import UNWATCHED, Journal, Outcome, Steps, StreamResult, StreamState, Watch
 from stantools.migration.plan.model import StreamPlan, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.targets.loading import ApplyOptions
@@ -52,7 +52,7 @@ def apply_stores(
     options: ApplyOptions,
     *,
     there: frozenset[str] = frozenset(),
-    watch: Watch | None = None,
+    watch: Watch = UNWATCHED,
 ) -> list[tuple[PlannedStore, list[StreamResult]]]:
     """Makes all streams what the plans say, a task each.
 
@@ -90,7 +90,7 @@ def verify_stores(
     sources: Sources,
     published: Callable[[PlannedStore, StreamPlan], bool],
     *,
-    watch: Watch | None = None,
+    watch: Watch = UNWATCHED,
 ) -> list[tuple[PlannedStore, list[StreamResult]]]:
     """Compares all streams with the stores, a task each; `published` tells which were published, wholly or in part."""
 
@@ -129,10 +129,9 @@ def _streams(
     function: Callable[[_Stream], _Done],
     steps: Callable[[PlannedStore, StreamPlan], dict[str, Any]],
     remember: Callable[[str], Callable[[Sequence[dict[str, Any]]], None]],
-    watch: Watch | None,
+    watch: Watch,
 ) -> list[tuple[PlannedStore, list[StreamResult]]]:
     """Does something with every stream, and puts the results together by store."""
-    shown = watch or Unwatched()
     owners = [(number, stream) for number, store in enumerate(stores) for stream in store.plan.streams]
     items = [
         _Stream(
@@ -153,7 +152,7 @@ def _streams(
         else:
             results[number] = done.result
             remember(items[number].root)(done.taken)
-        shown.advance(stream.name, stream.messages)
+        watch.advance(stream.name, stream.messages)
     listed: list[tuple[PlannedStore, list[StreamResult]]] = [(store, []) for store in stores]
     for number, (owner, _) in enumerate(owners):
         listed[owner][1].append(results[number])
@@ -163,14 +162,14 @@ def _streams(
 def _apply(item: _Stream, *, target: Destination, sources: Sources, options: ApplyOptions) -> _Done:
     """In a task: makes one stream."""
     journal = Steps({item.plan.name: item.steps} if item.steps else {})
-    (result,) = target.apply([item.prepared(sources)], journal, options, Unwatched())
+    (result,) = target.apply([item.prepared(sources)], journal, options, UNWATCHED)
     return _Done(_plain(result), tuple(journal.taken))
 
 
 def _verify(item: _Stream, *, target: Destination, sources: Sources) -> _Done:
     """In a task: compares one stream."""
     published = {item.plan.name} if item.steps else set()
-    (result,) = target.verify([item.prepared(sources)], published, Unwatched(), 1)
+    (result,) = target.verify([item.prepared(sources)], published, UNWATCHED, 1)
     return _Done(_plain(result))
 
 

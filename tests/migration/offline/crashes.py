@@ -16,10 +16,10 @@ from stantools.errors import StantoolsError
 from stantools.migration import prepared as prepared_module
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.targets import store_dir
-from stantools.migration.targets.backup import write_backup
+from stantools.migration.targets.backup import BackupDirectory
 from stantools.migration.targets.store_dir import StoreDirectory
 from stantools.store import durable
-from tests.migration.offline.streams import ROWS, prepared, small_store
+from tests.migration.offline.streams import REPLACE, ROWS, prepared, small_store
 from tests.recovery.crashes import SYNC_WITHOUT_FSYNC, WAYS, child, digest, ends, points
 
 NOW = 1_700_000_000_000_000_000
@@ -32,7 +32,7 @@ streams: list[PreparedStream] = []
 
 def backup(root: Path) -> None:
     for stream in streams:
-        write_backup(root / "out", stream)
+        BackupDirectory(root / "out").place(stream)
 
 
 def place(root: Path) -> None:
@@ -40,7 +40,7 @@ def place(root: Path) -> None:
 
 
 def replace(root: Path) -> None:
-    StoreDirectory(root / "server").place(streams[-1], replace=True)
+    StoreDirectory(root / "server").place(streams[-1], REPLACE)
 
 
 def replace_by_renames(root: Path) -> None:

@@ -12,11 +12,13 @@ from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.source import open_source
+from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
 from tests.migration.proof.stores import T0, Record, write_store
 from tests.migration.reading import Seen
 
+REPLACE = ApplyOptions(existing=Existing.REPLACE)
 BINARY = bytes(range(256))
 
 

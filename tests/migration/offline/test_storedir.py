@@ -14,12 +14,21 @@ import pytest
 from stantools.errors import RefusedError, StoreUnwritableError
 from stantools.migration.plan.model import Level, Note
 from stantools.migration.targets import in_use
-from stantools.migration.targets.files import prove_stream_directory
-from stantools.migration.targets.store_dir import Placed, StoreDirectory
+from stantools.migration.targets.files import Placed, prove_stream_directory
+from stantools.migration.targets.store_dir import StoreDirectory
 from tests import servers
 from tests.conftest import load_expected
 from tests.migration.facts import facts_of
-from tests.migration.offline.streams import PENDING, ROWS, facts, prepared, prepared_golden, small_store, wanted
+from tests.migration.offline.streams import (
+    PENDING,
+    REPLACE,
+    ROWS,
+    facts,
+    prepared,
+    prepared_golden,
+    small_store,
+    wanted,
+)
 from tests.migration.reading import consumers_of, read_stream, state_of
 from tests.migration.test_golden import compare, compare_consumers
 
@@ -303,10 +312,10 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
     account = server.store_dir / "jetstream/$G"
     old = _tree(account / "streams/one")
     [stream] = prepared(small_store(tmp_path / "store", {"one": ROWS["one"]}))
-    placed = StoreDirectory(server.store_dir).place(stream, replace=True)
+    placed = StoreDirectory(server.store_dir).place(stream, REPLACE)
     assert placed.replaced == account / "one.replaced"
     assert _tree(account / "one.replaced") == old
-    assert StoreDirectory(server.store_dir).place(stream, replace=True) == Placed(
+    assert StoreDirectory(server.store_dir).place(stream, REPLACE) == Placed(
         "one", placed.directory, placed.state, present=True
     )
     server.log.unlink()
@@ -316,7 +325,7 @@ def test_replaced_streams_are_kept(version: str, start_server: Callable[..., Any
     assert _warnings(server) == []
     assert _tree(account / "one.replaced") == old
     [other] = prepared(small_store(tmp_path / "other", {"one": ROWS["one"] * 1 + [(9, 1, b"", b"x")]}))
-    assert StoreDirectory(server.store_dir).place(other, replace=True).replaced == account / "one.replaced-2"
+    assert StoreDirectory(server.store_dir).place(other, REPLACE).replaced == account / "one.replaced-2"
 
 
 def test_plans_that_a_single_server_cannot_have(tmp_path: Path) -> None:
