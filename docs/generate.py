@@ -111,8 +111,8 @@ server has, each with what becomes of it here. What to do with them is in the [b
 One or two dashes are the same. A value follows as the next word or behind `=`; for a bool
 only `=` will do (`-file_sync=false`), and the name alone means true. Sizes take the suffixes of configuration files
 (`64MB`), durations have units (`1m30s`). Keys are compared without regard to case; aliases are in the same cell.
-Those of the streaming server belong into `streaming {{ … }}`, or to the top level if there is no such block; what the
-path in a heading means is `streaming {{ file {{ sync: true }} }}` for the key `sync` of `streaming.file`.
+Those of the streaming server belong into `streaming {{ … }}`, or to the top level if there is no such block; a key
+`sync` in `streaming.file` is written `streaming {{ file {{ sync: true }} }}`.
 """
 
 _PIPELINE_OPTIONS = """\

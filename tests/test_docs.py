@@ -19,7 +19,7 @@ import click
 import numpy as np
 import pytest
 
-from broker.config.catalogue import FLAGS, Flag
+from broker.config.catalogue import FLAGS
 from stantools.cli.verbs import module_of, summaries
 from stantools.format import envelope, kernels
 from stantools.format.crc import Crc
@@ -201,8 +201,7 @@ def commands(verb: str) -> dict[str, click.Command]:
 @cache
 def broker_options() -> set[str]:
     """The options of the broker, with one dash and with two."""
-    flags = [flag for section in FLAGS for flag in section.entries if isinstance(flag, Flag)]
-    return {dashes + name for flag in flags for name in flag.names for dashes in ("-", "--")}
+    return {dashes + name for name in FLAGS for dashes in ("-", "--")}
 
 
 @cache

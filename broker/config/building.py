@@ -5,11 +5,13 @@ Facts: server-operations.md section 10.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from broker.config.banner import limits_table
+from broker.config.catalogue import CHANNEL_LIMITS, Setting
 from broker.config.options import (
     FILE,
     MEMORY,
@@ -23,7 +25,7 @@ from broker.config.options import (
 )
 from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError
-from broker.nats.options import DEFAULT_TIMEOUT, Authorization, NatsOptions, TLSOptions
+from broker.nats.options import DEFAULT_TIMEOUT, SECONDS, Authorization, NatsOptions, TLSOptions
 from broker.stores.limits import store_limits
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
@@ -36,6 +38,8 @@ _CIPHERS: Final = ("", "AES", "CHACHA")
 _SHORTEST: Final = 1_000_000
 _NO_VERIFICATION: Final = "TLS certificate chain and hostname will not be verified. DO NOT USE IN PRODUCTION!"
 _MAX_POLYNOMIAL: Final = 0xFFFFFFFF
+_POLYNOMIAL: Final = "crc polynomial should be between 1 and 4294967295"
+_SLICES: Final = "slice max values must be positive numbers"
 _SECOND: Final = 1e9
 #: Options that switch TLS on, and the settings that they change.
 _TLS_FLAGS: Final = frozenset(f"nats.tls{each}" for each in ("", ".verify", ".cert", ".key", ".ca")) | frozenset(
@@ -102,11 +106,7 @@ def _streaming(settings: Settings, file: StreamingFile) -> StreamingOptions:
 
 def _with_limits(options: BrokerOptions, settings: Settings, file: StreamingFile) -> BrokerOptions:
     channel = ChannelLimits(
-        max_msgs=settings.number("limits.max_msgs"),
-        max_bytes=settings.number("limits.max_bytes"),
-        max_age_ns=settings.number("limits.max_age"),
-        max_subs=settings.number("limits.max_subs"),
-        max_inactivity_ns=settings.number("limits.max_inactivity"),
+        **{each.to: settings.number(f"limits.{each.to.removesuffix('_ns')}") for each in CHANNEL_LIMITS.options}
     )
     max_channels = settings.number("limits.max_channels")
     return replace(
@@ -131,42 +131,42 @@ def _with_store(options: BrokerOptions, settings: Settings) -> BrokerOptions:
     return replace(options, file=_file(settings))
 
 
-def _file(settings: Settings) -> FileOptions:
-    def at_least(name: str, least: int, problem: str) -> int:
-        if (value := settings.number(f"file.{name}")) < least:
-            raise UsageError(problem)
-        return value
+#: Settings of the file store, the least that they may be, and what is wrong if they are less; in the original's order.
+_LEAST: Final = (
+    ("buffer_size", 0, "buffer size value must be a positive number"),
+    ("read_buffer_size", 0, "read buffer size value must be a positive number"),
+    ("compact_interval", 1, "compact interval value must at least be 1 seconds"),
+    ("compact_frag", 1, "compact fragmentation value must at least be 1"),
+    ("compact_min_size", 0, "compact minimum file size value must be a positive number"),
+    ("crc_poly", 1, _POLYNOMIAL),
+    ("slice_max_msgs", 0, _SLICES),
+    ("slice_max_bytes", 0, _SLICES),
+    ("slice_max_age", 0, _SLICES),
+    ("fds_limit", 0, "file descriptor limit must be a positive number"),
+    ("parallel_recovery", 1, "parallel recovery value must be at least 1"),
+)
 
-    slices = "slice max values must be positive numbers"
-    polynomial = settings.number("file.crc_poly")
-    buffer_size = at_least("buffer_size", 0, "buffer size value must be a positive number")
-    read_buffer_size = at_least("read_buffer_size", 0, "read buffer size value must be a positive number")
-    compaction = CompactionRules(
-        enabled=settings.switch("file.compact_enabled"),
-        interval=at_least("compact_interval", 1, "compact interval value must at least be 1 seconds"),
-        fragmentation=at_least("compact_frag", 1, "compact fragmentation value must at least be 1"),
-        min_size=at_least("compact_min_size", 0, "compact minimum file size value must be a positive number"),
-    )
-    if not 1 <= polynomial <= _MAX_POLYNOMIAL:
-        raise UsageError("crc polynomial should be between 1 and 4294967295")
+
+def _file(settings: Settings) -> FileOptions:
+    def number(name: str) -> int:
+        return settings.number(f"file.{name}")
+
+    for name, least, problem in _LEAST:
+        if number(name) < least:
+            raise UsageError(problem)
+        if name == "crc_poly" and number(name) > _MAX_POLYNOMIAL:
+            raise UsageError(problem)
     return FileOptions(
         directory=Path(settings.text("dir")),
-        buffer_size=buffer_size,
-        read_buffer_size=read_buffer_size,
-        crc=settings.switch("file.crc"),
-        polynomial=polynomial,
-        sync=settings.switch("file.sync"),
-        auto_sync=settings.number("file.auto_sync"),
-        slices=SliceLimits(
-            at_least("slice_max_msgs", 0, slices),
-            at_least("slice_max_bytes", 0, slices),
-            at_least("slice_max_age", 0, slices),
+        polynomial=number("crc_poly"),
+        slices=SliceLimits(number("slice_max_msgs"), number("slice_max_bytes"), number("slice_max_age")),
+        compaction=CompactionRules(
+            enabled=settings.switch("file.compact_enabled"),
+            interval=number("compact_interval"),
+            fragmentation=number("compact_frag"),
+            min_size=number("compact_min_size"),
         ),
-        slice_archive_script=settings.text("file.slice_archive_script"),
-        compaction=compaction,
-        fds_limit=at_least("fds_limit", 0, "file descriptor limit must be a positive number"),
-        parallel_recovery=at_least("parallel_recovery", 1, "parallel recovery value must be at least 1"),
-        truncate_bad_eof=settings.switch("file.truncate_bad_eof"),
+        **settings.of(FileOptions, "file."),
     )
 
 
@@ -230,30 +230,17 @@ def _bytes(text: str) -> bytes:
 
 def nats_options(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> NatsOptions:
     """Returns the options of the embedded server."""
-    connections = settings.number("nats.max_connections")
-    return NatsOptions(
-        host=settings.text("nats.host"),
-        port=settings.number("nats.port"),
-        name=settings.text("nats.name"),
-        client_advertise=settings.text("nats.client_advertise"),
-        max_connections=max(connections, 0),
-        max_subscriptions=max(settings.number("nats.max_subscriptions"), 0),
-        max_control_line=settings.number("nats.max_control_line"),
-        max_payload=settings.number("nats.max_payload"),
-        max_pending=settings.number("nats.max_pending"),
-        ping_interval=settings.number("nats.ping_interval") / _SECOND,
-        ping_max=settings.number("nats.ping_max"),
-        write_deadline=settings.number("nats.write_deadline") / _SECOND,
-        authorization=authorization(settings, file, tls),
-        tls=tls,
-        lame_duck_duration=settings.number("nats.lame_duck_duration") / _SECOND,
-        lame_duck_grace_period=settings.number("nats.lame_duck_grace_period") / _SECOND,
-        no_header_support=settings.switch("nats.no_header_support"),
-        debug=settings.switch("nats.debug"),
-        trace=settings.switch("nats.trace") or settings.switch("nats.trace_verbose"),
-        trace_verbose=settings.switch("nats.trace_verbose"),
-        max_traced_msg_len=max(settings.number("nats.max_traced_msg_len"), 0),
-    )
+    values = settings.of(NatsOptions, "nats.")
+    for name in ("max_connections", "max_subscriptions", "max_traced_msg_len"):
+        values[name] = max(values.get(name, 0), 0)
+    for name in SECONDS:
+        values[name] /= _SECOND
+    values |= {
+        "trace": settings.switch("nats.trace") or settings.switch("nats.trace_verbose"),
+        "authorization": authorization(settings, file, tls),
+        "tls": tls,
+    }
+    return NatsOptions(**values)
 
 
 def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) -> Authorization:
@@ -267,7 +254,7 @@ def authorization(settings: Settings, file: NatsFile, tls: TLSOptions | None) ->
     return replace(found, timeout=found.timeout or default, no_auth_user=settings.text("nats.no_auth_user"))
 
 
-def tls_options(flags: dict[str, bool | int | str], file: NatsFile) -> TLSOptions | None:
+def tls_options(flags: Mapping[str, Setting], file: NatsFile) -> TLSOptions | None:
     """Returns the TLS options: the command line's over the file's.
 
     Args:
@@ -319,17 +306,14 @@ def monitoring_options(settings: Settings, tls: TLSOptions | None) -> Monitoring
 
 def logging_options(settings: Settings) -> LoggingOptions:
     """Returns what is logged, and where to."""
+    values = settings.of(LoggingOptions, "log.")
+    values["size_limit"] = max(values.get("size_limit", 0), 0)
     return LoggingOptions(
-        file=settings.text("log.file"),
-        size_limit=max(settings.number("log.size_limit"), 0),
-        timestamps=settings.switch("log.timestamps"),
-        utc=settings.switch("log.utc"),
-        syslog=settings.switch("log.syslog"),
-        remote_syslog=settings.text("log.remote_syslog"),
         nats_debug=settings.switch("nats.debug"),
         nats_trace=settings.switch("nats.trace") or settings.switch("nats.trace_verbose"),
         streaming_debug=settings.switch("stan_debug"),
         streaming_trace=settings.switch("stan_trace"),
+        **values,
     )
 
 

@@ -1,14 +1,31 @@
-"""Every option of the command line and every configuration key, with its state: the one source for all who need it.
+"""Every option of the command line and every key of the configuration file: the one source for all who need it.
 
-The command line is parsed from `FLAGS`, streaming keys from `STREAMING_KEYS`; help text and documentation are made
-from all of them. Facts: server-operations.md sections 3, 4, 7 and 8.
+Flags and keys are parsed by these tables, defaults come from them, help text and documentation are made from them.
+Facts: server-operations.md sections 3, 4, 7 and 8.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
+
+from stantools.format.crc import IEEE
+from stantools.store.limits import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_CHANNELS,
+    DEFAULT_MAX_MSGS,
+    DEFAULT_MAX_SUBS,
+    DEFAULT_SLICE_MAX_BYTES,
+    format_duration,
+)
+
+#: What a setting may be; durations are nanoseconds.
+Setting = bool | int | str | tuple[str, ...]
+
+_SECOND: Final = 1_000_000_000
+_MB: Final = 1 << 20
 
 
 class State(enum.StrEnum):
@@ -40,584 +57,439 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """An option of the command line.
+class Option:
+    """An option of the command line, a key of the configuration file, or both.
 
     Attributes:
         to: The setting that it changes.
-        names: The option and its aliases, without dashes.
         kind: Type of its value; sizes are checked later than other types (server-operations.md section 10).
-        default: As the documentation shows it; empty for none.
         help: What it is for.
+        flags: Its names on the command line, without dashes.
+        keys: Its names in the file, in lower case.
+        default: What the setting is otherwise; None for what is zero, false or empty.
         state: What becomes of it.
         remark: What else there is to know.
     """
 
     to: str
-    names: tuple[str, ...]
     kind: Kind
-    default: str
     help: str
+    flags: tuple[str, ...]
+    keys: tuple[str, ...]
+    default: Setting | None = None
     state: State = State.WORKS
     remark: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of the configuration file.
-
-    Attributes:
-        to: The setting that it changes.
-        names: The key and its aliases, in lower case.
-        kind: Type of its value.
-        help: What it is for.
-        state: What becomes of it.
-        remark: What else there is to know.
-    """
-
-    to: str
-    names: tuple[str, ...]
-    kind: Kind
-    help: str
-    state: State = State.WORKS
-    remark: str = ""
+    @property
+    def shown_default(self) -> str:
+        """The default as people write it; empty for none."""
+        value = self.default
+        match self.kind:
+            case Kind.BOOL:
+                return "true" if value else "false"
+            case Kind.DURATION:
+                return format_duration(int(str(value or 0)))
+            case Kind.SIZE if isinstance(value, int):
+                return f"{value / _MB:.2f}".rstrip("0").rstrip(".") + "MB"
+            case Kind.INT | Kind.SIZE:
+                return str(value or 0)
+        return str(value or "")
 
 
-@dataclass(frozen=True, slots=True)
 class Section:
-    """A group of options or keys.
+    """A group of options.
 
     Attributes:
         title: Its title.
-        entries: What belongs to it.
-        path: The map in the file; empty for the command line and for the top level.
+        path: The map in the file that their keys stand in; empty for the top level.
+        options: The options.
     """
 
-    title: str
-    entries: tuple[Flag, ...] | tuple[Key, ...]
-    path: str = ""
+    def __init__(self, title: str, path: str, *options: Option) -> None:
+        self.title, self.path, self.options = title, path, options
+
+    @property
+    def keys(self) -> dict[str, Option]:
+        """Options by the names of their keys."""
+        return {name: option for option in self.options for name in option.keys}
+
+
+def _option(
+    to: str,
+    kind: Kind,
+    help: str,
+    flags: str = "",
+    keys: str = "",
+    default: Setting | None = None,
+    state: State = State.WORKS,
+    remark: str = "",
+) -> Option:
+    return Option(to, kind, help, tuple(flags.split()), tuple(keys.split()), default, state, remark)
+
+
+def _field(option: Option) -> str:
+    """Returns the field of `stantools.store.limits.PatternLimits` for a setting."""
+    return option.to.removeprefix("limits.") + ("_ns" if option.kind is Kind.DURATION else "")
 
 
 _S, _B, _I, _D, _Z = Kind.STRING, Kind.BOOL, Kind.INT, Kind.DURATION, Kind.SIZE
-_NO_SQL: Final = State.UNAVAILABLE
-_LATER: Final = State.UNAVAILABLE
+_M, _L = Kind.MAP, Kind.LIST
+_LATER, _WARNED, _NOT_NEEDED = State.UNAVAILABLE, State.WARNED, State.NOT_NEEDED
 
-STREAMING_FLAGS: Final = (
-    Flag("cluster_id", ("cid", "cluster_id"), _S, "test-cluster", "Cluster id that clients connect to"),
-    Flag("store", ("st", "store"), _S, "MEMORY", "Store type: MEMORY, FILE or SQL", remark="SQL: not available yet"),
-    Flag("dir", ("dir",), _S, "", "Directory of the file store"),
-    Flag(
-        "nats_server", ("ns", "nats_server"), _S, "", "URL(s) of an external NATS server, instead of the embedded one"
-    ),
-    Flag("stan_config", ("sc", "stan_config"), _S, "", "Streaming configuration file"),
-    Flag("hb_interval", ("hbi", "hb_interval"), _D, "30s", "Time between two heartbeats to a client"),
-    Flag("hb_timeout", ("hbt", "hb_timeout"), _D, "10s", "How long the answer to a heartbeat may take"),
-    Flag("hb_fail_count", ("hbf", "hb_fail_count"), _I, "10", "Failed heartbeats before a client is closed"),
-    Flag("ft_group", ("ft_group",), _S, "", "Group of fault-tolerant servers", _LATER),
-    Flag("replace_durable", ("replace_durable",), _B, "false", "A new subscription takes over an active durable"),
-    Flag(
-        "any_publish_subject",
-        ("any_publish_subject",),
-        _B,
-        "false",
-        "A message may name another channel than the subject it is published to",
-        remark="the original always allows it: permissions for single channels then mean nothing",
-    ),
-    Flag("io_batch_size", ("io_batch_size",), _I, "1024", "Messages that are stored before a flush, at most"),
-    Flag("io_sleep_time", ("io_sleep_time",), _I, "0", "Microseconds to wait for more messages before a flush"),
-    Flag("encrypt", ("encrypt",), _B, "false", "Encrypt payloads of messages at rest"),
-    Flag("encryption_cipher", ("encryption_cipher",), _S, "", "AES or CHACHA; the default suits the machine"),
-    Flag(
-        "encryption_key",
-        ("encryption_key",),
-        _S,
-        "",
-        "Key of the encryption",
-        remark="implies --encrypt; the file's key wins over it, NATS_STREAMING_ENCRYPTION_KEY over both",
-    ),
+# fmt: off
+STREAMING: Final = Section(
+    "Streaming server", "streaming",
+    _option("cluster_id", _S, "Cluster id that clients connect to", "cid cluster_id", "id cid cluster_id",
+            "test-cluster"),
+    _option("store", _S, "Store type: MEMORY, FILE or SQL", "st store", "st store_type store storetype", "MEMORY",
+            remark="SQL: not available yet"),
+    _option("dir", _S, "Directory of the file store", "dir", "dir datastore"),
+    _option("nats_server", _S, "URL(s) of an external NATS server, instead of the embedded one", "ns nats_server",
+            "ns nats_server nats_server_url"),
+    _option("stan_config", _S, "Streaming configuration file", "sc stan_config"),
+    _option("hb_interval", _D, "Time between two heartbeats to a client", "hbi hb_interval",
+            "hbi hb_interval server_to_client_hb_interval", 30 * _SECOND),
+    _option("hb_timeout", _D, "How long the answer to a heartbeat may take", "hbt hb_timeout",
+            "hbt hb_timeout server_to_client_hb_timeout", 10 * _SECOND),
+    _option("hb_fail_count", _I, "Failed heartbeats before a client is closed", "hbf hb_fail_count",
+            "hbf hb_fail_count server_to_client_hb_fail_count", 10),
+    _option("ft_group", _S, "Group of fault-tolerant servers", "ft_group", "ft_group ft_group_name", state=_LATER),
+    _option("replace_durable", _B, "A new subscription takes over an active durable", "replace_durable",
+            "replace_durable replace_durables replace_duplicate_durable replace_duplicate_durables"),
+    _option("any_publish_subject", _B, "A message may name another channel than the subject it is published to",
+            "any_publish_subject", "any_publish_subject",
+            remark="the original always allows it: permissions for single channels then mean nothing"),
+    _option("io_batch_size", _I, "Messages that are stored before a flush, at most", "io_batch_size", "", 1024),
+    _option("io_sleep_time", _I, "Microseconds to wait for more messages before a flush", "io_sleep_time"),
+    _option("encrypt", _B, "Encrypt payloads of messages at rest", "encrypt", "encrypt"),
+    _option("encryption_cipher", _S, "AES or CHACHA; the default suits the machine", "encryption_cipher",
+            "encryption_cipher"),
+    _option("encryption_key", _S, "Key of the encryption", "encryption_key", "encryption_key",
+            remark="implies --encrypt; the file's key wins over it, NATS_STREAMING_ENCRYPTION_KEY over both"),
+    _option("secure", _B, "The streaming server connects with TLS", "secure", "secure", remark="to an external server"),
+    _option("discover_prefix", _S, "Prefix of the subject for connect requests", "", "discover_prefix",
+            "_STAN.discover"),
+    _option("credentials", _S, "Credentials file for the external server", "", "credentials"),
+    _option("username", _S, "User for the NATS server", "", "username user"),
+    _option("password", _S, "Password for the NATS server", "", "password pass"),
+    _option("token", _S, "Token for the NATS server", "", "token"),
+    _option("nkey_seed_file", _S, "File with an nkey seed for the NATS server", "", "nkey_seed_file"),
+    _option("tls", _M, "TLS of the streaming server's connections", "", "tls"),
+    _option("limits", _M, "Limits of the store", "", "limits store_limits storelimits"),
+    _option("file", _M, "File store", "", "file file_options"),
+    _option("sql", _M, "SQL store", "", "sql sql_options", state=_LATER),
+    _option("partitioning", _B, "Serve only the channels that the limits name", "", "partitioning"),
+    _option("cluster", _M, "Run as a node of a cluster", "", "cluster", state=_LATER),
 )
 
-LIMIT_FLAGS: Final = (
-    Flag("limits.max_channels", ("mc", "max_channels"), _I, "100", "Channels (0 for unlimited, as for all limits)"),
-    Flag("limits.max_subs", ("msu", "max_subs"), _I, "1000", "Subscriptions of a channel"),
-    Flag("limits.max_msgs", ("mm", "max_msgs"), _I, "1000000", "Messages of a channel"),
-    Flag("limits.max_bytes", ("mb", "max_bytes"), _Z, "976.56MB", "Bytes of a channel's messages"),
-    Flag("limits.max_age", ("ma", "max_age"), _D, "0s", "Age of messages"),
-    Flag("limits.max_inactivity", ("mi", "max_inactivity"), _D, "0s", "How long an unused channel is kept"),
+STREAMING_LOGS: Final = Section(
+    "Logs of the streaming server", "streaming",
+    _option("stan_debug", _B, "Debug lines of the streaming server", "SD stan_debug", "sd stan_debug"),
+    _option("stan_trace", _B, "Trace lines of the streaming server", "SV stan_trace", "sv stan_trace"),
+    _option("SDV", _B, "-SD and -SV", "SDV"),
+    _option("syslog_name", _S, "Name of the event source on Windows", "syslog_name", "syslog_name",
+            state=State.IGNORED),
 )
 
-FILE_FLAGS: Final = (
-    Flag(
-        "file.compact_enabled", ("file_compact_enabled",), _B, "true", "Compact the logs of clients and subscriptions"
-    ),
-    Flag("file.compact_frag", ("file_compact_frag",), _I, "50", "Percent of dead records for a compaction"),
-    Flag("file.compact_interval", ("file_compact_interval",), _I, "300", "Seconds between two compactions of a file"),
-    Flag("file.compact_min_size", ("file_compact_min_size",), _Z, "1MB", "Size of a file for a compaction"),
-    Flag("file.buffer_size", ("file_buffer_size",), _Z, "2MB", "Write buffer; 0 writes at once"),
-    Flag("file.read_buffer_size", ("file_read_buffer_size",), _Z, "2MB", "Bytes to read ahead"),
-    Flag("file.crc", ("file_crc",), _B, "true", "Check CRCs of what is read"),
-    Flag("file.crc_poly", ("file_crc_poly",), _I, "3988292384", "Polynomial of the CRCs"),
-    Flag("file.sync", ("file_sync",), _B, "true", "Sync files on every flush"),
-    Flag("file.auto_sync", ("file_auto_sync",), _D, "1m0s", "Sync all files that often; 0 or less for never"),
-    Flag("file.slice_max_msgs", ("file_slice_max_msgs",), _I, "0", "Messages of a slice"),
-    Flag("file.slice_max_bytes", ("file_slice_max_bytes",), _Z, "64MB", "Bytes of a slice"),
-    Flag("file.slice_max_age", ("file_slice_max_age",), _D, "0s", "Time for which a slice is written"),
-    Flag("file.slice_archive_script", ("file_slice_archive_script",), _S, "", "Program that gets removed slices"),
-    Flag("file.fds_limit", ("file_fds_limit",), _I, "0", "Files that may be open"),
-    Flag("file.parallel_recovery", ("file_parallel_recovery",), _I, "1", "Channels to recover at a time"),
-    Flag(
-        "file.truncate_bad_eof",
-        ("file_truncate_bad_eof",),
-        _B,
-        "false",
-        "Cut damaged ends off files at the start",
-        remark="not in two consecutive starts; no key in the file",
-    ),
+STREAMING_TLS: Final = Section(
+    "TLS of the streaming server's connections", "streaming.tls",
+    _option("tls.client_cert", _S, "Client certificate of the streaming server", "tls_client_cert", "client_cert"),
+    _option("tls.client_key", _S, "Client key of the streaming server", "tls_client_key", "client_key"),
+    _option("tls.client_ca", _S, "CA of the NATS server's certificate", "tls_client_cacert", "client_ca client_cacert"),
+    _option("tls.server_name", _S, "Name that the certificate has to carry", "", "server_name server_hostname"),
+    _option("tls.skip_verify", _B, "Trust any certificate", "", "skip_verify insecure"),
 )
 
-SQL_FLAGS: Final = (
-    Flag("sql.driver", ("sql_driver",), _S, "", "Driver: mysql or postgres", _NO_SQL),
-    Flag("sql.source", ("sql_source",), _S, "", "Data source", _NO_SQL),
-    Flag("sql.no_caching", ("sql_no_caching",), _B, "false", "Do not cache", _NO_SQL),
-    Flag("sql.max_open_conns", ("sql_max_open_conns",), _I, "0", "Connections to the database", _NO_SQL),
-    Flag("sql.bulk_insert_limit", ("sql_bulk_insert_limit",), _I, "0", "Messages of one insert", _NO_SQL),
+LIMITS: Final = Section(
+    "Limits of the store", "streaming.limits",
+    _option("limits.max_channels", _I, "Channels (0 for unlimited, as for all limits)", "mc max_channels",
+            "mc max_channels maxchannels", DEFAULT_MAX_CHANNELS),
+    _option("limits.max_subs", _I, "Subscriptions of a channel", "msu max_subs",
+            "msu max_subs max_subscriptions maxsubscriptions", DEFAULT_MAX_SUBS),
+    _option("limits.max_msgs", _I, "Messages of a channel", "mm max_msgs", "mm max_msgs maxmsgs max_count maxcount",
+            DEFAULT_MAX_MSGS),
+    _option("limits.max_bytes", _Z, "Bytes of a channel's messages", "mb max_bytes", "mb max_bytes maxbytes",
+            DEFAULT_MAX_BYTES),
+    _option("limits.max_age", _D, "Age of messages", "ma max_age", "ma max_age maxage"),
+    _option("limits.max_inactivity", _D, "How long an unused channel is kept", "mi max_inactivity",
+            "mi max_inactivity maxinactivity"),
+    _option("limits.channels", _M, "Channel or pattern to its limits", "",
+            "channels channels_limits channelslimits per_channel per_channel_limits"),
 )
 
-CLUSTER_FLAGS: Final = (
-    Flag("cluster.clustered", ("clustered",), _B, "false", "Run as a node of a cluster", _LATER),
-    Flag("cluster.node_id", ("cluster_node_id",), _S, "", "Id of the node", _LATER),
-    Flag("cluster.bootstrap", ("cluster_bootstrap",), _B, "false", "Start the cluster with this node", _LATER),
-    Flag("cluster.peers", ("cluster_peers",), _S, "", "Ids of the nodes, with commas between them", _LATER),
-    Flag("cluster.log_path", ("cluster_log_path",), _S, "", "Directory of the replicated log", _LATER),
-    Flag("cluster.log_cache_size", ("cluster_log_cache_size",), _I, "512", "Log entries in memory", _LATER),
-    Flag("cluster.log_snapshots", ("cluster_log_snapshots",), _I, "2", "Snapshots to keep", _LATER),
-    Flag("cluster.trailing_logs", ("cluster_trailing_logs",), _I, "10240", "Log entries behind a snapshot", _LATER),
-    Flag("cluster.sync", ("cluster_sync",), _B, "false", "Sync the log on every write", _LATER),
-    Flag("cluster.raft_logging", ("cluster_raft_logging",), _B, "false", "Log what the replication does", _LATER),
-    Flag(
-        "cluster.proceed_on_restore_failure",
-        ("cluster_proceed_on_restore_failure",),
-        _B,
-        "false",
-        "Go on when messages cannot be restored",
-        _LATER,
-    ),
-    Flag(
-        "cluster.allow_add_remove_node",
-        ("cluster_allow_add_remove_node",),
-        _B,
-        "false",
-        "Nodes can be added and removed",
-        _LATER,
+#: What a channel or pattern may set of its own.
+CHANNEL_LIMITS: Final = Section(
+    "Limits of a channel or pattern",
+    "streaming.limits.channels",
+    *(
+        replace(option, to=_field(option), flags=(), default=None)
+        for option in LIMITS.options
+        if option.flags and option.to != "limits.max_channels"
     ),
 )
 
-CONNECTION_FLAGS: Final = (
-    Flag("secure", ("secure",), _B, "false", "The streaming server connects with TLS", remark="to an external server"),
-    Flag("tls.client_cert", ("tls_client_cert",), _S, "", "Client certificate of the streaming server"),
-    Flag("tls.client_key", ("tls_client_key",), _S, "", "Client key of the streaming server"),
-    Flag("tls.client_ca", ("tls_client_cacert",), _S, "", "CA of the NATS server's certificate"),
+FILE: Final = Section(
+    "File store", "streaming.file",
+    _option("file.compact_enabled", _B, "Compact the logs of clients and subscriptions", "file_compact_enabled",
+            "compact compact_enabled", True),
+    _option("file.compact_frag", _I, "Percent of dead records for a compaction", "file_compact_frag",
+            "compact_frag compact_fragmentation", 50),
+    _option("file.compact_interval", _I, "Seconds between two compactions of a file", "file_compact_interval",
+            "compact_interval", 300),
+    _option("file.compact_min_size", _Z, "Size of a file for a compaction", "file_compact_min_size", "compact_min_size",
+            _MB),
+    _option("file.buffer_size", _Z, "Write buffer; 0 writes at once", "file_buffer_size", "buffer_size", 2 * _MB),
+    _option("file.read_buffer_size", _Z, "Bytes to read ahead", "file_read_buffer_size",
+            "file_read_buffer_size read_buffer_size", 2 * _MB),
+    _option("file.crc", _B, "Check CRCs of what is read", "file_crc", "crc do_crc", True),
+    _option("file.crc_poly", _I, "Polynomial of the CRCs", "file_crc_poly", "crc_poly", IEEE),
+    _option("file.sync", _B, "Sync files on every flush", "file_sync", "sync do_sync sync_on_flush", True),
+    _option("file.auto_sync", _D, "Sync all files that often; 0 or less for never", "file_auto_sync",
+            "file_auto_sync auto_sync", 60 * _SECOND),
+    _option("file.slice_max_msgs", _I, "Messages of a slice", "file_slice_max_msgs",
+            "slice_max_msgs slice_max_count slice_msgs slice_count"),
+    _option("file.slice_max_bytes", _Z, "Bytes of a slice", "file_slice_max_bytes",
+            "slice_max_bytes slice_max_size slice_bytes slice_size", DEFAULT_SLICE_MAX_BYTES),
+    _option("file.slice_max_age", _D, "Time for which a slice is written", "file_slice_max_age",
+            "slice_max_age slice_age slice_max_time slice_time_limit"),
+    _option("file.slice_archive_script", _S, "Program that gets removed slices", "file_slice_archive_script",
+            "slice_archive_script slice_archive slice_script"),
+    _option("file.fds_limit", _I, "Files that may be open", "file_fds_limit", "file_descriptors_limit fds_limit"),
+    _option("file.parallel_recovery", _I, "Channels to recover at a time", "file_parallel_recovery",
+            "parallel_recovery", 1),
+    _option("file.truncate_bad_eof", _B, "Cut damaged ends off files at the start", "file_truncate_bad_eof",
+            remark="not in two consecutive starts; no key in the file"),
 )
 
-STREAMING_LOG_FLAGS: Final = (
-    Flag("stan_debug", ("SD", "stan_debug"), _B, "false", "Debug lines of the streaming server"),
-    Flag("stan_trace", ("SV", "stan_trace"), _B, "false", "Trace lines of the streaming server"),
-    Flag("SDV", ("SDV",), _B, "false", "-SD and -SV"),
-    Flag("syslog_name", ("syslog_name",), _S, "", "Name of the event source on Windows", State.IGNORED),
+SQL: Final = Section(
+    "SQL store", "streaming.sql",
+    _option("sql.driver", _S, "Driver: mysql or postgres", "sql_driver", "driver", state=_LATER),
+    _option("sql.source", _S, "Data source", "sql_source", "source", state=_LATER),
+    _option("sql.no_caching", _B, "Do not cache", "sql_no_caching", "no_caching", state=_LATER),
+    _option("sql.max_open_conns", _I, "Connections to the database", "sql_max_open_conns", "max_open_conns max_conns",
+            state=_LATER),
+    _option("sql.bulk_insert_limit", _I, "Messages of one insert", "sql_bulk_insert_limit", "bulk_insert_limit",
+            state=_LATER),
 )
 
-NATS_FLAGS: Final = (
-    Flag("nats.host", ("a", "addr", "net"), _S, "0.0.0.0", "Address to listen on"),
-    Flag("nats.port", ("p", "port"), _I, "4222", "Port for clients; -1 for a free one"),
-    Flag("nats.name", ("n", "name", "server_name"), _S, "", "Name of the NATS server; its id by default"),
-    Flag("nats.client_advertise", ("client_advertise",), _S, "", "Address that is announced to clients"),
-    Flag("nats.pid_file", ("P", "pid"), _S, "", "File for the process id"),
-    Flag("nats.ports_file_dir", ("ports_file_dir",), _S, "", "Directory for a file with the ports"),
-    Flag("nats.http_port", ("m", "http_port"), _I, "0", "Port for monitoring over HTTP"),
-    Flag("nats.https_port", ("ms", "https_port"), _I, "0", "Port for monitoring over HTTPS"),
-    Flag("config", ("c", "config"), _S, "", "Configuration file"),
-    Flag("nats.user", ("user",), _S, "", "User that clients have to be"),
-    Flag("nats.password", ("pass",), _S, "", "Password that clients need"),
-    Flag("nats.token", ("auth",), _S, "", "Token that clients need"),
-    Flag("nats.max_traced_msg_len", ("max_traced_msg_len",), _I, "0", "Bytes of a payload in the trace"),
-    Flag("nats.profile", ("profile",), _I, "0", "Port for profiling", State.WARNED, "made for Go programs"),
-    Flag("jetstream", ("js", "jetstream"), _B, "false", "JetStream", _LATER),
-    Flag("jetstream.store_dir", ("sd", "store_dir"), _S, "", "Directory of JetStream", State.NOT_NEEDED),
+CLUSTER: Final = Section(
+    "Streaming cluster", "streaming.cluster",
+    _option("cluster.clustered", _B, "Run as a node of a cluster", "clustered", state=_LATER),
+    _option("cluster.node_id", _S, "Id of the node", "cluster_node_id", "node_id", state=_LATER),
+    _option("cluster.bootstrap", _B, "Start the cluster with this node", "cluster_bootstrap", "bootstrap",
+            state=_LATER),
+    _option("cluster.peers", _S, "Ids of the nodes, with commas between them", "cluster_peers", state=_LATER),
+    _option("cluster.log_path", _S, "Directory of the replicated log", "cluster_log_path", "log_path", state=_LATER),
+    _option("cluster.log_cache_size", _I, "Log entries in memory", "cluster_log_cache_size", "log_cache_size", 512,
+            state=_LATER),
+    _option("cluster.log_snapshots", _I, "Snapshots to keep", "cluster_log_snapshots", "log_snapshots", 2,
+            state=_LATER),
+    _option("cluster.trailing_logs", _I, "Log entries behind a snapshot", "cluster_trailing_logs", "trailing_logs",
+            10240, state=_LATER),
+    _option("cluster.sync", _B, "Sync the log on every write", "cluster_sync", "sync", state=_LATER),
+    _option("cluster.raft_logging", _B, "Log what the replication does", "cluster_raft_logging", "raft_logging",
+            state=_LATER),
+    _option("cluster.proceed_on_restore_failure", _B, "Go on when messages cannot be restored",
+            "cluster_proceed_on_restore_failure", "proceed_on_restore_failure", state=_LATER),
+    _option("cluster.allow_add_remove_node", _B, "Nodes can be added and removed", "cluster_allow_add_remove_node",
+            "allow_add_remove_node", state=_LATER),
+    _option("cluster.peers", _L, "Ids of the other nodes", "", "peers", state=_LATER),
+    _option("cluster.raft_heartbeat_timeout", _D, "Heartbeat time-out", "", "raft_heartbeat_timeout", state=_LATER),
+    _option("cluster.raft_election_timeout", _D, "Election time-out", "", "raft_election_timeout", state=_LATER),
+    _option("cluster.raft_lease_timeout", _D, "Lease of the leader", "", "raft_lease_timeout", state=_LATER),
+    _option("cluster.raft_commit_timeout", _D, "Commit time-out", "", "raft_commit_timeout", state=_LATER),
+    _option("cluster.bolt_free_list_sync", _B, "Detail of the log's database", "", "bolt_free_list_sync", state=_LATER),
+    _option("cluster.bolt_free_list_map", _B, "Detail of the log's database", "", "bolt_free_list_map", state=_LATER),
+    _option("cluster.nodes_connections", _B, "A connection for each node", "", "nodes_connections", state=_LATER),
 )
 
-NATS_LOG_FLAGS: Final = (
-    Flag("log.file", ("l", "log"), _S, "", "Log file"),
-    Flag("log.size_limit", ("log_size_limit",), _I, "0", "Bytes after which the log file is rotated"),
-    Flag("log.timestamps", ("T", "logtime"), _B, "true", "Date and time in front of each line"),
-    Flag("log.utc", ("logtime_utc",), _B, "false", "Date and time in UTC"),
-    Flag("log.syslog", ("s", "syslog"), _B, "false", "Log to the local syslog"),
-    Flag("log.remote_syslog", ("r", "remote_syslog"), _S, "", "Log to a syslog server (udp://host:514)"),
-    Flag("nats.debug", ("D", "debug"), _B, "false", "Debug lines of the NATS server"),
-    Flag("nats.trace", ("V", "trace"), _B, "false", "Trace lines of the NATS server"),
-    Flag("VV", ("VV",), _B, "false", "-V, with the server's own connections"),
-    Flag("DV", ("DV",), _B, "false", "-D and -V"),
-    Flag("DVV", ("DVV",), _B, "false", "-D and -VV"),
+NATS: Final = Section(
+    "Embedded NATS server", "",
+    _option("nats.host", _S, "Address to listen on", "a addr net", "host net", "0.0.0.0"),
+    _option("nats.port", _I, "Port for clients; -1 for a free one", "p port", "port", 4222),
+    _option("nats.name", _S, "Name of the NATS server; its id by default", "n name server_name", "server_name"),
+    _option("nats.client_advertise", _S, "Address that is announced to clients", "client_advertise",
+            "client_advertise"),
+    _option("nats.pid_file", _S, "File for the process id", "P pid", "pidfile pid_file"),
+    _option("nats.ports_file_dir", _S, "Directory for a file with the ports", "ports_file_dir", "ports_file_dir"),
+    _option("nats.http_port", _I, "Port for monitoring over HTTP", "m http_port", "http_port monitor_port"),
+    _option("nats.https_port", _I, "Port for monitoring over HTTPS", "ms https_port", "https_port"),
+    _option("config", _S, "Configuration file", "c config"),
+    _option("nats.user", _S, "User that clients have to be", "user"),
+    _option("nats.password", _S, "Password that clients need", "pass"),
+    _option("nats.token", _S, "Token that clients need", "auth"),
+    _option("nats.max_traced_msg_len", _I, "Bytes of a payload in the trace", "max_traced_msg_len",
+            "max_traced_msg_len"),
+    _option("nats.profile", _I, "Port for profiling", "profile", "prof_port", state=_WARNED,
+            remark="made for Go programs"),
+    _option("jetstream", _B, "JetStream", "js jetstream", state=_LATER),
+    _option("jetstream.store_dir", _S, "Directory of JetStream", "sd store_dir", state=_NOT_NEEDED),
+    _option("nats.listen", Kind.ADDRESS, "Address and port for clients", "", "listen"),
+    _option("nats.http", Kind.ADDRESS, "Address and port for monitoring over HTTP", "", "http"),
+    _option("nats.https", Kind.ADDRESS, "Address and port for monitoring over HTTPS", "", "https"),
+    _option("nats.http_base_path", _S, "In front of the paths of NATS monitoring", "", "http_base_path", "/"),
+    _option("nats.max_connections", _I, "Clients at a time", "", "max_connections max_conn", 65536),
+    _option("nats.max_subscriptions", _I, "Subscriptions of a client", "", "max_subscriptions max_subs"),
+    _option("nats.max_sub_tokens", _I, "Tokens of a subject", "", "max_sub_tokens max_subscription_tokens",
+            state=_WARNED),
+    _option("nats.max_control_line", _I, "Bytes of a control line", "", "max_control_line", 4096),
+    _option("nats.max_payload", _I, "Bytes of a message", "", "max_payload", _MB),
+    _option("nats.max_pending", _I, "Bytes that may wait for a client", "", "max_pending", 64 * _MB),
+    _option("nats.ping_interval", _D, "Time between two pings", "", "ping_interval", 120 * _SECOND),
+    _option("nats.ping_max", _I, "Unanswered pings of a stale connection", "", "ping_max", 2),
+    _option("nats.write_deadline", _D, "How long a client may take no data", "", "write_deadline", 10 * _SECOND),
+    _option("nats.no_sublist_cache", _B, "No cache of matches", "", "disable_sublist_cache no_sublist_cache",
+            state=_NOT_NEEDED, remark="the cache is bounded"),
+    _option("nats.lame_duck_duration", _D, "Over how long clients are sent away", "", "lame_duck_duration",
+            120 * _SECOND),
+    _option("nats.lame_duck_grace_period", _D, "How long to wait before the first", "", "lame_duck_grace_period",
+            10 * _SECOND),
+    _option("nats.connect_error_reports", _I, "About routes only", "", "connect_error_reports", state=_NOT_NEEDED),
+    _option("nats.reconnect_error_reports", _I, "About routes only", "", "reconnect_error_reports", state=_NOT_NEEDED),
+    _option("nats.no_auth_user", _S, "Who clients without credentials are", "", "no_auth_user"),
+    _option("nats.no_header_support", _B, "Do without headers", "", "no_header_support"),
+    _option("nats.allow_non_tls", _B, "Clients may do without TLS", "", "allow_non_tls", state=_LATER),
+    _option("nats.no_system_account", _B, "", "", "no_system_account no_system no_sys_acc", state=_NOT_NEEDED),
+    _option("nats.server_tags", _L, "Tags of the server", "", "server_tags", state=_WARNED),
 )
 
-NATS_TLS_FLAGS: Final = (
-    Flag("nats.tls", ("tls",), _B, "false", "TLS for clients"),
-    Flag("nats.tls.verify", ("tlsverify",), _B, "false", "Clients have to show a certificate"),
-    Flag("nats.tls.cert", ("tlscert",), _S, "", "Certificate"),
-    Flag("nats.tls.key", ("tlskey",), _S, "", "Private key"),
-    Flag("nats.tls.ca", ("tlscacert",), _S, "", "CA of client certificates"),
+NATS_LOGS: Final = Section(
+    "Logs", "",
+    _option("log.file", _S, "Log file", "l log", "logfile log_file"),
+    _option("log.size_limit", _I, "Bytes after which the log file is rotated", "log_size_limit",
+            "logfile_size_limit log_size_limit"),
+    _option("log.timestamps", _B, "Date and time in front of each line", "T logtime", "logtime", True),
+    _option("log.utc", _B, "Date and time in UTC", "logtime_utc", "logtime_utc"),
+    _option("log.syslog", _B, "Log to the local syslog", "s syslog", "syslog"),
+    _option("log.remote_syslog", _S, "Log to a syslog server (udp://host:514)", "r remote_syslog", "remote_syslog"),
+    _option("nats.debug", _B, "Debug lines of the NATS server", "D debug", "debug"),
+    _option("nats.trace", _B, "Trace lines of the NATS server", "V trace", "trace"),
+    _option("VV", _B, "-V, with the server's own connections", "VV"),
+    _option("DV", _B, "-D and -V", "DV"),
+    _option("DVV", _B, "-D and -VV", "DVV"),
+    _option("nats.trace_verbose", _B, "Trace lines of the server's own connections", "", "trace_verbose"),
 )
 
-ROUTE_FLAGS: Final = (
-    Flag("routes", ("routes",), _S, "", "Routes to other servers", _LATER),
-    Flag("routes.cluster", ("cluster", "cluster_listen"), _S, "", "URL to accept routes on", _LATER),
-    Flag("routes.cluster_name", ("cluster_name",), _S, "", "Name of the cluster", State.NOT_NEEDED),
-    Flag("routes.cluster_advertise", ("cluster_advertise",), _S, "", "Address announced to routes", State.NOT_NEEDED),
-    Flag("routes.no_advertise", ("no_advertise",), _B, "false", "Do not announce the cluster", State.NOT_NEEDED),
-    Flag("routes.connect_retries", ("connect_retries",), _I, "0", "Attempts to connect a route", State.NOT_NEEDED),
+NATS_PARTS: Final = Section(
+    "Parts of the NATS server", "",
+    _option("authorization", _M, "Who may connect", "", "authorization"),
+    _option("tls", _M, "TLS for clients", "", "tls"),
+    _option("cluster", _M, "Routes to other servers", "", "cluster", state=_LATER),
+    _option("gateway", _M, "Gateways", "", "gateway", state=_LATER),
+    _option("leafnodes", _M, "Leaf nodes", "", "leafnodes leaf", state=_LATER),
+    _option("websocket", _M, "Clients over WebSocket", "", "websocket ws", state=_LATER),
+    _option("mqtt", _M, "MQTT clients", "", "mqtt", state=_LATER),
+    _option("jetstream", _M, "JetStream", "", "jetstream", state=_LATER),
+    _option("default_js_domain", _M, "JetStream", "", "default_js_domain", state=_NOT_NEEDED),
+    _option("accounts", _M, "Accounts", "", "accounts", state=_LATER),
+    _option("system_account", _S, "Account for system events", "", "system_account system", state=_LATER),
+    _option("mappings", _M, "Subject mappings", "", "mappings maps", state=_LATER),
+    _option("ocsp", _M, "Stapled certificate states", "", "ocsp", state=_LATER),
+    _option("operator", _M, "Operators and their accounts (JWT)", "",
+            "operator operators roots root root_operators root_operator trusted trusted_keys resolver "
+            "account_resolver account_resolvers resolver_tls resolver_preload resolver_pinned_accounts", state=_LATER),
 )
 
-COMMON_FLAGS: Final = (
-    Flag("signal", ("sl", "signal"), _S, "", "Send a signal to a server: <signal>[=<pid or pid file>]"),
-    Flag(
-        "check",
-        ("t",),
-        _B,
-        "false",
-        "Check the configuration and exit",
-        remark="the original checks the syntax and then starts nevertheless",
-    ),
-    Flag("help", ("h", "help"), _B, "false", "Show this"),
-    Flag("version", ("v", "version"), _B, "false", "Show the version"),
-    Flag("help_tls", ("help_tls",), _B, "false", "Show what there is for TLS"),
+AUTHORIZATION: Final = Section(
+    "Who may connect", "authorization",
+    _option("user", _S, "User that clients have to be", "", "user username"),
+    _option("password", _S, "Its password, plain or bcrypt", "", "pass password"),
+    _option("token", _S, "Token that clients need, plain or bcrypt", "", "token"),
+    _option("timeout", Kind.SECONDS, "How long a client may take", "", "timeout"),
+    _option("users", _L, "Several users", "", "users"),
+    _option("default_permissions", _M, "Permissions of users without their own", "",
+            "default_permission default_permissions permissions"),
 )
 
-FLAGS: Final = (
-    Section("Streaming server", STREAMING_FLAGS),
-    Section("Limits of the store", LIMIT_FLAGS),
-    Section("File store", FILE_FLAGS),
-    Section("SQL store", SQL_FLAGS),
-    Section("Streaming cluster", CLUSTER_FLAGS),
-    Section("TLS of the streaming server's connections", CONNECTION_FLAGS),
-    Section("Logs of the streaming server", STREAMING_LOG_FLAGS),
-    Section("Embedded NATS server", NATS_FLAGS),
-    Section("Logs", NATS_LOG_FLAGS),
-    Section("TLS of the embedded NATS server", NATS_TLS_FLAGS),
-    Section("Routes of the embedded NATS server", ROUTE_FLAGS),
-    Section("Common", COMMON_FLAGS),
+USER: Final = Section(
+    "A user", "authorization.users",
+    _option("user", _S, "Name", "", "user username"),
+    _option("password", _S, "Password, plain or bcrypt", "", "pass password"),
+    _option("nkey", _S, "Public nkey, instead of name and password", "", "nkey"),
+    _option("permissions", _M, "What the user may do", "", "permission permissions authorization"),
+    _option("allowed_connection_types", _L, "Kinds of connections", "",
+            "allowed_connection_types connection_types clients",
+            remark="a user without STANDARD among them cannot connect: there are no other kinds yet"),
 )
 
-_TOP_KEYS: Final = (
-    Key("cluster_id", ("id", "cid", "cluster_id"), _S, "Cluster id"),
-    Key("discover_prefix", ("discover_prefix",), _S, "Prefix of the subject for connect requests"),
-    Key("store", ("st", "store_type", "store", "storetype"), _S, "Store type: file, memory or sql"),
-    Key("dir", ("dir", "datastore"), _S, "Directory of the file store"),
-    Key("stan_debug", ("sd", "stan_debug"), _B, "Debug lines"),
-    Key("stan_trace", ("sv", "stan_trace"), _B, "Trace lines"),
-    Key("nats_server", ("ns", "nats_server", "nats_server_url"), _S, "URL(s) of an external NATS server"),
-    Key("credentials", ("credentials",), _S, "Credentials file for the external server"),
-    Key("username", ("username", "user"), _S, "User for the NATS server"),
-    Key("password", ("password", "pass"), _S, "Password for the NATS server"),
-    Key("token", ("token",), _S, "Token for the NATS server"),
-    Key("nkey_seed_file", ("nkey_seed_file",), _S, "File with an nkey seed for the NATS server"),
-    Key("secure", ("secure",), _B, "Connect with TLS"),
-    Key("tls", ("tls",), Kind.MAP, "TLS of the streaming server's connections"),
-    Key("limits", ("limits", "store_limits", "storelimits"), Kind.MAP, "Limits of the store"),
-    Key("file", ("file", "file_options"), Kind.MAP, "File store"),
-    Key("sql", ("sql", "sql_options"), Kind.MAP, "SQL store", _NO_SQL),
-    Key("hb_interval", ("hbi", "hb_interval", "server_to_client_hb_interval"), _D, "Time between heartbeats"),
-    Key("hb_timeout", ("hbt", "hb_timeout", "server_to_client_hb_timeout"), _D, "How long an answer may take"),
-    Key("hb_fail_count", ("hbf", "hb_fail_count", "server_to_client_hb_fail_count"), _I, "Failures before the close"),
-    Key("ft_group", ("ft_group", "ft_group_name"), _S, "Group of fault-tolerant servers", _LATER),
-    Key("partitioning", ("partitioning",), _B, "Serve only the channels that the limits name"),
-    Key("cluster", ("cluster",), Kind.MAP, "Run as a node of a cluster", _LATER),
-    Key("syslog_name", ("syslog_name",), _S, "Name of the event source on Windows", State.IGNORED),
-    Key("encrypt", ("encrypt",), _B, "Encrypt payloads at rest"),
-    Key("encryption_cipher", ("encryption_cipher",), _S, "AES or CHACHA"),
-    Key("encryption_key", ("encryption_key",), _S, "Key of the encryption"),
-    Key(
-        "replace_durable",
-        ("replace_durable", "replace_durables", "replace_duplicate_durable", "replace_duplicate_durables"),
-        _B,
-        "A new subscription takes over an active durable",
-    ),
-    Key(
-        "any_publish_subject",
-        ("any_publish_subject",),
-        _B,
-        "A message may name another channel than the subject it is published to",
-        remark="the original always allows it: permissions for single channels then mean nothing",
-    ),
+NATS_TLS: Final = Section(
+    "TLS of the embedded NATS server", "tls",
+    _option("nats.tls", _B, "TLS for clients", "tls"),
+    _option("nats.tls.verify", _B, "Clients have to show a certificate", "tlsverify", "verify"),
+    _option("nats.tls.cert", _S, "Certificate", "tlscert", "cert_file"),
+    _option("nats.tls.key", _S, "Private key", "tlskey", "key_file"),
+    _option("nats.tls.ca", _S, "CA of client certificates", "tlscacert", "ca_file"),
+    _option("verify_and_map", _B, "Clients are the users that their certificates name", "", "verify_and_map"),
+    _option("insecure", _B, "Accept a certificate of the server with an old signature or a short key", "", "insecure"),
+    _option("timeout", Kind.SECONDS, "How long the handshake may take", "", "timeout"),
+    _option("cipher_suites", _L, "Cipher suites", "", "cipher_suites"),
+    _option("curve_preferences", _L, "Curves", "", "curve_preferences"),
+    _option("pinned_certs", _L, "Accepted client certificates", "", "pinned_certs", state=_LATER),
+    _option("connection_rate_limit", _I, "Handshakes per second", "", "connection_rate_limit", state=_WARNED),
 )
 
-_TLS_KEYS: Final = (
-    Key("tls.client_cert", ("client_cert",), _S, "Client certificate"),
-    Key("tls.client_key", ("client_key",), _S, "Client key"),
-    Key("tls.client_ca", ("client_ca", "client_cacert"), _S, "CA of the NATS server's certificate"),
-    Key("tls.server_name", ("server_name", "server_hostname"), _S, "Name that the certificate has to carry"),
-    Key("tls.skip_verify", ("skip_verify", "insecure"), _B, "Trust any certificate"),
+ROUTES: Final = Section(
+    "Routes of the embedded NATS server", "",
+    _option("routes", _S, "Routes to other servers", "routes", state=_LATER),
+    _option("routes.cluster", _S, "URL to accept routes on", "cluster cluster_listen", state=_LATER),
+    _option("routes.cluster_name", _S, "Name of the cluster", "cluster_name", state=_NOT_NEEDED),
+    _option("routes.cluster_advertise", _S, "Address announced to routes", "cluster_advertise", state=_NOT_NEEDED),
+    _option("routes.no_advertise", _B, "Do not announce the cluster", "no_advertise", state=_NOT_NEEDED),
+    _option("routes.connect_retries", _I, "Attempts to connect a route", "connect_retries", state=_NOT_NEEDED),
 )
 
-CHANNEL_KEYS: Final = (
-    Key("max_subs", ("msu", "max_subs", "max_subscriptions", "maxsubscriptions"), _I, "Subscriptions of a channel"),
-    Key("max_msgs", ("mm", "max_msgs", "maxmsgs", "max_count", "maxcount"), _I, "Messages of a channel"),
-    Key("max_bytes", ("mb", "max_bytes", "maxbytes"), _I, "Bytes of a channel's messages"),
-    Key("max_age", ("ma", "max_age", "maxage"), _D, "Age of messages"),
-    Key("max_inactivity", ("mi", "max_inactivity", "maxinactivity"), _D, "How long an unused channel is kept"),
+COMMON: Final = Section(
+    "Common", "",
+    _option("signal", _S, "Send a signal to a server: <signal>[=<pid or pid file>]", "sl signal"),
+    _option("check", _B, "Check the configuration and exit", "t",
+            remark="the original checks the syntax and then starts nevertheless"),
+    _option("help", _B, "Show this", "h help"),
+    _option("version", _B, "Show the version", "v version"),
+    _option("help_tls", _B, "Show what there is for TLS", "help_tls"),
 )
+# fmt: on
 
-_LIMIT_KEYS: Final = (
-    Key("limits.max_channels", ("mc", "max_channels", "maxchannels"), _I, "Channels"),
-    *(Key(f"limits.{key.to}", key.names, key.kind, key.help) for key in CHANNEL_KEYS),
-    Key(
-        "limits.channels",
-        ("channels", "channels_limits", "channelslimits", "per_channel", "per_channel_limits"),
-        Kind.MAP,
-        "Channel or pattern to its limits",
-    ),
-)
-
-_FILE_KEYS: Final = (
-    Key("file.compact_enabled", ("compact", "compact_enabled"), _B, "Compact logs"),
-    Key("file.compact_frag", ("compact_frag", "compact_fragmentation"), _I, "Percent of dead records"),
-    Key("file.compact_interval", ("compact_interval",), _I, "Seconds between two compactions"),
-    Key("file.compact_min_size", ("compact_min_size",), _I, "Size of a file for a compaction"),
-    Key("file.buffer_size", ("buffer_size",), _I, "Write buffer"),
-    Key("file.read_buffer_size", ("file_read_buffer_size", "read_buffer_size"), _I, "Bytes to read ahead"),
-    Key("file.crc", ("crc", "do_crc"), _B, "Check CRCs"),
-    Key("file.crc_poly", ("crc_poly",), _I, "Polynomial of the CRCs"),
-    Key("file.sync", ("sync", "do_sync", "sync_on_flush"), _B, "Sync on every flush"),
-    Key("file.auto_sync", ("file_auto_sync", "auto_sync"), _D, "Sync all files that often"),
-    Key(
-        "file.slice_max_msgs",
-        ("slice_max_msgs", "slice_max_count", "slice_msgs", "slice_count"),
-        _I,
-        "Messages of a slice",
-    ),
-    Key(
-        "file.slice_max_bytes",
-        ("slice_max_bytes", "slice_max_size", "slice_bytes", "slice_size"),
-        _I,
-        "Bytes of a slice",
-    ),
-    Key(
-        "file.slice_max_age",
-        ("slice_max_age", "slice_age", "slice_max_time", "slice_time_limit"),
-        _D,
-        "Time for which a slice is written",
-    ),
-    Key(
-        "file.slice_archive_script",
-        ("slice_archive_script", "slice_archive", "slice_script"),
-        _S,
-        "Program that gets removed slices",
-    ),
-    Key("file.fds_limit", ("file_descriptors_limit", "fds_limit"), _I, "Files that may be open"),
-    Key("file.parallel_recovery", ("parallel_recovery",), _I, "Channels to recover at a time"),
-)
-
-_SQL_KEYS: Final = (
-    Key("sql.driver", ("driver",), _S, "Driver", _NO_SQL),
-    Key("sql.source", ("source",), _S, "Data source", _NO_SQL),
-    Key("sql.no_caching", ("no_caching",), _B, "Do not cache", _NO_SQL),
-    Key("sql.max_open_conns", ("max_open_conns", "max_conns"), _I, "Connections", _NO_SQL),
-    Key("sql.bulk_insert_limit", ("bulk_insert_limit",), _I, "Messages of one insert", _NO_SQL),
-)
-
-_CLUSTER_KEYS: Final = (
-    Key("cluster.node_id", ("node_id",), _S, "Id of the node", _LATER),
-    Key("cluster.bootstrap", ("bootstrap",), _B, "Start the cluster with this node", _LATER),
-    Key("cluster.peers", ("peers",), Kind.LIST, "Ids of the other nodes", _LATER),
-    Key("cluster.log_path", ("log_path",), _S, "Directory of the replicated log", _LATER),
-    Key("cluster.log_cache_size", ("log_cache_size",), _I, "Log entries in memory", _LATER),
-    Key("cluster.log_snapshots", ("log_snapshots",), _I, "Snapshots to keep", _LATER),
-    Key("cluster.trailing_logs", ("trailing_logs",), _I, "Log entries behind a snapshot", _LATER),
-    Key("cluster.sync", ("sync",), _B, "Sync the log", _LATER),
-    Key("cluster.raft_logging", ("raft_logging",), _B, "Log what the replication does", _LATER),
-    Key("cluster.raft_heartbeat_timeout", ("raft_heartbeat_timeout",), _D, "Heartbeat time-out", _LATER),
-    Key("cluster.raft_election_timeout", ("raft_election_timeout",), _D, "Election time-out", _LATER),
-    Key("cluster.raft_lease_timeout", ("raft_lease_timeout",), _D, "Lease of the leader", _LATER),
-    Key("cluster.raft_commit_timeout", ("raft_commit_timeout",), _D, "Commit time-out", _LATER),
-    Key("cluster.proceed_on_restore_failure", ("proceed_on_restore_failure",), _B, "Go on without messages", _LATER),
-    Key("cluster.allow_add_remove_node", ("allow_add_remove_node",), _B, "Nodes can be added and removed", _LATER),
-    Key("cluster.bolt_free_list_sync", ("bolt_free_list_sync",), _B, "Detail of the log's database", _LATER),
-    Key("cluster.bolt_free_list_map", ("bolt_free_list_map",), _B, "Detail of the log's database", _LATER),
-    Key("cluster.nodes_connections", ("nodes_connections",), _B, "A connection for each node", _LATER),
-)
-
-STREAMING_KEYS: Final = (
-    Section("Streaming server", _TOP_KEYS, "streaming"),
-    Section("TLS of its connections", _TLS_KEYS, "streaming.tls"),
-    Section("Limits of the store", _LIMIT_KEYS, "streaming.limits"),
-    Section("Limits of a channel or pattern", CHANNEL_KEYS, "streaming.limits.channels"),
-    Section("File store", _FILE_KEYS, "streaming.file"),
-    Section("SQL store", _SQL_KEYS, "streaming.sql"),
-    Section("Cluster", _CLUSTER_KEYS, "streaming.cluster"),
-)
-
-_TUNING: Final = State.WARNED
-#: Keys of the NATS server that have a plain value.
-NATS_TOP_KEYS: Final = (
-    Key("nats.listen", ("listen",), Kind.ADDRESS, "Address and port for clients"),
-    Key("nats.port", ("port",), _I, "Port for clients"),
-    Key("nats.host", ("host", "net"), _S, "Address to listen on"),
-    Key("nats.client_advertise", ("client_advertise",), _S, "Address that is announced to clients"),
-    Key("nats.name", ("server_name",), _S, "Name of the NATS server"),
-    Key("nats.http", ("http",), Kind.ADDRESS, "Address and port for monitoring over HTTP"),
-    Key("nats.https", ("https",), Kind.ADDRESS, "Address and port for monitoring over HTTPS"),
-    Key("nats.http_port", ("http_port", "monitor_port"), _I, "Port for monitoring over HTTP"),
-    Key("nats.https_port", ("https_port",), _I, "Port for monitoring over HTTPS"),
-    Key("nats.http_base_path", ("http_base_path",), _S, "In front of the paths of NATS monitoring"),
-    Key("nats.debug", ("debug",), _B, "Debug lines"),
-    Key("nats.trace", ("trace",), _B, "Trace lines"),
-    Key("nats.trace_verbose", ("trace_verbose",), _B, "Trace lines of the server's own connections"),
-    Key("log.timestamps", ("logtime",), _B, "Date and time in front of each line"),
-    Key("log.utc", ("logtime_utc",), _B, "Date and time in UTC"),
-    Key("log.file", ("logfile", "log_file"), _S, "Log file"),
-    Key("log.size_limit", ("logfile_size_limit", "log_size_limit"), _I, "Bytes after which it is rotated"),
-    Key("log.syslog", ("syslog",), _B, "Log to the local syslog"),
-    Key("log.remote_syslog", ("remote_syslog",), _S, "Log to a syslog server"),
-    Key("nats.pid_file", ("pidfile", "pid_file"), _S, "File for the process id"),
-    Key("nats.ports_file_dir", ("ports_file_dir",), _S, "Directory for a file with the ports"),
-    Key("nats.profile", ("prof_port",), _I, "Port for profiling", _TUNING),
-    Key("nats.max_connections", ("max_connections", "max_conn"), _I, "Clients at a time"),
-    Key("nats.max_subscriptions", ("max_subscriptions", "max_subs"), _I, "Subscriptions of a client"),
-    Key("nats.max_sub_tokens", ("max_sub_tokens", "max_subscription_tokens"), _I, "Tokens of a subject", _TUNING),
-    Key("nats.max_control_line", ("max_control_line",), _I, "Bytes of a control line"),
-    Key("nats.max_payload", ("max_payload",), _I, "Bytes of a message"),
-    Key("nats.max_pending", ("max_pending",), _I, "Bytes that may wait for a client"),
-    Key("nats.ping_interval", ("ping_interval",), _D, "Time between two pings"),
-    Key("nats.ping_max", ("ping_max",), _I, "Unanswered pings of a stale connection"),
-    Key("nats.write_deadline", ("write_deadline",), _D, "How long a client may take no data"),
-    Key("nats.max_traced_msg_len", ("max_traced_msg_len",), _I, "Bytes of a payload in the trace"),
-    Key(
-        "nats.no_sublist_cache",
-        ("disable_sublist_cache", "no_sublist_cache"),
-        _B,
-        "No cache of matches",
-        State.NOT_NEEDED,
-        "the cache is bounded",
-    ),
-    Key("nats.lame_duck_duration", ("lame_duck_duration",), _D, "Over how long clients are sent away"),
-    Key("nats.lame_duck_grace_period", ("lame_duck_grace_period",), _D, "How long to wait before the first"),
-    Key("nats.connect_error_reports", ("connect_error_reports",), _I, "About routes only", State.NOT_NEEDED),
-    Key("nats.reconnect_error_reports", ("reconnect_error_reports",), _I, "About routes only", State.NOT_NEEDED),
-    Key("nats.no_auth_user", ("no_auth_user",), _S, "Who clients without credentials are"),
-    Key("nats.no_header_support", ("no_header_support",), _B, "Do without headers"),
-    Key("nats.allow_non_tls", ("allow_non_tls",), _B, "Clients may do without TLS", State.UNAVAILABLE),
-    Key("nats.no_system_account", ("no_system_account", "no_system", "no_sys_acc"), _B, "", State.NOT_NEEDED),
-    Key("nats.server_tags", ("server_tags",), Kind.LIST, "Tags of the server", _TUNING),
-)
-
-#: Blocks of the NATS server; those that are read have a section of their own.
-NATS_BLOCK_KEYS: Final = (
-    Key("authorization", ("authorization",), Kind.MAP, "Who may connect"),
-    Key("tls", ("tls",), Kind.MAP, "TLS for clients"),
-    Key("cluster", ("cluster",), Kind.MAP, "Routes to other servers", _LATER),
-    Key("gateway", ("gateway",), Kind.MAP, "Gateways", _LATER),
-    Key("leafnodes", ("leafnodes", "leaf"), Kind.MAP, "Leaf nodes", _LATER),
-    Key("websocket", ("websocket", "ws"), Kind.MAP, "Clients over WebSocket", _LATER),
-    Key("mqtt", ("mqtt",), Kind.MAP, "MQTT clients", _LATER),
-    Key("jetstream", ("jetstream",), Kind.MAP, "JetStream", _LATER),
-    Key("default_js_domain", ("default_js_domain",), Kind.MAP, "JetStream", State.NOT_NEEDED),
-    Key("accounts", ("accounts",), Kind.MAP, "Accounts", _LATER),
-    Key("system_account", ("system_account", "system"), _S, "Account for system events", _LATER),
-    Key("mappings", ("mappings", "maps"), Kind.MAP, "Subject mappings", _LATER),
-    Key("ocsp", ("ocsp",), Kind.MAP, "Stapled certificate states", _LATER),
-    Key(
-        "operator",
-        (
-            "operator",
-            "operators",
-            "roots",
-            "root",
-            "root_operators",
-            "root_operator",
-            "trusted",
-            "trusted_keys",
-            "resolver",
-            "account_resolver",
-            "account_resolvers",
-            "resolver_tls",
-            "resolver_preload",
-            "resolver_pinned_accounts",
-        ),
-        Kind.MAP,
-        "Operators and their accounts (JWT)",
-        _LATER,
-    ),
-)
-
-AUTHORIZATION_KEYS: Final = (
-    Key("user", ("user", "username"), _S, "User that clients have to be"),
-    Key("password", ("pass", "password"), _S, "Its password, plain or bcrypt"),
-    Key("token", ("token",), _S, "Token that clients need, plain or bcrypt"),
-    Key("timeout", ("timeout",), Kind.SECONDS, "How long a client may take"),
-    Key("users", ("users",), Kind.LIST, "Several users"),
-    Key(
-        "default_permissions",
-        ("default_permission", "default_permissions", "permissions"),
-        Kind.MAP,
-        "Permissions of users without their own",
-    ),
-)
-
-USER_KEYS: Final = (
-    Key("user", ("user", "username"), _S, "Name"),
-    Key("password", ("pass", "password"), _S, "Password, plain or bcrypt"),
-    Key("nkey", ("nkey",), _S, "Public nkey, instead of name and password"),
-    Key("permissions", ("permission", "permissions", "authorization"), Kind.MAP, "What the user may do"),
-    Key(
-        "allowed_connection_types",
-        ("allowed_connection_types", "connection_types", "clients"),
-        Kind.LIST,
-        "Kinds of connections",
-        remark="a user without STANDARD among them cannot connect: there are no other kinds yet",
-    ),
-)
-
-TLS_KEYS: Final = (
-    Key("cert_file", ("cert_file",), _S, "Certificate"),
-    Key("key_file", ("key_file",), _S, "Private key"),
-    Key("ca_file", ("ca_file",), _S, "CA of client certificates"),
-    Key("verify", ("verify",), _B, "Clients have to show a certificate"),
-    Key("verify_and_map", ("verify_and_map",), _B, "Clients are the users that their certificates name"),
-    Key("insecure", ("insecure",), _B, "Accept a certificate of the server with an old signature or a short key"),
-    Key("timeout", ("timeout",), Kind.SECONDS, "How long the handshake may take"),
-    Key("cipher_suites", ("cipher_suites",), Kind.LIST, "Cipher suites"),
-    Key("curve_preferences", ("curve_preferences",), Kind.LIST, "Curves"),
-    Key("pinned_certs", ("pinned_certs",), Kind.LIST, "Accepted client certificates", _LATER),
-    Key("connection_rate_limit", ("connection_rate_limit",), _I, "Handshakes per second", _TUNING),
-)
-
-NATS_KEYS: Final = (
-    Section("NATS server", NATS_TOP_KEYS),
-    Section("Parts of the NATS server", NATS_BLOCK_KEYS),
-    Section("Who may connect", AUTHORIZATION_KEYS, "authorization"),
-    Section("A user", USER_KEYS, "authorization.users"),
-    Section("TLS for clients", TLS_KEYS, "tls"),
-)
+#: In the order of the help text.
+SECTIONS: Final = (
+    STREAMING, LIMITS, CHANNEL_LIMITS, FILE, SQL, CLUSTER, STREAMING_TLS, STREAMING_LOGS,
+    NATS, NATS_LOGS, NATS_TLS, NATS_PARTS, AUTHORIZATION, USER, ROUTES, COMMON,
+)  # fmt: skip
+#: Options by their names on the command line.
+FLAGS: Final = {name: option for section in SECTIONS for option in section.options for name in option.flags}
+#: Settings whose default is not zero, false or empty.
+DEFAULTS: Final[Mapping[str, Setting]] = {
+    option.to: option.default for section in SECTIONS for option in section.options if option.default is not None
+}
 
 
 def reference() -> str:
     """Returns a page of documentation about every option and key, in Markdown."""
-    lines = ["# Options of the broker", "", "One or two dashes are the same.", ""]
-    for section in FLAGS:
-        lines += [f"## Command line: {section.title}", "", "| option | type [default] | what for | state |"]
-        lines += ["|---|---|---|---|"]
-        for entry in section.entries:
-            if isinstance(entry, Flag):
-                names = ", ".join(f"`-{name}`" for name in entry.names)
-                default = f" [`{entry.default}`]" if entry.default else ""
-                lines.append(f"| {names} | {_KIND_NAMES[entry.kind]}{default} | {entry.help} | {_state(entry)} |")
-        lines.append("")
-    for section in (*STREAMING_KEYS, *NATS_KEYS):
-        place = f"`{section.path}`" if section.path else "top level"
-        lines += [f"## File, {place}: {section.title}", "", "| key | type | what for | state |", "|---|---|---|---|"]
-        for entry in section.entries:
-            names = ", ".join(f"`{name}`" for name in entry.names)
-            lines.append(f"| {names} | {_KIND_NAMES[entry.kind]} | {entry.help} | {_state(entry)} |")
-        lines.append("")
-    return "\n".join(lines)
+    return "\n".join(_reference())
+
+
+def _reference() -> Iterator[str]:
+    yield "# Options of the broker\n\nOne or two dashes are the same.\n"
+    for section in SECTIONS:
+        keys = any(option.keys for option in section.options)
+        flags = any(option.flags for option in section.options)
+        place = f"`{section.path}`" if section.path else "the top level"
+        yield f"## {section.title}\n"
+        if keys:
+            yield f"Keys in {place} of the file.\n"
+        columns = ("command line",) * flags + ("key",) * keys + ("type [default]", "what for", "state")
+        yield f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
+        for option in section.options:
+            known = option.shown_default if option.flags or option.default is not None else ""
+            default = f" [`{known}`]" if known else ""
+            cells = [f"{_KIND_NAMES[option.kind]}{default}", option.help, option.state.value]
+            if option.remark:
+                cells[-1] += f"; {option.remark}"
+            if keys:
+                cells.insert(0, ", ".join(f"`{name}`" for name in option.keys))
+            if flags:
+                cells.insert(0, ", ".join(f"`-{name}`" for name in option.flags))
+            yield f"| {' | '.join(cells)} |"
+        yield ""
 
 
 _KIND_NAMES: Final = {
@@ -631,7 +503,3 @@ _KIND_NAMES: Final = {
     Kind.ADDRESS: "address or port",
     Kind.SECONDS: "seconds or duration",
 }
-
-
-def _state(entry: Flag | Key) -> str:
-    return f"{entry.state}; {entry.remark}" if entry.remark else str(entry.state)

@@ -7,21 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.config.catalogue import FLAGS, Flag, Kind
+from broker.config.catalogue import FLAGS, Kind, Option, Setting
 from broker.config.values import ConfigurationError, parse_duration, text
 from stantools.errors import StantoolsError
 from stantools.format.quoting import quote
-
-Setting = bool | int | str
 
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 #: An underscore may stand between two digits, or behind the base.
 _INTEGER: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)")
 _MAX_DIGITS: Final = 80
-_BY_NAME: Final = {
-    name: flag for section in FLAGS for flag in section.entries if isinstance(flag, Flag) for name in flag.names
-}
 #: Options that stand for several others.
 _TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
     "SDV": ("stan_debug", "stan_trace"),
@@ -56,7 +51,7 @@ class CommandLine:
             ConfigurationError: One is no size.
         """
         for to, name in sorted(self.names.items(), key=lambda item: item[1]):
-            if _BY_NAME[name].kind is Kind.SIZE:
+            if FLAGS[name].kind is Kind.SIZE:
                 self.settings[to] = parse_size(name, str(self.settings[to]))
 
 
@@ -79,7 +74,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
         name, separator, value = argument.removeprefix("-").removeprefix("-").partition("=")
         if not name or name.startswith("-"):
             raise FlagError(f"bad flag syntax: {argument}")
-        flag = _BY_NAME.get(name)
+        flag = FLAGS.get(name)
         if flag is None:
             raise FlagError(f"flag provided but not defined: -{name}")
         if flag.kind is Kind.BOOL:
@@ -115,7 +110,7 @@ def parse_size(name: str, value: str) -> int:
 _SIZE: Final = "size"
 
 
-def _set(found: CommandLine, flag: Flag, name: str, value: Setting) -> None:
+def _set(found: CommandLine, flag: Option, name: str, value: Setting) -> None:
     found.names[flag.to] = name
     found.settings[flag.to] = value
     for each in _TOGETHER.get(flag.to, ()):
@@ -129,7 +124,7 @@ def _bool(name: str, value: str) -> bool:
     return value in _TRUE
 
 
-def _value(flag: Flag, name: str, value: str) -> Setting:
+def _value(flag: Option, name: str, value: str) -> Setting:
     if flag.kind is Kind.INT:
         return _integer(name, value)
     if flag.kind is Kind.DURATION:

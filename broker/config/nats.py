@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from broker.config.catalogue import NATS_BLOCK_KEYS, NATS_TOP_KEYS, TLS_KEYS, Key, Kind, State
+from broker.config.catalogue import NATS, NATS_LOGS, NATS_PARTS, NATS_TLS, Kind, Option, State
 from broker.config.natsauth import read_authorization
 from broker.config.settings import NatsFile
 from broker.config.values import ConfigurationError, Node, Problems, go_type, parse_duration, reason, text
@@ -20,8 +20,8 @@ from stantools.format.quoting import quote
 from stantools.store.limits import format_duration
 
 _SECOND: Final = 1_000_000_000
-_TOP: Final = {name: key for key in NATS_TOP_KEYS for name in key.names}
-_BLOCKS: Final = {name: key for key in NATS_BLOCK_KEYS for name in key.names}
+_TOP: Final = NATS.keys | NATS_LOGS.keys
+_PARTS: Final = NATS_PARTS.keys
 _ADDRESSES: Final = {
     "nats.listen": ("nats.host", "nats.port"),
     "nats.http": ("nats.http_host", "nats.http_port"),
@@ -40,7 +40,7 @@ _CLUSTER_KEYS: Final = frozenset(
         "accounts",
     )
 )  # fmt: skip
-_KEYS: Final = {name: key.to for key in TLS_KEYS for name in key.names}
+_TLS: Final = NATS_TLS.keys
 _TEXTS: Final = frozenset(("cert_file", "key_file", "ca_file"))
 _BOOLS: Final = frozenset(("verify", "verify_and_map", "insecure"))
 _TOO_WEAK: Final = (
@@ -61,7 +61,7 @@ def read_nats(top: Mapping[str, Node]) -> NatsFile:
         lower = name.lower()
         if (key := _TOP.get(lower)) is not None:
             _plain(found, problems, lower, node, key)
-        elif (key := _BLOCKS.get(lower)) is not None:
+        elif (key := _PARTS.get(lower)) is not None:
             _block(found, problems, lower, node, key)
     if problems.errors:
         raise ConfigurationError("\n".join((*problems.warnings, *problems.errors)))
@@ -92,7 +92,7 @@ def parse_address(value: str | bool | int | float | object) -> tuple[str | None,
     return host, int(port)
 
 
-def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Key) -> None:
+def _plain(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
     if key.kind is Kind.ADDRESS:
         host_setting, port_setting = _ADDRESSES[key.to]
         try:
@@ -141,7 +141,7 @@ def _duration(problems: Problems, name: str, node: Node, *, seconds_too: bool) -
     return duration
 
 
-def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Key) -> None:
+def _block(found: NatsFile, problems: Problems, name: str, node: Node, key: Option) -> None:
     if key.to == "authorization":
         found.authorization = read_authorization(problems, node)
     elif key.to == "tls":
@@ -186,25 +186,24 @@ def read_tls(problems: Problems, node: Node) -> TLSOptions | None:
     curves: tuple[str, ...] = ()
     before = len(problems.errors)
     for name, entry in _entries(problems, node):
-        to = _KEYS[name]
         value = entry.value
-        if to in _TEXTS:
+        if name in _TEXTS:
             if isinstance(value, str):
-                texts[to] = value
+                texts[name] = value
             else:
-                problems.error(entry, f"error parsing tls config, expected '{to}' to be filename")
-        elif to in _BOOLS:
+                problems.error(entry, f"error parsing tls config, expected '{name}' to be filename")
+        elif name in _BOOLS:
             if isinstance(value, bool):
-                switches[to] = value
+                switches[name] = value
             else:
-                problems.error(entry, f"error parsing tls config, expected '{to}' to be a boolean")
-        elif to == "timeout":
+                problems.error(entry, f"error parsing tls config, expected '{name}' to be a boolean")
+        elif name == "timeout":
             timeout = _timeout(problems, entry)
-        elif to == "cipher_suites":
-            ciphers = _choice(problems, entry, to, CIPHERS, "unrecognized cipher")
-        elif to == "curve_preferences":
-            curves = _choice(problems, entry, to, CURVES, "unrecognized curve preference")
-        elif to == "pinned_certs":
+        elif name == "cipher_suites":
+            ciphers = _choice(problems, entry, name, CIPHERS, "unrecognized cipher")
+        elif name == "curve_preferences":
+            curves = _choice(problems, entry, name, CURVES, "unrecognized curve preference")
+        elif name == "pinned_certs":
             _pins(problems, entry)
         elif problems.value(entry, Kind.INT) is not None:
             problems.warn(entry, f"{name} has no effect in this server")
@@ -288,7 +287,7 @@ def _entries(problems: Problems, node: Node) -> list[tuple[str, Node]]:
     for name, entry in node.value.items():
         if name.lower() == "verify_cert_and_check_known_urls":
             problems.error(entry, "verify_cert_and_check_known_urls not supported in this context")
-        elif name.lower() in _KEYS:
+        elif name.lower() in _TLS:
             found.append((name.lower(), entry))
         elif not entry.used:
             problems.error(entry, f"error parsing tls config, unknown field [{quote(name)}]")

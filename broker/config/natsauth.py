@@ -7,13 +7,11 @@ import binascii
 from dataclasses import replace
 from typing import Final
 
-from broker.config.catalogue import AUTHORIZATION_KEYS, USER_KEYS, Kind
+from broker.config.catalogue import AUTHORIZATION, USER, Kind
 from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_duration, text
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from stantools.format.quoting import quote
 
-_KEYS: Final = {name: key.to for key in AUTHORIZATION_KEYS for name in key.names}
-_USER_KEYS: Final = {name: key.to for key in USER_KEYS for name in key.names}
 _CONNECTION_TYPES: Final = frozenset(("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS"))
 _PUBLISH: Final = frozenset(("pub", "publish", "import"))
 _SUBSCRIBE: Final = frozenset(("sub", "subscribe", "export"))
@@ -29,8 +27,8 @@ def read_authorization(problems: Problems, node: Node) -> Authorization:
     if problems.map(node) is None:
         return found
     users: tuple[User, ...] | None = None
-    for name, entry in problems.known(node, _KEYS):
-        to = _KEYS[name]
+    for name, entry in problems.known(node, AUTHORIZATION.keys):
+        to = AUTHORIZATION.keys[name].to
         if to == "users":
             users = _users(problems, entry)
         elif to == "default_permissions":
@@ -91,9 +89,9 @@ def _users(problems: Problems, node: Node) -> tuple[User, ...]:
 def _user(problems: Problems, node: Node) -> User:
     user = User()
     place = node
-    for name, entry in problems.known(node, _USER_KEYS):
+    for name, entry in problems.known(node, USER.keys):
         place = entry
-        to = _USER_KEYS[name]
+        to = USER.keys[name].to
         if to == "permissions":
             user = replace(user, permissions=_permissions(problems, entry))
         elif to == "allowed_connection_types":

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from broker.config.building import build, tls_options
-from broker.config.catalogue import CHANNEL_KEYS, FLAGS, STREAMING_KEYS, Flag, Key, Kind, State
+from broker.config.catalogue import CHANNEL_LIMITS, SECTIONS, Kind, Option, Setting, State
 from broker.config.flags import CommandLine, FlagError, parse_flags
 from broker.config.options import SQL, Answer, BrokerOptions, Environment, Parsed, SignalRequest
-from broker.config.settings import NatsFile, Setting, Settings, StreamingFile
+from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError, Node, kind, parse_duration, text
 from broker.nats.options import VERSION as NATS_VERSION
 from broker.streaming.options import VERSION
@@ -28,11 +28,13 @@ _SQL_DRIVERS: Final = ("mysql", "postgres")
 _COLUMN = 42
 _KINDS = {Kind.STRING: " <string>", Kind.INT: " <int>", Kind.DURATION: " <duration>", Kind.SIZE: " <size>"}
 
-_SECTIONS: Final = {
-    section.path: {name: key for key in section.entries if isinstance(key, Key) for name in key.names}
-    for section in STREAMING_KEYS
+#: How durations and sizes are written in a file.
+_WRITTEN: Final = {Kind.DURATION: Kind.STRING, Kind.SIZE: Kind.INT}
+#: Keys by name, for each map of a file.
+_KEYS: Final = {
+    path: {name: key for section in SECTIONS if section.path == path for name, key in section.keys.items()}
+    for path in dict.fromkeys(section.path for section in SECTIONS)
 }
-_CHANNEL_KEYS: Final = {name: key for key in CHANNEL_KEYS for name in key.names}
 _EXPECTED: Final = {
     "tls": "TLS",
     "limits": "store limits",
@@ -147,7 +149,7 @@ def _checked(found: Configured, environ: Environment) -> BrokerOptions | Answer:
     settings = found.settings
     if settings.text("routes") and not _listens_for_routes(found):
         raise ConfigurationError("solicited routes require cluster capabilities, e.g. --cluster")
-    tls = tls_options(dict(found.flags.settings), found.nats)
+    tls = tls_options(found.flags.settings, found.nats)
     if settings.switch("cluster.clustered"):
         if settings.text("store").upper() not in ("FILE", SQL):
             return Answer(_EXIT_ERROR, stdout="stan: clustering mode not supported with MEMORY store type\n")
@@ -199,15 +201,16 @@ def version_line() -> str:
 def overview() -> str:
     """Returns the overview of all options."""
     lines = ["", "Usage: nats-streaming-server [options]"]
-    for section in FLAGS:
-        lines += ["", f"{section.title}:"]
-        for entry in section.entries:
-            if isinstance(entry, Flag):
-                names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in entry.names)
-                left = f"    {names}{_KINDS.get(entry.kind, '')}"
-                # At least two blanks, in the next line if there is no room for them.
-                gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
-                lines.append(f"{left}{gap}{entry.help}{_notes(entry)}")
+    for section in SECTIONS:
+        flags = [option for option in section.options if option.flags]
+        if flags:
+            lines += ["", f"{section.title}:"]
+        for option in flags:
+            names = ", ".join(f"-{name}" if len(name) < 4 else f"--{name}" for name in option.flags)
+            left = f"    {names}{_KINDS.get(option.kind, '')}"
+            # At least two blanks, in the next line if there is no room for them.
+            gap = " " * (_COLUMN - len(left)) if len(left) < _COLUMN - 1 else f"\n{' ' * _COLUMN}"
+            lines.append(f"{left}{gap}{option.help}{_notes(option)}")
     return "\n".join((*lines, ""))
 
 
@@ -238,8 +241,8 @@ def tls_help() -> str:
     return "\n".join(lines)
 
 
-def _notes(entry: Flag) -> str:
-    default = f" (default: {entry.default})" if entry.default not in ("", "false") else ""
+def _notes(entry: Option) -> str:
+    default = f" (default: {entry.shown_default})" if entry.shown_default not in ("", "false") else ""
     return f"{default} [{entry.state}]" if entry.state is State.UNAVAILABLE else default
 
 
@@ -264,7 +267,7 @@ def read_streaming(top: Mapping[str, Node]) -> StreamingFile:
 
 
 def _read(found: StreamingFile, path: str, entries: Mapping[str, Node]) -> None:
-    for name, node, key in _known(entries, _SECTIONS[path]):
+    for name, node, key in _known(entries, _KEYS[path]):
         if key.kind is not Kind.MAP:
             found.settings[key.to] = _value(name, node, key)
         elif key.to == "limits.channels":
@@ -285,29 +288,20 @@ def _read_channels(found: StreamingFile, node: Node) -> None:
             raise ConfigurationError(f"invalid channel name {quote(channel)}")
         if not isinstance(limits.value, dict):
             raise ConfigurationError(f"expected channel limits to be a map/struct, got {text(limits)}")
-        values = {key.to: _value(name, each, key) for name, each, key in _known(limits.value, _CHANNEL_KEYS)}
         found.channels[channel] = PatternLimits(
-            max_msgs=_whole(values.get("max_msgs")),
-            max_bytes=_whole(values.get("max_bytes")),
-            max_age_ns=_whole(values.get("max_age")),
-            max_subs=_whole(values.get("max_subs")),
-            max_inactivity_ns=_whole(values.get("max_inactivity")),
+            **{key.to: _value(name, each, key) for name, each, key in _known(limits.value, CHANNEL_LIMITS.keys)}
         )
 
 
-def _known(entries: Mapping[str, Node], keys: Mapping[str, Key]) -> Iterator[tuple[str, Node, Key]]:
+def _known(entries: Mapping[str, Node], keys: Mapping[str, Option]) -> Iterator[tuple[str, Node, Option]]:
     for name, node in entries.items():
         if (key := keys.get(name.lower())) is not None:
             yield name, node, key
 
 
-def _whole(value: Setting | None) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _value(name: str, node: Node, key: Key) -> Setting:
+def _value(name: str, node: Node, key: Option) -> Any:
     value = node.value
-    expected = "string" if key.kind is Kind.DURATION else key.kind.value
+    expected = _WRITTEN.get(key.kind, key.kind).value
     if kind(value) != expected:
         raise _wrong_type(name, expected, value)
     if isinstance(value, list):
@@ -325,9 +319,7 @@ def _value(name: str, node: Node, key: Key) -> Setting:
         return store
     if key.kind is Kind.DURATION:
         return parse_duration(str(value))
-    if isinstance(value, bool | int | str):
-        return value
-    raise _wrong_type(name, expected, value)
+    return value
 
 
 def _wrong_type(name: str, expected: str, value: object) -> ConfigurationError:

@@ -63,7 +63,7 @@ def reload_options(old: BrokerOptions, argv: Sequence[str], environ: Environment
         raise ReloadProblem("can only reload config when a file is provided using -c or --config")
     try:
         found = configure(parse_flags(argv), os.environ if environ is None else environ)
-        tls = tls_options(dict(found.flags.settings), found.nats)
+        tls = tls_options(found.flags.settings, found.nats)
     except (ConfigurationError, FlagError) as problem:
         raise ReloadProblem(problem.message) from None
     if found.nats.unavailable:

@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
 
-from stantools.format.crc import IEEE
-from stantools.store.limits import (
-    DEFAULT_MAX_BYTES,
-    DEFAULT_MAX_CHANNELS,
-    DEFAULT_MAX_MSGS,
-    DEFAULT_MAX_SUBS,
-    DEFAULT_SLICE_MAX_BYTES,
-)
+from broker.config.catalogue import DEFAULTS, Setting
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from broker.nats.options import Authorization, TLSOptions
     from stantools.store.limits import PatternLimits
-
-Setting = bool | int | str | tuple[str, ...]
-
-_SECOND: Final = 1_000_000_000
-_MEGABYTE: Final = 1 << 20
-
-#: Settings whose default is not zero, false or empty. Durations are nanoseconds.
-DEFAULTS: Final[Mapping[str, Setting]] = {
-    "cluster_id": "test-cluster",
-    "discover_prefix": "_STAN.discover",
-    "store": "MEMORY",
-    "hb_interval": 30 * _SECOND,
-    "hb_timeout": 10 * _SECOND,
-    "hb_fail_count": 10,
-    "io_batch_size": 1024,
-    "limits.max_channels": DEFAULT_MAX_CHANNELS,
-    "limits.max_subs": DEFAULT_MAX_SUBS,
-    "limits.max_msgs": DEFAULT_MAX_MSGS,
-    "limits.max_bytes": DEFAULT_MAX_BYTES,
-    "file.compact_enabled": True,
-    "file.compact_frag": 50,
-    "file.compact_interval": 300,
-    "file.compact_min_size": _MEGABYTE,
-    "file.buffer_size": 2 * _MEGABYTE,
-    "file.read_buffer_size": 2 * _MEGABYTE,
-    "file.crc": True,
-    "file.crc_poly": IEEE,
-    "file.sync": True,
-    "file.auto_sync": 60 * _SECOND,
-    "file.slice_max_bytes": DEFAULT_SLICE_MAX_BYTES,
-    "file.parallel_recovery": 1,
-    "nats.host": "0.0.0.0",
-    "nats.port": 4222,
-    "nats.http_base_path": "/",
-    "nats.max_connections": 65536,
-    "nats.max_control_line": 4096,
-    "nats.max_payload": _MEGABYTE,
-    "nats.max_pending": 64 * _MEGABYTE,
-    "nats.ping_interval": 120 * _SECOND,
-    "nats.ping_max": 2,
-    "nats.write_deadline": 10 * _SECOND,
-    "nats.lame_duck_duration": 120 * _SECOND,
-    "nats.lame_duck_grace_period": 10 * _SECOND,
-    "log.timestamps": True,
-}
 
 #: Settings for which zero, or an empty text, stands for the default.
 _ZERO_IS_DEFAULT: Final = frozenset(name for name in DEFAULTS if name.startswith("nats."))
@@ -136,3 +86,8 @@ class Settings:
     def switch(self, name: str) -> bool:
         """Returns whether something is on; off if nothing was said."""
         return self._values.get(name, False) is True
+
+    def of(self, options: type[DataclassInstance], prefix: str) -> dict[str, Any]:
+        """Returns what was said, or is said by default, about the fields of an options class, by their names."""
+        names = (each.name for each in fields(options))
+        return {name: self._values[prefix + name] for name in names if prefix + name in self._values}

@@ -183,7 +183,8 @@ _CHANGING: Final = {
     "max_traced_msg_len": "max_traced_msg_len",
     "client_advertise": "client_advertise",
 }
-_SECONDS: Final = ("ping_interval", "write_deadline", "lame_duck_duration", "lame_duck_grace_period")
+#: Options that are times.
+SECONDS: Final = ("ping_interval", "write_deadline", "lame_duck_duration", "lame_duck_grace_period")
 
 
 class ReloadError(ValueError):
@@ -239,7 +240,7 @@ def _authorization(before: NatsOptions, options: NatsOptions) -> list[str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    if name in _SECONDS:
+    if name in SECONDS:
         return format_duration(round(value * 1e9))
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -14,7 +14,7 @@ import pytest
 
 from broker.cli import main
 from broker.config import processes
-from broker.config.catalogue import FLAGS, NATS_KEYS, STREAMING_KEYS, Key, State, reference
+from broker.config.catalogue import SECTIONS, State, reference
 from broker.config.options import BrokerOptions
 from broker.config.parsing import parse
 from broker.config.processes import PortsFile, send, write_pid_file
@@ -178,17 +178,19 @@ def test_reload_without_a_file(tmp_path: Path) -> None:
 
 def test_reference_names_everything() -> None:
     page = reference()
-    for section in (*FLAGS, *STREAMING_KEYS, *NATS_KEYS):
+    for section in SECTIONS:
         assert section.title in page
-        for entry in section.entries:
-            dash = "" if isinstance(entry, Key) else "-"
-            assert all(f"`{dash}{name}`" in page for name in entry.names)
-            assert entry.help or entry.state is not State.WORKS
+        for option in section.options:
+            assert option.flags or option.keys
+            assert all(f"`-{name}`" in page for name in option.flags)
+            assert all(f"`{name}`" in page for name in option.keys)
+            assert option.help or option.state is not State.WORKS
     assert "\n\n\n" not in page
 
 
 def test_names_of_keys_are_unique() -> None:
-    for section in (*STREAMING_KEYS, *NATS_KEYS):
-        names = [name for entry in section.entries for name in entry.names]
+    for path in {section.path for section in SECTIONS}:
+        sections = [section for section in SECTIONS if section.path == path]
+        names = [name for section in sections for option in section.options for name in option.keys]
         assert len(names) == len(set(names))
         assert all(name == name.lower() for name in names)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.catalogue import FLAGS, Flag, Kind
+from broker.config.catalogue import SECTIONS, Kind
 from broker.config.flags import FlagError, parse_flags, parse_size
 from broker.config.values import UNITS, ConfigurationError, parse_duration
 from stantools.store.limits import format_duration
 
-ALL = [flag for section in FLAGS for flag in section.entries if isinstance(flag, Flag)]
+ALL = [option for section in SECTIONS for option in section.options if option.flags]
 
 
 def problem(*argv: str) -> str:
@@ -161,7 +161,7 @@ def test_any_duration(written: str) -> None:
         assert error.message.startswith("time: ")
 
 
-@given(st.lists(st.text(max_size=6) | st.sampled_from([f"-{name}" for flag in ALL for name in flag.names]), max_size=6))
+@given(st.lists(st.text(max_size=6) | st.sampled_from([f"-{name}" for flag in ALL for name in flag.flags]), max_size=6))
 def test_any_command_line(argv: list[str]) -> None:
     try:
         parse_flags(argv).sizes()
@@ -170,11 +170,11 @@ def test_any_command_line(argv: list[str]) -> None:
 
 
 def test_every_option_is_there_once() -> None:
-    names = [name for flag in ALL for name in flag.names]
+    names = [name for flag in ALL for name in flag.flags]
     assert len(names) == len(set(names))
     values = {Kind.BOOL: "true", Kind.INT: "5", Kind.DURATION: "5s", Kind.SIZE: "5KB", Kind.STRING: "x"}
     for flag in ALL:
-        for name in flag.names:
+        for name in flag.flags:
             line = parse_flags([f"--{name}={values[flag.kind]}"])
             line.sizes()
             assert flag.to in line.settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config.catalogue import STREAMING_KEYS, Key, Kind
+from broker.config.catalogue import SECTIONS, Kind, Option
 from broker.config.grammar import parse
 from broker.config.parsing import StreamingFile, read_streaming
 from broker.config.values import ConfigurationError
@@ -25,20 +25,23 @@ VALUES = {
     Kind.STRING: ('"x"', "x"),
     Kind.BOOL: ("true", True),
     Kind.INT: ("1KB", 1024),
+    Kind.SIZE: ("1KB", 1024),
     Kind.DURATION: ('"1m30s"', 90_000_000_000),
     Kind.LIST: ('["x", y]', ("x", "y")),
 }
 ENTRIES = [
     (section.path, name, entry)
-    for section in STREAMING_KEYS
-    for entry in section.entries
-    if isinstance(entry, Key) and entry.kind is not Kind.MAP and section.path != "streaming.limits.channels"
-    for name in entry.names
+    for section in SECTIONS
+    for entry in section.options
+    if entry.kind is not Kind.MAP
+    and section.path.startswith("streaming")
+    and section.path != "streaming.limits.channels"
+    for name in entry.keys
 ]
 
 
 @pytest.mark.parametrize(("path", "name", "key"), ENTRIES)
-def test_every_key_and_alias(path: str, name: str, key: Key) -> None:
+def test_every_key_and_alias(path: str, name: str, key: Option) -> None:
     written, value = VALUES[key.kind]
     if key.to == "store":
         written, value = "file", "FILE"
@@ -47,8 +50,8 @@ def test_every_key_and_alias(path: str, name: str, key: Key) -> None:
         source = f"{part} {{ {source} }}"
     found = read(source).settings
     assert found[key.to] == value
-    wrong = "5" if key.kind is not Kind.INT else "x"
-    expected = "string" if key.kind is Kind.DURATION else key.kind.value
+    wrong = "x" if key.kind in (Kind.INT, Kind.SIZE) else "5"
+    expected = {Kind.DURATION: "string", Kind.SIZE: "int64"}.get(key.kind, key.kind.value)
     source = f"{name}: {wrong}"
     for part in reversed(path.split(".")):
         source = f"{part} {{ {source} }}"
