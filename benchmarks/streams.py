@@ -21,11 +21,11 @@ from stantools.migration.journal import Journal
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream, prepare
 from stantools.migration.source import open_source
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.restore import restore
 from stantools.migration.targets.loading import ApplyOptions, StreamResult, apply_streams
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 
 _T = TypeVar("_T")

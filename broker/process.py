@@ -12,6 +12,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.bus.embedded import EmbeddedBus
@@ -206,10 +207,10 @@ class _Process:
         """Returns who the streaming server is to its own NATS server; None for whoever is configured there."""
         connection = self._options.connection
         if connection.nkey_seed_file:
-            from broker.bus.login import Login
+            from stantools.nats.login import Login
 
             nonce = new_nonce()
-            signed = Login(connection).signature(nonce)
+            signed = Login.read(nkey=Path(connection.nkey_seed_file)).signature(nonce)
             return Credentials(nkey=signed["nkey"], signature=signed["sig"], nonce=nonce)
         if (server := self._options.nats.tls) is not None and server.verify_and_map:
             # There is no handshake within this process, so the certificate is read instead.

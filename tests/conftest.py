@@ -132,6 +132,12 @@ def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
+@pytest.fixture(params=servers.VERSIONS)
+def each_server(request: pytest.FixtureRequest, start_server: Callable[..., Any]) -> Any:
+    """A running server of every version in turn."""
+    return start_server(request.param)
+
+
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Starts real servers: `start_server(version=…, config=…)`; all are stopped at the end of the test."""

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from stantools.errors import StantoolsError
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.options import ConnectOptions
 from tui.keys import DARK, LIGHT, Settings
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession

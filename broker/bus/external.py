@@ -1,77 +1,205 @@
-"""The bus to a NATS server somewhere else."""
+"""The bus to a NATS server somewhere else: connections that come back (streaming-protocol.md section 1.3)."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.bus.embedded import ROLES, client_name, is_subject
-from broker.bus.link import Link
-from broker.bus.login import Login, servers
-from broker.nats.identity import token
+from broker.log import NATS, STREAMING
 from broker.streaming.ports import Answer, Outcome, Role
+from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
+from stantools.nats import encoding
+from stantools.nats.client import Client, Manners, UnreachableError
+from stantools.nats.credentials import tls_context
+from stantools.nats.errors import NatsError
+from stantools.nats.kernels import encode_publishes
+from stantools.nats.login import Login, Server, redacted
 from stantools.nats.subjects import valid_pattern
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from broker.blocks import Payloads
-    from broker.config.options import ConnectionOptions
-    from stantools.format.envelope import Buffer
-    from stantools.nats.frames import Frames, Handler
+    from broker.config.options import ClientTLSOptions, ConnectionOptions
+    from stantools.nats.client import Failure, Message
+    from stantools.nats.frames import Handler
 
 _SECOND: Final = 1_000_000_000
-_NO_RESPONDERS: Final = b"NATS/1.0 503"
+#: Bytes that wait for the server, beyond which those who send from a store wait.
+_CONGESTED: Final = 8 << 20
+_ONE_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+:[0-9]{1,5}/?\Z")
+
+
+class BusError(StantoolsError):
+    """There is no connection to NATS; the text is what the original says."""
+
+
+def servers(options: ConnectionOptions) -> list[Server]:
+    """Returns the servers that the URLs name.
+
+    Raises:
+        BusError: One of them is malformed.
+    """
+    if not ("@" in options.urls or "," in options.urls or _ONE_URL.match(options.urls)):
+        raise BusError(f"malformed url: {options.urls}")
+    return [_server(url) for url in options.url_list]
+
+
+def _server(url: str) -> Server:
+    try:
+        server = Server.parse(url)
+    except UsageError:
+        raise BusError(f"malformed url: {redacted(url)}") from None
+    if server.web:
+        raise BusError(f"malformed url: {redacted(url)}")
+    return server
+
+
+def _manners(options: ConnectionOptions) -> Manners:
+    nkey = Path(options.nkey_seed_file) if options.nkey_seed_file else None
+    creds = Path(options.credentials) if options.credentials else None
+    login = Login.read(user=options.user, password=options.password, token=options.token, nkey=nkey, creds=creds)
+    context = _context(options.tls) if options.tls else None
+    return Manners("", login, context, options.tls.server_name if options.tls else "")
+
+
+def _context(options: ClientTLSOptions) -> ssl.SSLContext:
+    try:
+        return tls_context(options.ca, options.cert, options.key, verify=not options.skip_verify)
+    except StoreUnreadableError as problem:
+        files = ", ".join(str(path) for path in (options.ca, options.cert, options.key) if path)
+        raise BusError(f"error parsing TLS files {files}: {problem.__cause__}") from problem
+
+
+class Link(Client):
+    """One of the streaming server's connections. What befalls it is in the log."""
+
+    def __init__(self, servers: list[Server], manners: Manners) -> None:
+        super().__init__(servers, manners)
+        #: Called when the server has told about others that were not known.
+        self.discovered: Callable[[], None] = lambda: None
+
+    async def connect(self) -> None:
+        """Connects.
+
+        Raises:
+            BusError: There is no server, or it refuses us.
+        """
+        try:
+            await self.open()
+        except UnreachableError as unreachable:
+            problem = unreachable.failures[-1].problem
+            if isinstance(problem, NatsError):
+                raise BusError(problem.message) from problem
+            if "certificate" in str(problem):
+                raise BusError(f"x509: {problem}") from problem
+            raise BusError(unreachable.message) from problem
+
+    async def close(self) -> None:
+        """Sends what waits, and disconnects for good."""
+        await super().close()
+        STREAMING.debug("connection %r has been closed", self.manners.name)
+
+    def on_lost(self, reason: str) -> None:
+        """Is called by the client."""
+        STREAMING.error('connection "%s" has been disconnected: %s', self.manners.name, reason)
+
+    def on_back(self) -> None:
+        """Is called by the client."""
+        STREAMING.info('connection "%s" reconnected to NATS Server at "%s"', self.manners.name, self.server)
+
+    def on_unreachable(self, failure: Failure) -> None:
+        """Is called by the client."""
+        STREAMING.debug("connection %r: no connection to %s: %s", self.manners.name, failure.server, failure.problem)
+
+    def on_refused(self, text: str) -> None:
+        """Is called by the client."""
+        STREAMING.error('connection "%s": %s', self.manners.name, text)
+
+    def on_failed(self, problem: Exception) -> None:
+        """Is called by the client."""
+        NATS.error("Error in a handler: %r", problem)
+        NATS.debug("Details", exc_info=problem)
+
+    def on_discovered(self) -> None:
+        """Is called by the client."""
+        self.discovered()
+
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+        """Publishes; returns False if it could not be sent."""
+        return not self._is_too_large(len(payload)) and self.send(encoding.publish(subject, payload, reply))
+
+    def publish_block(self, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
+        """Publishes rows of a block; returns False if nothing of it was sent."""
+        if begin >= end:
+            return self.connected
+        largest = int(block.sizes[begin]) if end - begin == 1 else int(block.sizes[begin:end].max())
+        return (
+            self.connected
+            and not self._is_too_large(largest)
+            and self.send(encode_publishes(block, begin, end, subject))
+        )
+
+    def _is_too_large(self, size: int) -> bool:
+        if size > self.max_payload:
+            STREAMING.error('connection "%s": nats: maximum payload exceeded', self.manners.name)
+            return True
+        return False
+
+    def request(self, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]) -> None:
+        """Publishes with a reply subject of its own and reports what comes of it, later than this call.
+
+        If it cannot be sent, the time runs out: nobody knows whether somebody is there.
+        """
+        loop = asyncio.get_running_loop()
+        if not is_subject(subject):
+            loop.call_soon(answer, Answer(Outcome.NO_RESPONDERS))
+            return
+
+        def answered(message: Message) -> None:
+            timer.cancel()
+            nobody = not message.data and message.status == 503
+            answer(Answer(Outcome.NO_RESPONDERS) if nobody else Answer(Outcome.REPLY, message.data))
+
+        def too_late() -> None:
+            if self.forget(asked):
+                answer(Answer(Outcome.TIMEOUT))
+
+        asked = self.ask(subject, payload, answered)
+        timer = loop.call_later(timeout / _SECOND, too_late)
+
+    @property
+    def congested(self) -> bool:
+        """Whether the server has not taken much of what was sent."""
+        return self._session is not None and self._session.pending > _CONGESTED
+
+    def hold_back(self) -> None:
+        """Collects what is published until `let_go` is called, which has to happen in this or the next turn."""
+        if self._session:
+            self._session.hold_back()
+
+    def let_go(self) -> None:
+        """Sends what was collected."""
+        if self._session:
+            self._session.flush()
+
+    def flush(self, done: Callable[[], None]) -> None:
+        """Calls `done` when the server has everything, and we what it had for us; or when the connection is lost."""
+        if self._session:
+            self._session.ping(lambda good: done())
+        else:
+            asyncio.get_running_loop().call_soon(done)
 
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
     link: Link
     sid: int
-
-
-class _Requests:
-    """Requests over one link: a wildcard inbox, and who waits for what."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._inbox = b""
-        self._waiting: dict[bytes, tuple[Callable[[Answer], None], asyncio.TimerHandle]] = {}
-
-    def send(self, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]) -> None:
-        if not self._inbox:
-            self._inbox = b"_INBOX." + token(22) + b"."
-            self._link.subscribe(self._inbox + b"*", self._answered)
-        word = token(8)
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout / _SECOND, self._finish, word, Answer(Outcome.TIMEOUT))
-        self._waiting[word] = answer, timer
-        if not is_subject(subject):
-            loop.call_soon(self._finish, word, Answer(Outcome.NO_RESPONDERS))
-        else:
-            # If it cannot be sent, the time runs out: nobody knows whether somebody is there.
-            self._link.publish(subject, payload, self._inbox + word)
-
-    def _answered(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
-        view = memoryview(buffer)
-        for start, size, _, _, header_size, at, length, _ in frames[begin:end].tolist():
-            word = bytes(view[start + len(self._inbox) : start + size])
-            payload = bytes(view[at + header_size : at + length])
-            nobody = not payload and bytes(view[at : at + header_size]).startswith(_NO_RESPONDERS)
-            self._finish(word, Answer(Outcome.NO_RESPONDERS) if nobody else Answer(Outcome.REPLY, payload))
-
-    def _finish(self, word: bytes, result: Answer) -> None:
-        waiting = self._waiting.pop(word, None)
-        if waiting:
-            answer, timer = waiting
-            timer.cancel()
-            answer(result)
-
-    def close(self) -> None:
-        for _, timer in self._waiting.values():
-            timer.cancel()
-        self._waiting.clear()
 
 
 class ExternalBus:
@@ -87,20 +215,19 @@ class ExternalBus:
     """
 
     def __init__(self, options: ConnectionOptions, cluster_id: bytes, *, partitions: bool = False) -> None:
-        places, login = servers(options), Login(options)
+        places, manners = servers(options), _manners(options)
         self._links = {
-            role: Link(client_name(cluster_id, role), options, places, login)
+            role: Link(places, replace(manners, name=client_name(cluster_id, role)))
             for role in ((*ROLES, Role.PARTITIONS) if partitions else ROLES)
         }
         #: Messages, and what has to be ahead of them, take one link: what is held back on it leaves in one write.
         self.hold_back: Final = self._links[Role.SEND].hold_back
         self.let_go: Final = self._links[Role.SEND].let_go
-        self._requests = {role: _Requests(link) for role, link in self._links.items()}
 
     def on_discovered(self, discovered: Callable[[], None]) -> None:
         """Has `discovered` called whenever NATS tells about servers that were not known, if there are partitions."""
         if link := self._links.get(Role.PARTITIONS):
-            link.on_discovered = discovered
+            link.discovered = discovered
 
     async def connect(self) -> None:
         """Opens the connections, one after the other.
@@ -117,8 +244,6 @@ class ExternalBus:
 
     async def close(self) -> None:
         """Sends what waits, and disconnects."""
-        for requests in self._requests.values():
-            requests.close()
         for link in self._links.values():
             await link.close()
 
@@ -143,7 +268,7 @@ class ExternalBus:
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
     ) -> None:
         """Publishes with a reply subject of its own and reports what comes of it, later than this call."""
-        self._requests[role].send(subject, payload, timeout, answer)
+        self._links[role].request(subject, payload, timeout, answer)
 
     def listen(self, role: Role, subject: bytes, handler: Handler) -> object:
         """Subscribes, now and whenever the connection comes back.

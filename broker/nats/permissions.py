@@ -48,19 +48,6 @@ def _applies(rules: Iterable[tuple[bytes, bytes]], subject: bytes, queue: bytes)
     return False
 
 
-def _overlaps(pattern: bytes, other: bytes) -> bool:
-    """Returns whether some subject matches both patterns."""
-    one, two = pattern.split(b"."), other.split(b".")
-    for i in range(max(len(one), len(two))):
-        if (i < len(one) and one[i] == b">") or (i < len(two) and two[i] == b">"):
-            return i < len(one) and i < len(two)
-        if i >= len(one) or i >= len(two):
-            return False
-        if one[i] != two[i] and b"*" not in (one[i], two[i]):
-            return False
-    return True
-
-
 class Permit:
     """What one user may do. Shared by all of its connections.
 
@@ -97,7 +84,7 @@ class Permit:
         """Returns whether an allowed pattern also matches subjects that are denied."""
         if subjects.is_literal(pattern):
             return False
-        return any(not queue and _overlaps(denied, pattern) for denied, queue in self._subscribe.deny)
+        return any(not queue and subjects.overlap(denied, pattern) for denied, queue in self._subscribe.deny)
 
     def may_receive(self, subject: bytes) -> bool:
         """Returns whether a message that an allowed pattern matches may be delivered."""

@@ -22,7 +22,7 @@ from stantools.cli.options import in_group
 from stantools.errors import StoreUnreadableError, UsageError
 
 if TYPE_CHECKING:
-    from stantools.migration.target.options import ConnectOptions
+    from stantools.nats.options import ConnectOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -72,9 +72,8 @@ def connection_options(function: _F) -> _F:
     @functools.wraps(function)
     def wrapper(*args: Any, **values: Any) -> Any:
         if not console.is_verbose():
-            # What the client library meets while it tries is told by us, in other words, where it matters.
-            for name in ("asyncio", "nats"):
-                logging.getLogger(name).setLevel(logging.CRITICAL)
+            # What goes wrong in connections is told by us, in other words, where it matters.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         values["connecting"] = _connecting(values)
         return function(*args, **values)
 
@@ -83,8 +82,8 @@ def connection_options(function: _F) -> _F:
 
 def _connecting(values: dict[str, Any]) -> ConnectOptions:
     """Takes the options out of a verb's values."""
-    from stantools.migration.target.context import context_folder, over, read_context
-    from stantools.migration.target.options import ConnectOptions, split_servers
+    from stantools.nats.context import context_folder, over, read_context
+    from stantools.nats.options import ConnectOptions, split_servers
 
     given = {
         "servers": split_servers(values.pop("servers")),
@@ -111,7 +110,7 @@ def _connecting(values: dict[str, Any]) -> ConnectOptions:
 
 def or_selected(connecting: ConnectOptions) -> ConnectOptions:
     """Returns the options with those of the selected nats context, if neither a server nor a context was given."""
-    from stantools.migration.target.context import context_folder, over, read_context, selected_context
+    from stantools.nats.context import context_folder, over, read_context, selected_context
 
     if connecting.servers or connecting.context:
         return connecting

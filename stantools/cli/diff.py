@@ -29,7 +29,7 @@ from stantools.notation import counted
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
     from stantools.migration.proof.stream import Proof
-    from stantools.migration.target.options import ConnectOptions
+    from stantools.nats.options import ConnectOptions
     from stantools.store.options import ReadOptions
 
 _COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
@@ -176,8 +176,8 @@ async def _prove(
         read_source,
         stream_info,
     )
-    from stantools.migration.target.connection import connect
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.connection import connect
+    from stantools.nats.jetstream import JetStream
 
     opened, crc = open_store(store, reading)
     async with connect(connecting) as connection:

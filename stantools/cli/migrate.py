@@ -34,7 +34,7 @@ from stantools.cli.options import (
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.target.options import Places
+from stantools.migration.plan.model import Places
 from stantools.migration.targets.target import connecting_of, opened, places_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from stantools.migration.journal import StreamResult
     from stantools.migration.plan.model import Note, Plan
     from stantools.migration.source import StoreSource
-    from stantools.migration.target.options import ConnectOptions
     from stantools.migration.targets.target import Destination
+    from stantools.nats.options import ConnectOptions
     from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
 

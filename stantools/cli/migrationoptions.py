@@ -12,7 +12,7 @@ import click
 
 from stantools.cli.options import GivenLimits, channel_option, in_group, limit_options, reading_options, workers_option
 from stantools.errors import UsageError
-from stantools.migration.target.options import Places
+from stantools.migration.plan.model import Places
 
 if TYPE_CHECKING:
     from stantools.cli.pipelineoptions import Reading

@@ -31,9 +31,9 @@ from stantools.notation import counted
 if TYPE_CHECKING:
     from stantools.migration.journal import Journal
     from stantools.migration.plan.model import Note
-    from stantools.migration.target.options import ConnectOptions
     from stantools.migration.targets.loading import ApplyOptions
     from stantools.migration.targets.target import Destination
+    from stantools.nats.options import ConnectOptions
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources
     from stantools.pipeline.tables.found import FoundStore
@@ -236,9 +236,9 @@ def _published(files: Mapping[str, Path]) -> dict[str, set[str]]:
 
 def _there(connecting: ConnectOptions) -> frozenset[str]:
     """Returns the streams that are on the server."""
-    from stantools.migration.target.connection import connect
-    from stantools.migration.target.jetstream import JetStream
     from stantools.migration.tasks import run
+    from stantools.nats.connection import connect
+    from stantools.nats.jetstream import JetStream
 
     async def ask() -> frozenset[str]:
         async with connect(or_selected(connecting)) as connection:

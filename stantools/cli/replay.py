@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stantools.migration.replay.selection import Chosen, ReplayPlan
     from stantools.migration.replay.state import StateFile
     from stantools.migration.source import StoreSource
-    from stantools.migration.target.options import ConnectOptions
+    from stantools.nats.options import ConnectOptions
     from stantools.store.options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -16,7 +16,7 @@ from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from stantools.migration.target.options import ConnectOptions
+    from stantools.nats.options import ConnectOptions
     from stantools.store.options import ReadOptions
 
 

@@ -22,9 +22,8 @@ _CLEANUP = 10.0
 def run(work: Coroutine[Any, Any, _Result], check: Callable[[], None] | None = None) -> _Result:
     """Runs an event loop until some work is done, or Ctrl-C interrupts it: then it is cancelled, and cleans up.
 
-    Libraries lose a cancellation now and then: `asyncio.wait_for` of Python 3.11 when an answer comes at that moment,
-    nats-py while it writes. So it is cancelled again if it goes on, and an interruption stays one even if it does not
-    go on for long enough to notice.
+    A cancellation is lost now and then, by `asyncio.wait_for` of Python 3.11 when an answer comes at that moment. So it
+    is cancelled again if it goes on, and an interruption stays one even if it does not go on for long enough to notice.
 
     Args:
         work: What to do.

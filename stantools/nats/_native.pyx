@@ -476,7 +476,8 @@ cdef inline uint16_t status_of(const uint8_t* p, size_t size) noexcept nogil:
 
 
 def read_deliveries(
-    const uint8_t[::1] buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, columns, Py_ssize_t row=0
+    const uint8_t[::1] buffer, const int32_t[:, ::1] frames, Py_ssize_t begin, Py_ssize_t end, columns,
+    Py_ssize_t row=0, Py_ssize_t shift=0
 ):
     """See the twin."""
     cdef int64_t[::1] sids = columns.sid
@@ -507,8 +508,10 @@ def read_deliveries(
     base = &buffer[0] if most else NULL
     for i in range(begin, end):
         frame = &frames[i, 0]
-        start, length, reply, answer = frame[SUBJECT], frame[SUBJECT_SIZE], frame[REPLY], frame[REPLY_SIZE]
-        header, body, size = frame[HEADER_SIZE], frame[PAYLOAD], frame[PAYLOAD_SIZE]
+        start, length, reply, answer = frame[SUBJECT] + shift, frame[SUBJECT_SIZE], frame[REPLY], frame[REPLY_SIZE]
+        header, body, size = frame[HEADER_SIZE], frame[PAYLOAD] + shift, frame[PAYLOAD_SIZE]
+        if answer:
+            reply += shift
         if (
             start < 0 or length < 0 or reply < 0 or answer < 0 or body < 0 or not 0 <= header <= size
             or start + length > most or reply + answer > most or body + size > most

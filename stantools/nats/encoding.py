@@ -38,6 +38,14 @@ def publish(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = 
     return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply, len(payload), payload)
 
 
+def header_block(fields: Mapping[str, str]) -> bytes:
+    """Returns headers as a block, with its empty line; nothing where there are none."""
+    if not fields:
+        return b""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
 def message(subject: bytes, sid: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
     """Returns one message for one subscription; the header block, if any, with its empty line."""
     if reply:

@@ -225,16 +225,19 @@ def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: i
     return Stop.END if complete else Stop.PARTIAL
 
 
-def read_deliveries(buffer: Buffer, frames: Frames, begin: int, end: int, columns: FrameColumns, row: int = 0) -> None:
+def read_deliveries(
+    buffer: Buffer, frames: Frames, begin: int, end: int, columns: FrameColumns, row: int = 0, shift: int = 0
+) -> None:
     """Fills columns with messages that `parse_messages` has found, and with the numbers that their reply subjects say.
 
     Args:
-        buffer: What the frames were parsed from.
+        buffer: What the frames were parsed from, or a copy of that part of it.
         frames: The table.
         begin: The first of its rows.
         end: The row behind the last.
         columns: Filled with the messages.
         row: The first row to fill.
+        shift: How many bytes further behind they lie in a copy.
 
     Raises:
         ValueError: The rows, or what they point to, lie outside.
@@ -244,6 +247,7 @@ def read_deliveries(buffer: Buffer, frames: Frames, begin: int, end: int, column
     view = memoryview(buffer).cast("B")
     most = len(view)
     for start, length, reply, reply_size, header_size, body, size, sid in frames[begin:end].tolist():
+        start, reply, body = start + shift, reply + shift if reply_size else reply, body + shift
         if (
             not (start >= 0 <= length and reply >= 0 <= reply_size and body >= 0 <= header_size <= size)
             or start + length > most

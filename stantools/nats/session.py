@@ -56,13 +56,17 @@ class Session(asyncio.BufferedProtocol):
 
     Attributes:
         greeting: What the server said first.
+        ended: Set when the connection is no more.
     """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self.greeting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.ended = asyncio.Event()
         self._transport: Any = None
+        self._room = asyncio.Event()
+        self._room.set()
         self._buffer = bytearray(_READ_SIZE)
         self._begin = self._end = 0
         self._frames = frame_table(_ROWS)
@@ -114,6 +118,17 @@ class Session(asyncio.BufferedProtocol):
         self._out.clear()
         self._out_size = 0
 
+    async def drain(self) -> None:
+        """Sends what was collected, and waits until the server has read so much that more can be sent.
+
+        Raises:
+            ConnectionResetError: The connection was lost.
+        """
+        self.flush()
+        await self._room.wait()
+        if self._closed:
+            raise ConnectionResetError(self._reason or "the connection was closed")
+
     def ping(self, done: Callable[[bool], None]) -> None:
         """Calls `done` with True when the server answered, with False when the connection was lost before."""
         if self._closed:
@@ -137,6 +152,11 @@ class Session(asyncio.BufferedProtocol):
     def unanswered(self) -> int:
         """Pings without an answer yet."""
         return len(self._pongs)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what is sent is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Turns to TLS.
@@ -167,11 +187,21 @@ class Session(asyncio.BufferedProtocol):
         """Is called by the event loop."""
         self._transport = transport
 
+    def pause_writing(self) -> None:
+        """Is called by the event loop: the server reads too slowly."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """Is called by the event loop: it has read most of what waited."""
+        self._room.set()
+
     def connection_lost(self, problem: Exception | None) -> None:
         """Is called by the event loop."""
         if self._closed:
             return
         self._closed = True
+        self.ended.set()
+        self._room.set()
         reason = self._reason or (str(problem) if problem else "EOF")
         if not self.greeting.done():
             self.greeting.set_exception(ConnectionResetError(reason))

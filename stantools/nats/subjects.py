@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, AnyStr, Final
 
 #: No token is empty or has white space. A `*` or `>` among other characters of a token means nothing.
 _TOKEN: Final = rb"[^. \t\n\r\f]+"
@@ -57,3 +57,19 @@ def covers(pattern: bytes, other: bytes) -> bool:
         if want != b"*" and want != tokens[i]:
             return False
     return len(wanted) == len(tokens)
+
+
+def overlap(one: AnyStr, other: AnyStr) -> bool:
+    """Returns whether there can be a subject that both patterns match."""
+    dot, rest, any_token = _SIGNS[type(one)]
+    mine, theirs = one.split(dot), other.split(dot)
+    for a, b in zip(mine, theirs, strict=False):
+        if rest in (a, b):
+            return True
+        if a != b and any_token not in (a, b):
+            return False
+    return len(mine) == len(theirs)
+
+
+#: What separates tokens, and the wildcards, in text and in bytes.
+_SIGNS: Final[dict[type, tuple[Any, Any, Any]]] = {str: (".", ">", "*"), bytes: (b".", b">", b"*")}

@@ -210,7 +210,7 @@ def test_hostile_names_are_quoted(run, tmp_path: Path) -> None:
 
 
 def test_migrate_without_a_server_names_the_ways_on(run, tmp_path: Path, monkeypatch) -> None:
-    from stantools.migration.target import options
+    from stantools.nats import options
 
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen

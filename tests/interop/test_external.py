@@ -20,7 +20,7 @@ from tests.broker.nats.certificates import party
 from tests.brokers import Broker
 from tests.interop.talker import PATIENCE, Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import command, play
-from tests.migration.target.authority import new_pair
+from tests.nats.authority import new_pair
 from tests.servers import NatsServer
 
 OLD_AND_NEW = [servers.OLDEST, servers.NEWEST]

@@ -20,7 +20,7 @@ from tests import clients
 from tests.broker.nats.certificates import party
 from tests.brokers import Broker
 from tests.interop.test_other_clients import HERE
-from tests.migration.target.authority import new_pair
+from tests.nats.authority import new_pair
 
 PATIENCE = 60.0
 

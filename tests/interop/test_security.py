@@ -22,7 +22,7 @@ from tests.broker.nats.certificates import Party, old_certificate, party
 from tests.brokers import Broker
 from tests.interop.talker import Client, NobodyAnsweredError, Talker
 from tests.interop.test_other_clients import HERE, command, play
-from tests.migration.target.authority import new_pair
+from tests.nats.authority import new_pair
 
 LOCKED = """
 authorization {

@@ -18,10 +18,10 @@ from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.source import open_source
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.targets.loading import ApplyOptions, Outcome, StreamResult, apply_streams
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 from tests import servers
 from tests.conftest import golden_cases, load_expected

@@ -372,8 +372,8 @@ def test_the_server_dies_for_good(big_store: Path, start_server: Callable[..., A
 _INTERRUPTED = """
 import signal, sys
 from stantools.cli.main import main
-from stantools.migration.target.jetstream import JetStream
-from stantools.nats.receive import Inbox
+from stantools.nats.jetstream import JetStream
+from stantools.nats.inbox import Inbox
 place, name = {place}, {name!r}
 called = getattr(place, name)
 async def interrupted(*words, **more):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from stantools.migration.tasks import in_parallel, run
-from stantools.nats.receive import Inbox
+from stantools.nats.inbox import Inbox
 
 
 def test_results_are_in_order() -> None:
@@ -79,7 +79,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_an_interruption_that_is_swallowed_is_one_all_the_same(goes_on: bool) -> None:
-    """As nats-py does while it writes, and `asyncio.wait_for` of Python 3.11 when the answer comes at that moment."""
+    """As `asyncio.wait_for` of Python 3.11 does when the answer comes at that moment."""
     done = subprocess.run(
         [sys.executable, "-c", _SWALLOWING.format(goes_on=goes_on)], capture_output=True, text=True, timeout=30
     )
@@ -109,11 +109,11 @@ def test_what_a_check_raises_ends_the_work_and_lets_it_clean_up() -> None:
 
 def test_an_inbox_that_gets_something_at_that_moment_does_not_lose_a_cancellation() -> None:
     async def main() -> None:
-        inbox = Inbox("somewhere", None)
+        inbox = Inbox(b"somewhere")
         receiving = asyncio.ensure_future(inbox.receive(60))
-        while not inbox._is_waited_for:
+        for _ in range(3):  # until it waits
             await asyncio.sleep(0)
-        inbox._wake()
+        inbox.interrupt()
         receiving.cancel()
         await receiving
 

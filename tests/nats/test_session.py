@@ -3,75 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stantools.nats import encoding
 from stantools.nats.session import Session
 from tests.broker.bus.test_bus import Heard
+from tests.nats.sessions import Listener, Transport, put
 
 INFO = encoding.info({"server_id": "X", "max_payload": 1048576})
 
 
-class Transport:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.closed = ""
-        self.waiting = 0
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def get_write_buffer_size(self) -> int:
-        return self.waiting
-
-    def close(self) -> None:
-        self.closed = "closed"
-
-    def abort(self) -> None:
-        self.closed = "aborted"
-
-
-class Owner:
-    def __init__(self) -> None:
-        self.heard = Heard()
-        self.handlers: dict[int, Any] = {1: self.heard, 2: self.heard}
-        self.events: list[object] = []
-
-    def informed(self, info: dict[str, Any]) -> None:
-        self.events.append(info)
-
-    def refused(self, text: str) -> None:
-        self.events.append(text)
-
-    def failed(self, problem: Exception) -> None:
-        self.events.append(problem)
-
-    def lost(self, session: Session, reason: str) -> None:
-        self.events.append(("lost", reason))
-
-
-def feed(pieces: list[bytes]) -> tuple[Owner, Transport, Session]:
+def feed(pieces: list[bytes]) -> tuple[Listener, Heard, Transport, Session]:
     """What comes of bytes that come in such pieces."""
 
-    async def main() -> tuple[Owner, Transport, Session]:
-        owner, transport = Owner(), Transport()
-        session = Session(owner)
+    async def main() -> tuple[Listener, Heard, Transport, Session]:
+        listener, heard, transport = Listener(), Heard(), Transport()
+        listener.handlers = {1: heard, 2: heard}
+        session = Session(listener)
         session.connection_made(transport)  # type: ignore[arg-type]
         for piece in pieces:
-            while piece and not transport.closed:
-                room = memoryview(session.get_buffer(-1))
-                count = min(len(room), len(piece))
-                assert count
-                room[:count] = piece[:count]
-                session.buffer_updated(count)
-                piece = piece[count:]
+            if not transport.closed:
+                put(session, piece)
         await asyncio.sleep(0)
-        return owner, transport, session
+        return listener, heard, transport, session
 
     return asyncio.run(main())
 
@@ -99,13 +56,13 @@ frames = st.one_of(
 @given(st.lists(frames, max_size=8), st.lists(st.integers(0, 1000), max_size=20))
 def test_in_whatever_pieces(parts: list[bytes], places: list[int]) -> None:
     data = INFO + b"".join(parts)
-    whole, transport, session = feed([data])
+    told, heard, transport, session = feed([data])
     assert session.greeting.result()["server_id"] == "X"
-    other, transport_of_other, _ = feed(cut(data, places))
-    assert other.heard.messages == whole.heard.messages
-    assert other.events == whole.events
-    assert transport_of_other.written == transport.written == b"PONG\r\n" * parts.count(encoding.PING)
-    assert len(whole.heard.messages) == sum(b"MSG" in part[:4] and b" 3 " not in part[:20] for part in parts)
+    told_too, heard_too, transport_too, _ = feed(cut(data, places))
+    assert heard_too.messages == heard.messages
+    assert told_too.events == told.events
+    assert transport_too.written == transport.written == b"PONG\r\n" * parts.count(encoding.PING)
+    assert len(heard.messages) == sum(b"MSG" in part[:4] and b" 3 " not in part[:20] for part in parts)
 
 
 @settings(max_examples=200, deadline=None)
@@ -116,23 +73,23 @@ def test_whatever_comes(parts: list[bytes]) -> None:
 
 def test_byte_by_byte() -> None:
     data = INFO + encoding.message(b"a", b"1", b"x" * 100, b"r") + encoding.PING + encoding.message(b"a", b"2", b"")
-    owner, transport, _ = feed([data[i : i + 1] for i in range(len(data))])
-    assert owner.heard.messages == [(b"a", b"r", b"x" * 100), (b"a", b"", b"")]
+    _, heard, transport, _ = feed([data[i : i + 1] for i in range(len(data))])
+    assert heard.messages == [(b"a", b"r", b"x" * 100), (b"a", b"", b"")]
     assert transport.written == b"PONG\r\n"
 
 
 def test_lines_and_messages_without_end() -> None:
     for data in (b"INFO " + b"x" * (3 << 20), b"MSG a 1 999999999\r\n", b"MSG " + b"a" * (3 << 20)):
-        owner, transport, session = feed([data])
+        _, heard, transport, session = feed([data])
         assert transport.closed == "aborted"
-        assert not owner.heard.messages
+        assert not heard.messages
         assert len(session._buffer) < 4 << 20
 
 
 def test_a_server_that_does_not_read() -> None:
     async def main() -> None:
-        owner, transport = Owner(), Transport()
-        session = Session(owner)
+        listener, transport = Listener(), Transport()
+        session = Session(listener)
         session.connection_made(transport)  # type: ignore[arg-type]
         assert session.writable
         transport.waiting = 64 << 20
@@ -141,6 +98,53 @@ def test_a_server_that_does_not_read() -> None:
         assert session.writable
         session.connection_lost(None)
         assert not session.writable
-        assert owner.events == [("lost", "EOF")]
+        assert listener.events == [("lost", "EOF")]
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_fails_stops_nobody() -> None:
+    async def main() -> None:
+        listener, heard, transport = Listener(), Heard(), Transport()
+
+        def broken(*arguments: object) -> None:
+            raise ZeroDivisionError("in a handler")
+
+        listener.handlers = {1: broken, 2: heard}
+        session = Session(listener)
+        session.connection_made(transport)  # type: ignore[arg-type]
+        messages = [encoding.message(b"a", sid, b"x") for sid in (b"1", b"2", b"1", b"2")]
+        put(session, INFO + b"".join(messages) + encoding.PING)
+        await asyncio.sleep(0)
+        assert [repr(problem) for problem in listener.problems] == ["ZeroDivisionError('in a handler')"] * 2
+        assert len(heard.messages) == 2
+        assert transport.written == encoding.PONG
+        assert not transport.closed
+
+    asyncio.run(main())
+
+
+def test_who_sends_much_waits_until_there_is_room() -> None:
+    async def main() -> None:
+        session, transport = Session(Listener()), Transport()
+        session.connection_made(transport)  # type: ignore[arg-type]
+        session.write(b"one")
+        await session.drain()
+        assert transport.written == b"one"
+        session.pause_writing()
+        session.write(b"two")
+        first, second = asyncio.ensure_future(session.drain()), asyncio.ensure_future(session.drain())
+        await asyncio.sleep(0)
+        assert transport.written == b"onetwo"
+        assert not first.done() and not second.done()
+        first.cancel()
+        session.resume_writing()
+        await second
+        session.pause_writing()
+        third = asyncio.ensure_future(session.drain())
+        await asyncio.sleep(0)
+        session.connection_lost(None)
+        with pytest.raises(ConnectionResetError):
+            await third
 
     asyncio.run(main())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.nats.subjects import covers, is_literal, matches, valid_pattern, valid_subject
+from stantools.nats.subjects import covers, is_literal, matches, overlap, valid_pattern, valid_subject
 
 BOTH = [b"foo", b"foo.bar", b"f*o", b"a>b.c", b"**", b">>", b"$SYS.x", b"a.\xff\x00.b", b"x." * 100 + b"x"]
 PATTERNS = [b"*", b">", b"foo.*", b"foo.>", b"*.*.>", b"*.x.*", b"foo.>>", b"a.b*.>"]
@@ -124,3 +126,10 @@ def test_long_subjects_take_no_time() -> None:
     assert not valid_pattern(long)
     assert valid_subject(long + b"a")
     assert matches(b">", long + b"a")
+
+
+@given(patterns(), patterns())
+def test_overlap_means_that_a_subject_matches_both(one: bytes, other: bytes) -> None:
+    literals = (b".".join(tokens) for size in range(1, 7) for tokens in product((b"a", b"b"), repeat=size))
+    both = any(matches(one, subject) and matches(other, subject) for subject in literals)
+    assert overlap(one, other) is overlap(other, one) is overlap(one.decode(), other.decode()) is both

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.options import ConnectOptions
 from tests.migration.proof.stores import fill, records, stored, with_js, write_store
 from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stantools.errors import ExitCode, StantoolsError
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.workflow import default_plan_file
+from stantools.nats.options import ConnectOptions
 from stantools.store import locks
 from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample

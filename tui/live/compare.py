@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from stantools.format.crc import Crc
 from stantools.migration.proof.match import Match, match_stream, patterns_for, prove_match, read_source, stream_info
 from stantools.migration.proof.stream import Proof
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from stantools.store.directory import Datastore
 from tui.jobs import Job
 from tui.live.background import run_async

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stantools.errors import StantoolsError
-from stantools.migration.target.connection import Connection, connect
-from stantools.migration.target.errors import CannotConnectError, ConnectionLostError, NobodyListensError, TargetError
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import Connection, connect
+from stantools.nats.errors import CannotConnectError, ConnectionLostError, NatsError, NobodyListensError
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tui.jobs import Job
 from tui.live.background import run_async
 from tui.live.history import Meter
@@ -111,20 +111,20 @@ class Streams:
             await self._wait(self.focus)
 
     async def _watch(self, connection: Connection) -> None:
-        """Asks for as long as the connection lives; the client library mends it by itself for a while."""
+        """Asks for as long as the connection lives; it mends itself for a while."""
         js = JetStream(connection)
         while True:
             focus = self.focus
             try:
-                if not connection.client.is_connected:
+                if not connection.connected:
                     raise ConnectionLostError(
                         f"{self.url}: the connection broke", "the client goes on trying to connect"
                     )
                 self.url, self.server = connection.url, connection.server_name
                 self.version = str(connection.info.get("version", ""))
                 await self._ask(js)
-            except TargetError as problem:
-                if connection.client.is_closed:
+            except NatsError as problem:
+                if connection.closed:
                     raise
                 self._fail(problem)
             await self._wait(focus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.options import ConnectOptions
 from tui.jobs import Job
 from tui.live.endpoint import Address
 from tui.live.monitor import Monitor

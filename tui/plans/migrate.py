@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import Stage, StreamResult, Watch
-from stantools.migration.plan.model import LeftOut, Level, Note, Plan, StreamPlan, TargetRef, Way
+from stantools.migration.plan.model import LeftOut, Level, Note, Places, Plan, StreamPlan, TargetRef, Way
 from stantools.migration.plan.options import (
     Consumers,
     OriginHeaders,
@@ -21,7 +21,6 @@ from stantools.migration.plan.options import (
 )
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.source import StoreSource
-from stantools.migration.target.options import ConnectOptions, Places, split_servers
 from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
@@ -36,6 +35,7 @@ from stantools.migration.workflow import (
     read_source,
     serious,
 )
+from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import format_size, parse_duration, parse_size
 from stantools.recovery.place import free_bytes
 from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from stantools.errors import StantoolsError
 from stantools.format.crc import IEEE, Crc
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.options import ConnectOptions
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use

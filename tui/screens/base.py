@@ -14,7 +14,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from stantools.errors import StantoolsError
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.options import ConnectOptions
 from stantools.notation import format_size
 from tui.cells import Cell, counted, cut, name_text, role_of, store_name, text_of
 from tui.jobs import Job, State

@@ -9,7 +9,6 @@ if the file has a field that it does not know. Others, such as `metadata`, belon
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ from stantools.errors import RefusedError
 from stantools.migration.archive import highway, kernels
 from stantools.migration.archive.layout import record_sizes
 from stantools.migration.batches import Batch
+from stantools.notation import format_time
 
 #: Fields of a stream that may be in `meta.inf`, in the order in which they are written. Values are written where the
 #: configuration has none.
@@ -94,7 +94,7 @@ def stream_meta(stream: str, config: Mapping[str, Any], created_ns: int) -> byte
             f"stream {stream}: an archive cannot become a stream with storage {config['storage']}",
             "choose file storage, or the way publish",
         )
-    return _encode({"Created": rfc3339(created_ns)}, STREAM_FIELDS, {**_STREAM_DEFAULTS, **config, "name": stream})
+    return _encode({"Created": format_time(created_ns)}, STREAM_FIELDS, {**_STREAM_DEFAULTS, **config, "name": stream})
 
 
 def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> bytes:
@@ -104,18 +104,12 @@ def consumer_meta(name: str, config: Mapping[str, Any], created_ns: int) -> byte
         RefusedError: A name or subject is not UTF-8.
     """
     values = {**_CONSUMER_DEFAULTS, **config, "durable_name": name}
-    return _encode({"Created": rfc3339(created_ns), "Name": name}, CONSUMER_FIELDS, values)
+    return _encode({"Created": format_time(created_ns), "Name": name}, CONSUMER_FIELDS, values)
 
 
 def meta_sum(data: bytes | bytearray, key: bytes) -> bytes:
     """Returns the `meta.sum` that belongs to a `meta.inf`; `key` is `stream_key` or `consumer_key`."""
     return kernels.hash64(data, key).to_bytes(highway.HASH_SIZE, "little").hex().encode()
-
-
-def rfc3339(timestamp: int) -> str:
-    """Formats nanoseconds since 1970 as servers read times."""
-    seconds, fraction = divmod(timestamp, 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{fraction:09d}Z"
 
 
 def _encode(first: Mapping[str, Any], fields: tuple[str, ...], values: Mapping[str, Any]) -> bytes:
@@ -160,7 +154,7 @@ class ArchiveState:
             "bytes": self.bytes,
             "first_seq": self.first_seq,
             "last_seq": self.last_seq,
-            **{name: rfc3339(time) for name, time in times.items() if time},
+            **{name: format_time(time) for name, time in times.items() if time},
         }
 
 

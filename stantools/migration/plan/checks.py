@@ -22,9 +22,10 @@ from stantools.migration.plan.model import (
     TargetKind,
     Way,
 )
-from stantools.migration.plan.names import LONGEST, name_problem, overlap, reserved, subject_problem
+from stantools.migration.plan.names import LONGEST, name_problem, reserved, subject_problem
 from stantools.migration.plan.units import format_duration
 from stantools.migration.source import ChannelSource, StoreSource
+from stantools.nats.subjects import overlap
 from stantools.notation import counted
 from stantools.store.directory import subject_matches
 

@@ -11,7 +11,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+from stantools.errors import UsageError
 
 #: A stream's limits by age, number and size, and what they are while it is loaded.
 UNLIMITED: Mapping[str, int] = {"max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msgs_per_subject": -1}
@@ -90,6 +93,22 @@ class TargetRef:
         if self.kind is not TargetKind.SERVER:
             return self
         return replace(self, places=tuple(_without_user(place) for place in self.places))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where streams go, if not to a running server."""
+
+    to: str = "jetstream"
+    out: Path | None = None
+    jetstream_store: Path | None = None
+    account: str = "$G"
+    embedded_store: Path = Path("jetstream")
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.out and self.jetstream_store:
+            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")
 
 
 def _without_user(url: str) -> str:

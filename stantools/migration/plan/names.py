@@ -17,6 +17,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from stantools.nats.subjects import overlap
+
 #: Longest name that we give; JetStream itself takes 255 bytes, but cannot always delete such a stream again.
 LONGEST = 200
 _LONGEST_ALLOWED = 255
@@ -128,17 +130,6 @@ def subject_problem(subject: str, *, wildcards: bool = False) -> str:
         if found := _NO_SUBJECT.search(token):
             return f"{subject!r} is no subject: it must not hold {found[0]!r}"
     return ""
-
-
-def overlap(one: str, two: str) -> bool:
-    """Tells whether there are subjects that two subjects, with or without wildcards, both match."""
-    mine, theirs = one.split("."), two.split(".")
-    for a, b in zip(mine, theirs, strict=False):
-        if ">" in (a, b):
-            return True
-        if a != b and "*" not in (a, b):
-            return False
-    return len(mine) == len(theirs)
 
 
 def reserved(subject: str) -> str:

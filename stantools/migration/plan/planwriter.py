@@ -27,8 +27,8 @@ from stantools.migration.plan.model import (
     created_at,
 )
 from stantools.migration.plan.remarks import summary
-from stantools.migration.plan.units import about, format_sequences, format_time
-from stantools.notation import counted
+from stantools.migration.plan.units import about, format_sequences
+from stantools.notation import counted, format_time
 
 #: The version of the form; a reader refuses others.
 FORM = 1

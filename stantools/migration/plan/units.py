@@ -11,7 +11,6 @@ Every function that reads raises ValueError with what was expected.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -95,12 +94,6 @@ def parse_number(text: str, most: int = _MAX_U64) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > most:
         raise ValueError(f"a number from 0 to {most}" if most < _MAX_I64 else "a number such as 1000000")
     return int(text)
-
-
-def format_time(timestamp: int) -> str:
-    """Formats nanoseconds since 1970 as RFC 3339 in UTC with nine digits."""
-    seconds, fraction = divmod(timestamp, _SECOND)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{fraction:09d}Z"
 
 
 def parse_time(text: str) -> int:

@@ -23,7 +23,7 @@ from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.proof.stream import Proof, prove_stream
 from stantools.migration.source import ChannelSource, StoreSource, open_source
 from stantools.migration.stream_source import StreamSource, stream_source
-from stantools.migration.target.jetstream import JetStream
+from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
 from stantools.store.directory import Datastore
 
@@ -94,7 +94,7 @@ async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSourc
 
     Raises:
         UsageError: The store has no such channel.
-        TargetError: The server cannot be asked.
+        NatsError: The server cannot be asked.
     """
     config, parts = info["config"], []
     subjects = [str(subject) for subject in config.get("subjects") or []]
@@ -161,7 +161,7 @@ async def stream_info(js: JetStream, stream: str) -> dict[str, Any]:
 
     Raises:
         UsageError: There is none of that name; the remedy names those that there are.
-        TargetError: The server cannot be asked.
+        NatsError: The server cannot be asked.
     """
     info = await js.stream_info(stream)
     if info is not None:
@@ -239,7 +239,7 @@ async def prove_match(js: JetStream, stream: str, match: Match, progress: Progre
         progress: Told the number of messages as they are compared, of `match.source.count`.
 
     Raises:
-        TargetError: The server cannot be asked, or does not deliver.
+        NatsError: The server cannot be asked, or does not deliver.
         StoreUnreadableError: The store cannot be read any more.
     """
     return await prove_stream(

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
-from stantools.migration.target.jetstream import JetStream
-from stantools.nats.assembler import Received
-from stantools.nats.receive import Inbox, InterruptedConnectionError, open_inbox
+from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NoAnswerError
+from stantools.nats.inbox import Inbox, Received
+from stantools.nats.jetstream import JetStream
 
 _SECOND = 1_000_000_000
 #: What one request asks for at most; two of them are under way at a time.
@@ -61,7 +60,7 @@ class Readback:
 
     def __init__(self, js: JetStream, stream: str, state: dict[str, Any], *, subject: str | None = None) -> None:
         self._js = js
-        self._client = js.connection.client
+        self._connection = js.connection
         self._stream = stream
         self._last = int(state["last_seq"])
         self._left = int(state["messages"]) if subject is None else -1
@@ -81,7 +80,7 @@ class Readback:
         """Gives all messages in rising order.
 
         Raises:
-            TargetError: The server refused, or does not deliver.
+            NatsError: The server refused, or does not deliver.
         """
         attempts = 0
         while self._left:
@@ -93,22 +92,22 @@ class Readback:
                     async for batch in received:
                         yield batch
                 return
-            except (_AgainError, InterruptedConnectionError, ConnectionLostError, NoAnswerError, ApiError) as problem:
+            except (_AgainError, ConnectionLostError, NoAnswerError, ApiError) as problem:
                 if isinstance(problem, ApiError) and problem.code != _UNAVAILABLE:
                     raise
                 attempts = 1 if self._at > at else attempts + 1
                 if attempts > _ATTEMPTS:
-                    raise TargetError(
-                        f"{self._js.connection.url}: stream {self._stream} cannot be read beyond sequence {self._at}: "
+                    raise NatsError(
+                        f"{self._connection.url}: stream {self._stream} cannot be read beyond sequence {self._at}: "
                         f"{problem}",
                         "see the server's log; check that the stream is healthy and has a leader",
                     ) from problem
-            await self._js.connection.wait_connected(_RECONNECT)
+            await self._connection.wait_connected(_RECONNECT)
             await asyncio.sleep(_PAUSE * (attempts - 1))
 
     async def _attempt(self) -> AsyncGenerator[Received, None]:
         """Reads on with a new inbox and a new consumer, for as long as they are good."""
-        inbox = await open_inbox(self._client, self._client.new_inbox())
+        inbox = self._connection.open_inbox(self._connection.new_inbox())
         self._consumer = ""
         try:
             await self._create()
@@ -117,10 +116,10 @@ class Readback:
                     yield batch
         finally:
             # What cannot be removed here the server removes after a while.
-            with contextlib.suppress(TargetError):
-                if self._consumer and self._client.is_connected:
+            with contextlib.suppress(NatsError):
+                if self._consumer and self._connection.connected:
                     await self._js.consumer_delete(self._stream, self._consumer)
-            await inbox.close()
+            self._connection.close_inbox(inbox)
 
     async def _create(self) -> None:
         config: dict[str, Any] = {
@@ -141,7 +140,7 @@ class Readback:
             info = await asyncio.shield(creating)
         except asyncio.CancelledError:
             # Only the answer tells the name of what has to be removed again.
-            with contextlib.suppress(TargetError):
+            with contextlib.suppress(NatsError):
                 self._consumer = str((await creating)["name"])
             raise
         self._consumer = str(info["name"])
@@ -151,7 +150,7 @@ class Readback:
     async def _deliveries(self, inbox: Inbox) -> AsyncGenerator[Received, None]:
         quiet = 0
         while self._left and self._at < self._last:
-            await self._ask(inbox)
+            self._ask(inbox)
             try:
                 received = await inbox.receive(_SILENCE)
             except TimeoutError:
@@ -172,14 +171,14 @@ class Readback:
             else:
                 yield self._checked(received)
 
-    async def _ask(self, inbox: Inbox) -> None:
+    def _ask(self, inbox: Inbox) -> None:
         while self._due <= self._batch:
             # A message that is larger than what a request may take comes alone, without a limit.
             alone = self._exceeded > 1
             body = {"batch": self._batch, "max_bytes": self._batch_bytes} if not alone else {"batch": 1}
             body |= {"expires": _EXPIRES * _SECOND, "idle_heartbeat": _HEARTBEATS * _SECOND}
             subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
-            await self._client.publish(subject, json.dumps(body).encode(), reply=inbox.subject)
+            self._connection.publish(subject.encode(), json.dumps(body).encode(), inbox.subject)
             self._due += body["batch"]
             if alone:
                 return
@@ -220,8 +219,8 @@ class Readback:
             return
         if status in (_CONFLICT, _UNAVAILABLE):
             raise _AgainError(text.decode("ascii", "replace"))
-        raise TargetError(
-            f"{self._js.connection.url}: stream {self._stream} cannot be read: {text.decode('ascii', 'replace')}",
+        raise NatsError(
+            f"{self._connection.url}: stream {self._stream} cannot be read: {text.decode('ascii', 'replace')}",
             "see the server's log",
         )
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
-from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Window
+from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Acks, Window
 from stantools.migration.publish.resume import NotOursError, compare
 from stantools.migration.publish.retry import Patience
 from stantools.migration.publish.source import extent, missing
@@ -33,7 +32,7 @@ from stantools.migration.publish.stream import FILLER_LIMIT
 if TYPE_CHECKING:
     from stantools.migration.batches import Batch
     from stantools.migration.publish.source import Source
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.jetstream import JetStream
 
 _MARK: Final = re.compile(
     r"stantools: not complete, sequences (\d+) to (\d+) are being written(?: behind (\d+) \((\d+) messages\))?"
@@ -167,7 +166,7 @@ async def append_part(
         RefusedError: The stream has other settings, holds something else (`NotOursError`), waits for other messages
             first, or it would take too many fillers.
         PermissionDeniedError: The user may not do what it takes.
-        TargetError: The server refuses, or is gone for too long. The same call goes on from there.
+        NatsError: The server refuses, or is gone for too long. The same call goes on from there.
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
     job = _Append(js, name, settings.final_config({**config, "name": name}), messages, generation, filler_limit)
@@ -180,14 +179,14 @@ async def append_part(
     filling = job.filling(mark, origin, window or Window(), progress)
     if not job.there:
         await probe(js, name, filling, consumers=False)
-    acks = await Acks.open(js.connection, name)
+    acks = Acks.open(js.connection, name)
     try:
         await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
     except StantoolsError as problem:
         await filling.explain(problem)
         raise
     finally:
-        await acks.close()
+        acks.close()
     total = messages.count + (filling.besides or 0)
     fillers = filling.loader.filled
     return Appended(name, mark, messages.count, filling.found, fillers, total, patient.interruptions)
@@ -198,7 +197,7 @@ async def check_part(js: JetStream, part: Appended) -> None:
 
     Raises:
         RefusedError: It is not so.
-        TargetError: The server does not answer.
+        NatsError: The server does not answer.
     """
     info = await js.stream_info(part.stream)
     if info is None:
@@ -231,7 +230,7 @@ async def finish_part(js: JetStream, config: Mapping[str, Any], part: Appended) 
         part: What was written, and seen by `check_part`.
 
     Raises:
-        TargetError: The server refuses, or does not answer.
+        NatsError: The server refuses, or does not answer.
     """
     info = await js.stream_info(part.stream)
     if part.mark is None or info is None or Mark.of(info["config"]) is None:

@@ -6,6 +6,11 @@ last step its description says that it is not finished, so that after an interru
 belongs to its users and is left alone. Between the two there is a pause, as servers write a consumer's state a tenth of
 a second late, and must not be able to forget it once it is finished.
 
+A pull consumer gives what it is asked for. A push consumer is sent messages without being asked, and must be stopped at
+the right one: it may have `max_ack_pending` messages open, and gets no more acknowledgements than that they and what is
+open make up what it should be sent. When all that has come, it is left without a listener; then the rest is
+acknowledged.
+
 Servers before 2.14 show an ack floor of 0 until there was an acknowledgement. There the message before the first
 pending one is delivered and acknowledged too, which sets the floor right.
 """
@@ -13,20 +18,25 @@ pending one is delivered and acknowledged too, which sets the floor right.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from stantools.migration.publish.answering import consumer_info
-from stantools.migration.publish.delivery import Delivery, Standing, plan_delivery
-from stantools.migration.publish.pull import deliver_by_pull
-from stantools.migration.publish.push import deliver_by_push
+import numpy as np
+
+from stantools.errors import StantoolsError
 from stantools.migration.publish.retry import SetBackError
-from stantools.migration.target.errors import ApiError
+from stantools.nats import encoding
+from stantools.nats.errors import ApiError, NoAnswerError
+from stantools.store.directory import subject_matches
 
 if TYPE_CHECKING:
     from stantools.migration.publish.source import Source
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.inbox import Received
+    from stantools.nats.jetstream import JetStream
+    from stantools.store.ranges import U64
 
 #: Description of a consumer that is being made.
 UNFINISHED: Final = "stantools: not finished yet"
@@ -38,6 +48,26 @@ _LONG: Final = 24 * 3600 * 1_000_000_000
 #: Left out meanwhile: they limit or slow down what is delivered.
 _REMOVED: Final = ("backoff", "rate_limit_bps", "max_batch", "max_expires", "max_bytes", "sample_freq", "pause_until")
 _IN_USE: Final = 10013
+#: How far back the message before the first pending one is looked for.
+_LOOK_BACK: Final = (1, 1 << 16)
+#: Messages that a pull consumer is asked for at once, and that a push consumer may have open besides pending ones.
+_BATCH: Final = 4096
+
+
+class Standing(Protocol):
+    """How far a consumer is, in sequences of the stream."""
+
+    @property
+    def delivered(self) -> int:
+        """The last sequence that was delivered."""
+
+    @property
+    def ack_floor(self) -> int:
+        """Everything up to here is done with."""
+
+    @property
+    def pending(self) -> Sequence[int]:
+        """What was delivered and not acknowledged, rising."""
 
 
 class Consumer(Protocol):
@@ -71,7 +101,7 @@ class Consumers:
     made: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._brought: dict[str, tuple[dict[str, Any], Delivery]] = {}
+        self._brought: dict[str, tuple[dict[str, Any], _Delivery]] = {}
 
     async def bring(self) -> bool:
         """Makes those that are not there or not finished. May be called again when it has failed.
@@ -98,10 +128,10 @@ class Consumers:
 
         Raises:
             SetBackError: The server has forgotten the state of one; all has to be done again.
-            TargetError: Something else failed.
+            NatsError: Something else failed.
         """
         for name in self._brought:
-            if not self._is_right(name, info := await consumer_info(self.js, self.stream, name)):
+            if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
                 raise self._set_back(name, info)
         for name in list(self._brought):
             await self._configure(self._brought[name][0])
@@ -113,22 +143,22 @@ class Consumers:
         if position.delivered:
             what = f"consumer {consumer.name} of stream {self.stream}"
             lead = self.js.connection.version < _FLOOR_FROM
-            delivery = plan_delivery(self.source, what, position, config.get("filter_subject"), lead=lead)
+            delivery = _plan_delivery(self.source, what, position, config.get("filter_subject"), lead=lead)
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": delivery.start}
             if delivery.count:
                 await self._deliver(consumer.name, config, delivery)
                 return
         await self._configure(config)
 
-    async def _deliver(self, name: str, config: dict[str, Any], delivery: Delivery) -> None:
+    async def _deliver(self, name: str, config: dict[str, Any], delivery: _Delivery) -> None:
         """Makes a consumer, and brings it to its state."""
         setup = {key: value for key, value in config.items() if key not in _REMOVED}
         setup |= {"ack_wait": _LONG, "max_ack_pending": -1, "max_deliver": -1, "headers_only": True}
         setup["description"] = UNFINISHED
-        deliver = deliver_by_push if config.get("deliver_subject") else deliver_by_pull
+        deliver = _push if config.get("deliver_subject") else _pull
         await deliver(self.js, self.stream, name, setup, delivery)
         self._brought[name] = config, delivery
-        if not self._is_right(name, info := await consumer_info(self.js, self.stream, name)):
+        if not self._is_right(name, info := await _consumer_info(self.js, self.stream, name)):
             raise self._set_back(name, info)
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
@@ -158,3 +188,251 @@ class Consumers:
             f"{info['num_ack_pending']} pending messages, expected {delivery.last} with {len(delivery.pending)}",
             "if somebody else uses it already, stop them; then run the command again",
         )
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """What a consumer has to be given.
+
+    Attributes:
+        start: The sequence that it begins at.
+        count: How many messages there are from there to the last one delivered.
+        last: The last one of them, 0 if there is none.
+        pending: Those not to acknowledge.
+    """
+
+    start: int
+    count: int
+    last: int
+    pending: frozenset[int]
+
+
+def _plan_delivery(source: Source, what: str, position: Standing, subject: str | None, *, lead: bool) -> _Delivery:
+    """Finds out what a consumer has to be given.
+
+    Args:
+        source: What its stream holds.
+        what: Names the consumer in the message.
+        position: Where it should stand.
+        subject: The subject that its messages have; None for any.
+        lead: Begin with the message before the first pending one.
+
+    Raises:
+        StantoolsError: A message that should be pending is not there.
+    """
+    start = position.ack_floor + 1
+    before = _message_before(source, start, subject) if lead else 0
+    if not before and not position.pending:
+        return _Delivery(start, 0, 0, frozenset())
+    left = set(position.pending)
+    count = last = 0
+    for part in _existing(source, before or start, position.delivered, subject):
+        if len(part):
+            count += len(part)
+            last = int(part[-1])
+            left.difference_update(part.tolist())
+    if left:
+        raise StantoolsError(
+            f"{what}: {len(left)} pending messages are not in the stream, the first is {min(left)}",
+            "make the plan again: the store has changed",
+        )
+    return _Delivery(before or start, count, last, frozenset(position.pending))
+
+
+def _existing(source: Source, start: int, end: int, subject: str | None) -> Iterator[U64]:
+    """The sequences from `start` to `end` that have a message on the subject."""
+    for batch in source.read(after=start - 1):
+        sequences = batch.sequence[batch.sequence <= end]
+        if subject is None or subject_matches(subject, os.fsdecode(batch.subject)):
+            yield sequences
+        if len(sequences) < len(batch):
+            return
+
+
+def _message_before(source: Source, sequence: int, subject: str | None) -> int:
+    """The last message before a sequence, 0 if there is none nearby."""
+    for distance in _LOOK_BACK:
+        found = [
+            int(part[-1]) for part in _existing(source, max(sequence - distance, 1), sequence - 1, subject) if len(part)
+        ]
+        if found:
+            return found[-1]
+    return 0
+
+
+async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
+    """Makes a pull consumer, and brings it to its state.
+
+    Args:
+        js: JetStream.
+        stream: The stream.
+        name: The consumer.
+        setup: Its configuration meanwhile.
+        delivery: What it has to be given.
+
+    Raises:
+        SetBackError: It was given something else.
+        NatsError: Something else failed.
+    """
+    await js.consumer_create(stream, setup)
+    connection, timeout = js.connection, js.connection.options.timeout
+    subject = f"{js.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
+    inbox = connection.open_inbox(connection.new_inbox())
+    got = 0
+    # They are answered when all have come, or they would come again in between.
+    kept: list[bytes] = []
+    try:
+        with connection.watch(subject) as failed:
+            while got < delivery.count:
+                wanted = min(_BATCH, delivery.count - got)
+                body = json.dumps({"batch": wanted, "no_wait": True}).encode()
+                await connection.write(encoding.publish(subject.encode(), body, inbox.subject))
+                answers: list[bytes] = []
+                ended = False
+                before = got
+                while got - before < wanted and not ended:
+                    received = await connection.receive(inbox, failed, timeout, subject)
+                    columns = received.columns
+                    ended = _ended(name, stream, received)
+                    for sequence, start, size in zip(
+                        *(part.tolist() for part in (columns.sequence, columns.reply_start, columns.reply_size)),
+                        strict=True,
+                    ):
+                        if not size:
+                            continue  # the end
+                        reply = bytes(received.buffer[start : start + size])
+                        (kept if sequence in delivery.pending else answers).append(reply)
+                        got += 1
+                if got == before:
+                    raise SetBackError(
+                        f"consumer {name} of stream {stream}: {got} messages were delivered, expected {delivery.count}",
+                        "somebody else uses it already: stop them, then run the command again",
+                    )
+                await _acknowledge(js, stream, name, answers, len(kept))
+            await _keep_pending(js, kept)
+    finally:
+        connection.close_inbox(inbox)
+
+
+def _ended(name: str, stream: str, received: Received) -> bool:
+    """Tells whether the request is over: there are no more messages at the moment.
+
+    Raises:
+        NoAnswerError: It ended for another reason.
+    """
+    for row in np.flatnonzero(received.columns.status).tolist():
+        line = received.header(row).split(b"\r\n")[0]
+        if not line.startswith((b"NATS/1.0 404", b"NATS/1.0 408", b"NATS/1.0 409 Exceeded")):
+            raise NoAnswerError(
+                f"consumer {name} of stream {stream} ended a request: {line[9:].decode(errors='replace')}",
+                "run the command again",
+            )
+    return bool(received.columns.status.any())
+
+
+async def _push(js: JetStream, stream: str, name: str, setup: Mapping[str, Any], delivery: _Delivery) -> None:
+    """Makes a push consumer, and brings it to its state.
+
+    Args:
+        js: JetStream.
+        stream: The stream.
+        name: The consumer.
+        setup: Its configuration meanwhile.
+        delivery: What it has to be given.
+
+    Raises:
+        NoAnswerError: Messages did not come.
+        NatsError: Something else failed.
+    """
+    connection, timeout = js.connection, js.connection.options.timeout
+    open_limit = min(delivery.count, len(delivery.pending) + _BATCH)
+    early = delivery.count - open_limit
+    subject = connection.new_inbox()
+    came = acknowledged = 0
+    # Answered when all have come.
+    waiting: list[bytes] = []
+    kept: list[bytes] = []
+    with connection.watch(subject) as failed:
+        inbox = connection.open_inbox(subject, str(setup.get("deliver_group") or "").encode())
+        try:
+            config = {**setup, "deliver_subject": subject.decode(), "max_ack_pending": open_limit}
+            await js.consumer_create(stream, config)
+            while came < delivery.count:
+                what = f"the creation of consumer {name} with message {came + 1} of {delivery.count}"
+                received = await connection.receive(inbox, failed, timeout, what)
+                answers = []
+                for row, sequence in enumerate(received.columns.sequence.tolist()):
+                    reply = received.reply(row)
+                    if received.columns.status[row]:
+                        # Flow control: the consumer stops until it is answered.
+                        if answer := reply or _stalled(received.header(row)):
+                            answers.append(encoding.publish(answer, b""))
+                        continue
+                    came += 1
+                    if sequence in delivery.pending:
+                        kept.append(reply)
+                    elif acknowledged < early:
+                        acknowledged += 1
+                        answers.append(encoding.publish(reply, b"+ACK"))
+                    else:
+                        waiting.append(reply)
+                await connection.write(b"".join(answers))
+        finally:
+            connection.close_inbox(inbox)
+    await _acknowledge(js, stream, name, waiting, len(kept))
+    await _keep_pending(js, kept)
+
+
+def _stalled(header: bytes) -> bytes:
+    """Returns where a consumer that was stalled wants its answer, if a header block says so."""
+    for line in header.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"nats-consumer-stalled":
+            return value.strip()
+    return b""
+
+
+async def _acknowledge(js: JetStream, stream: str, name: str, replies: Sequence[bytes], pending: int) -> None:
+    """Acknowledges messages, and waits until the consumer has taken that.
+
+    Args:
+        js: JetStream.
+        stream: The stream.
+        name: The consumer.
+        replies: Reply subjects of the messages.
+        pending: How many messages will be pending then.
+
+    Raises:
+        NoAnswerError: The consumer still has another number of pending messages.
+        PermissionDeniedError: The user may not acknowledge.
+    """
+    connection = js.connection
+    with connection.watch(*replies[:1]) as failed:
+        await connection.write(b"".join(encoding.publish(reply, b"+ACK") for reply in replies))
+        deadline = asyncio.get_running_loop().time() + connection.options.timeout
+        pause = 0.001
+        while int((info := await _consumer_info(js, stream, name))["num_ack_pending"]) != pending:
+            if failed.done():
+                raise failed.result()
+            if asyncio.get_running_loop().time() > deadline:
+                raise NoAnswerError(
+                    f"consumer {name} of stream {stream} has {info['num_ack_pending']} pending messages, not {pending}",
+                    f"let the user publish to $JS.ACK.{stream}.{name}.>, where messages are acknowledged",
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+
+async def _keep_pending(js: JetStream, replies: Sequence[bytes]) -> None:
+    """Leaves messages pending, to be delivered again as soon as somebody asks, as STAN does when a durable resumes.
+
+    Args:
+        js: JetStream.
+        replies: Reply subjects of the messages.
+    """
+    await js.connection.write(b"".join(encoding.publish(reply, b"-NAK") for reply in replies))
+
+
+async def _consumer_info(js: JetStream, stream: str, name: str) -> dict[str, Any]:
+    """Returns configuration and state of a consumer that must be there."""
+    return await js.api(f"CONSUMER.INFO.{stream}.{name}", asks=True)

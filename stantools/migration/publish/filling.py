@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
-from stantools.migration.publish.acks import Acks
-from stantools.migration.publish.loader import CERTAIN_FROM, MAX_WINDOW, MAX_WINDOW_BYTES, Loader, Window, last_counted
+from stantools.migration.publish.loader import (
+    CERTAIN_FROM,
+    MAX_WINDOW,
+    MAX_WINDOW_BYTES,
+    Acks,
+    Loader,
+    Window,
+    last_counted,
+)
 from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, compare, find_fillers
 from stantools.migration.publish.source import Source, extent, gaps, missing
-from stantools.migration.target.errors import ApiError, PermissionDeniedError, TargetError
+from stantools.nats.errors import ApiError, NatsError, PermissionDeniedError
 
 if TYPE_CHECKING:
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.jetstream import JetStream
 
 _T = TypeVar("_T")
 
@@ -159,7 +166,7 @@ class Filling:
                 await self._js.delete_stream(self._name)
                 return
             reached = int(info["state"]["last_seq"])
-        except TargetError:
+        except NatsError:
             if self._created and not self.told:
                 _say(problem, f"the stream {self._name} was created and may be left", "remove it, or run again")
                 return
@@ -374,7 +381,7 @@ async def probe(js: JetStream, name: str, filling: Filling, *, consumers: bool) 
 
     Raises:
         PermissionDeniedError: The user may not send one of them.
-        TargetError: The server does not answer.
+        NatsError: The server does not answer.
     """
     requests: list[tuple[str, Mapping[str, Any]]] = []
     if filling.lacking:

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import StantoolsError
 from stantools.migration import headers
 from stantools.migration.publish import kernels, plain
-from stantools.migration.publish.acks import Acks
 from stantools.migration.publish.resume import AT_ONCE, delete_fillers
-from stantools.migration.publish.writing import write_frames
-from stantools.migration.target.errors import ApiError
+from stantools.migration.publish.retry import OutOfStepError
+from stantools.nats.errors import ApiError, ConnectionLostError, NatsError
+from stantools.nats.jetstream import read_answer
 
 if TYPE_CHECKING:
     import asyncio
 
     from stantools.migration.batches import Batch
     from stantools.migration.publish.source import Source
-    from stantools.migration.target.errors import TargetError
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.connection import Connection
+    from stantools.nats.inbox import Inbox, Received
+    from stantools.nats.jetstream import JetStream
 
 #: The most messages that may be sent without being answered. The last so many of a stream may hold something else than
 #: the source when a run was killed; all before them were answered.
@@ -72,6 +73,84 @@ class Window:
         fits = 1 <= self.messages <= MAX_WINDOW and 1 <= self.bytes <= MAX_WINDOW_BYTES
         if not fits or self.chunk < 1:
             raise ValueError(f"{self} is no window")
+
+
+class Acks:
+    """An inbox for the answers to messages of one stream; made by `open`.
+
+    Attributes:
+        expected: The sequence that is to be answered next: every one before it is stored.
+        reply: What the reply subjects of messages begin with; their sequence follows.
+    """
+
+    def __init__(self, connection: Connection, stream: str, inbox: Inbox) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._inbox = inbox
+        self._run = 0
+        self.expected = 0
+        self.reply = b""
+
+    @classmethod
+    def open(cls, connection: Connection, stream: str) -> Acks:
+        """Subscribes to a new inbox; the server knows of it when it has answered any later request."""
+        return cls(connection, stream, connection.open_inbox(connection.new_inbox() + b".>"))
+
+    def close(self) -> None:
+        """Unsubscribes."""
+        self._connection.close_inbox(self._inbox)
+
+    async def begin(self, first: int) -> None:
+        """Begins anew: answers that are still under way do not count any more, nor does a connection that broke before.
+
+        Args:
+            first: Sequence of the message that will be sent first.
+        """
+        with contextlib.suppress(TimeoutError):
+            while True:
+                with contextlib.suppress(ConnectionLostError):
+                    await self._inbox.receive(0)
+        self._run += 1
+        self.expected = first
+        self.reply = b"%b%d." % (self._inbox.subject[:-1], self._run)
+
+    async def receive(self, failed: asyncio.Future[NatsError], timeout: float) -> None:
+        """Waits for answers, and takes what has come.
+
+        Args:
+            failed: From `Connection.watch`.
+            timeout: Seconds to wait.
+
+        Raises:
+            ApiError: The server did not store a message.
+            OutOfStepError: An answer does not belong to the message that is to be answered next.
+            NoAnswerError: No answer came.
+            ConnectionLostError: The connection broke.
+            NatsError: What `failed` says.
+        """
+        what = f"message {self.expected} of stream {self._stream}"
+        received = await self._connection.receive(self._inbox, failed, timeout, what)
+        row, self.expected = kernels.check_answers(received.buffer, received.columns, 0, self.reply, self.expected)
+        if row < len(received):
+            raise self._problem(received, row)
+
+    def _problem(self, received: Received, row: int) -> NatsError:
+        """What an answer says that is not the one expected."""
+        token, data = received.subject(row)[len(self.reply) :], received.data(row)
+        what = f"message {token.decode()} of stream {self._stream}"
+        if not data:
+            return ApiError(what, 503, 0, "no stream takes it")
+        try:
+            answer = read_answer(what, data)
+        except NatsError as problem:
+            return problem
+        stored = answer.get("seq")
+        if str(stored) == token.decode():
+            return OutOfStepError(f"{what} was answered before message {self.expected}", "run the command again")
+        return NatsError(
+            f"{what} was stored by {answer.get('stream')} at sequence {stored}",
+            "the server does not know Nats-Expected-Last-Sequence: use nats-server 2.9 or newer",
+        )
 
 
 @dataclass
@@ -195,7 +274,7 @@ class Loader:
         self._watched.add(text)
         self._stack.close()
         connection = self.js.connection
-        self._failed: asyncio.Future[TargetError] = self._stack.enter_context(connection.watch(*self._watched))
+        self._failed: asyncio.Future[NatsError] = self._stack.enter_context(connection.watch(*self._watched))
 
     async def _send(self, batch: Batch) -> None:
         identity = headers.identity(batch.channel, self.generation)
@@ -289,7 +368,7 @@ class Loader:
             await self._receive()
         if len(self.fillers) >= AT_ONCE:
             await self.delete_fillers()
-        await write_frames(self.js.connection.client, frames)
+        await self.js.connection.write(frames)
         self._next += messages
         self._bytes += len(frames)
         self._chunks.append(Chunk(self._next, messages, len(frames), fillers))

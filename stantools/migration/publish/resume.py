@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError
 from stantools.migration import headers
-from stantools.migration.publish.asking import ask_many
-from stantools.migration.target.jetstream import MESSAGE_NOT_FOUND
+from stantools.nats.jetstream import MESSAGE_NOT_FOUND
 
 if TYPE_CHECKING:
     from stantools.migration.publish.source import Source
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.jetstream import JetStream
 
 #: Servers before this version undo a deletion without erasing when they are killed (seen: 2.9.10).
 _LASTING_FROM: Final = (2, 10, 0)
@@ -39,12 +38,12 @@ async def delete_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> 
         sequences: Which ones; they must be fillers.
 
     Raises:
-        TargetError: It could not be done.
+        NatsError: It could not be done.
     """
     rest = iter(sequences)
     while part := list(islice(rest, AT_ONCE)):
         bodies = [{"seq": sequence, "no_erase": js.connection.version >= _LASTING_FROM} for sequence in part]
-        await ask_many(js, f"STREAM.MSG.DELETE.{name}", bodies, ignore=frozenset({_NOT_FOUND}))
+        await js.ask_many(f"STREAM.MSG.DELETE.{name}", bodies, ignore=frozenset({_NOT_FOUND}))
 
 
 #: Messages, and bytes of payloads, that are asked for at once: the server must get rid of them, and both are in memory.
@@ -88,7 +87,7 @@ async def compare(js: JetStream, name: str, source: Source, after: int, until: i
 
     Raises:
         NotOursError: There is a message that is another one than in the source, or none where it has one.
-        TargetError: The server does not answer as it should.
+        NatsError: The server does not answer as it should.
     """
     return await _compare(js, name, _wanted(source, after, until), generation)
 
@@ -103,7 +102,7 @@ async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> li
 
     Raises:
         NotOursError: There is a message that is no filler.
-        TargetError: The server does not answer as it should.
+        NatsError: The server does not answer as it should.
     """
     return (await _compare(js, name, map(_Wanted, sequences), 0)).fillers
 
@@ -111,8 +110,7 @@ async def find_fillers(js: JetStream, name: str, sequences: Iterable[int]) -> li
 async def _compare(js: JetStream, name: str, listed: Iterable[_Wanted], generation: int) -> Compared:
     found = Compared()
     for part in _parts(listed):
-        answers = await ask_many(
-            js,
+        answers = await js.ask_many(
             f"STREAM.MSG.GET.{name}",
             [{"seq": wanted.sequence} for wanted in part],
             ignore=frozenset({MESSAGE_NOT_FOUND}),

@@ -8,23 +8,28 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.publish.acks import OutOfStepError
-from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
-from stantools.nats.receive import InterruptedConnectionError
+from stantools.nats.errors import ApiError, NatsError
 
 if TYPE_CHECKING:
-    from stantools.migration.target.connection import Connection
+    from stantools.nats.connection import Connection
 
 _T = TypeVar("_T")
 
 
-class SetBackError(TargetError):
+class SetBackError(NatsError):
     """Something is not done any more, as if a server was killed before it wrote that down; it can be done again."""
 
+    passing = True
 
-_PASSING: Final = (ConnectionLostError, InterruptedConnectionError, NoAnswerError, OutOfStepError, SetBackError)
-#: No leader; wrong last sequence (another one is asked for then); stream offline; too many requests.
-_PASSING_CODES: Final = frozenset({10008, 10071, 10118, 10167})
+
+class OutOfStepError(NatsError):
+    """Answers did not come in the order in which the messages were sent; what is stored has to be looked at."""
+
+    passing = True
+
+
+#: Wrong last sequence (another one is asked for then); too many requests.
+_PASSING_CODES: Final = frozenset({10071, 10167})
 _NOBODY: Final = 503
 _PAUSES: Final = (0.02, 0.1, 0.25, 0.5, 1.0)
 
@@ -91,6 +96,6 @@ class Patience:
 
 def passes(problem: StantoolsError) -> bool:
     """Tells whether a failure may pass by itself."""
-    if isinstance(problem, ApiError):
-        return problem.err_code in _PASSING_CODES or (problem.code == _NOBODY and not problem.err_code)
-    return isinstance(problem, _PASSING)
+    if problem.passing or not isinstance(problem, ApiError):
+        return problem.passing
+    return problem.err_code in _PASSING_CODES or (problem.code == _NOBODY and not problem.err_code)

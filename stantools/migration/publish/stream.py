@@ -21,16 +21,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.publish.acks import Acks
-from stantools.migration.publish.consumers import Consumer, Consumers
-from stantools.migration.publish.delivery import Standing
+from stantools.migration.publish.consumers import Consumer, Consumers, Standing
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.loader import Window
+from stantools.migration.publish.loader import Acks, Window
 from stantools.migration.publish.retry import Patience
 from stantools.migration.publish.source import Source
 
 if TYPE_CHECKING:
-    from stantools.migration.target.jetstream import JetStream
+    from stantools.nats.jetstream import JetStream
 
 #: So many fillers take some minutes: each is stored and then deleted.
 FILLER_LIMIT = 1_000_000
@@ -99,7 +97,7 @@ async def publish_stream(
         UsageError: A stream with this configuration cannot be filled exactly.
         PermissionDeniedError: The user may not do what it takes; as far as possible that is found out before the stream
             is created.
-        TargetError: The server refuses, or is gone for too long. The same call goes on from there, with `resume`.
+        NatsError: The server refuses, or is gone for too long. The same call goes on from there, with `resume`.
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
     began = time.monotonic()
@@ -119,7 +117,7 @@ async def publish_stream(
         await probe(js, name, filling, consumers=bool(consumers))
     patient = Patience(js.connection, patience)
     makers = Consumers(js, name, source, consumers)
-    acks = await Acks.open(js.connection, name)
+    acks = Acks.open(js.connection, name)
     try:
         await patient.repeat(lambda: filling.fill(acks), lambda: filling.told)
         state = await patient.repeat(partial(_complete, filling, makers, acks))
@@ -127,7 +125,7 @@ async def publish_stream(
         await filling.explain(problem)
         raise
     finally:
-        await acks.close()
+        acks.close()
     seconds = time.monotonic() - began
     done = filling.loader
     return Published(state, done.messages, filling.found, done.filled, makers.made, patient.interruptions, seconds)

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Mapping
 
 from stantools.migration import headers
-from stantools.migration.replay.publisher import SILENCE, Piece, Publisher, header_size, header_text, origin_fields
+from stantools.migration.replay.publisher import SILENCE, Piece, Publisher, header_text, origin_fields
 from stantools.migration.replay.state import Ledger
-from stantools.migration.replay.subjects import shown
-from stantools.migration.target.connection import Connection
-from stantools.migration.target.errors import TargetError
+from stantools.nats import encoding
+from stantools.nats.connection import Connection
+from stantools.nats.errors import NatsError
 
 #: Seconds of silence at most until what was sent is confirmed.
 _FLUSH_EVERY = 0.2
@@ -45,7 +45,7 @@ class CorePublisher(Publisher):
     async def _begin(self, *, resumed: bool) -> None:
         self._headers = bool(self.connection.info.get("headers"))
         if self._origin and not self._headers:
-            raise TargetError(
+            raise NatsError(
                 f"{self.connection.url} knows no headers, which are to say where messages come from",
                 "leave --origin-headers out, or use a server from 2.2 on",
             )
@@ -54,8 +54,8 @@ class CorePublisher(Publisher):
         self.check()
 
     async def _send(self, piece: Piece) -> None:
-        subject, channel = shown(piece.subject), self._texts[piece.channel]
-        publish, most, origin = self.connection.client.publish, self.connection.max_payload, self._origin
+        subject, channel = piece.subject, self._texts[piece.channel]
+        publish, most, origin = self.connection.publish, self.connection.max_payload, self._origin
         for sequence, timestamp, reply, data in piece.rows():
             self.check()
             fields = origin_fields(channel, sequence, timestamp) if origin else {}
@@ -63,11 +63,12 @@ class CorePublisher(Publisher):
                 fields[headers.REPLY] = header_text(reply)
             elif reply:
                 self.note("the server knows no headers: reply subjects of messages are left out")
-            size = len(data) + header_size(fields)
-            if size > most:
+            header = encoding.header_block(fields)
+            if (size := len(header) + len(data)) > most:
                 raise self.too_large(piece, sequence, size)
-            await publish(subject, data, headers=fields or None)
+            publish(subject, data, header=header)
             self.published += 1
+        await self.connection.drain()
         if self._full():
             await self._flush()
 
@@ -75,7 +76,7 @@ class CorePublisher(Publisher):
         """Waits until the server has read everything.
 
         Raises:
-            TargetError: The leg is over.
+            NatsError: The leg is over.
         """
         await self._flush()
 
@@ -83,7 +84,7 @@ class CorePublisher(Publisher):
         """Has what was sent confirmed from time to time.
 
         Raises:
-            TargetError: The leg is over.
+            NatsError: The leg is over.
         """
         self.check()
         now = asyncio.get_running_loop().time()

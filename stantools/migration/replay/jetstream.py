@@ -15,18 +15,17 @@ import base64
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stantools.migration import headers
-from stantools.migration.replay.publisher import Piece, Publisher, header_size, header_text, origin_fields
+from stantools.migration.replay.publisher import Piece, Publisher, header_text, origin_fields
 from stantools.migration.replay.state import Ledger, Position
 from stantools.migration.replay.subjects import shown
-from stantools.migration.target.connection import Connection
-from stantools.migration.target.errors import ApiError, NobodyListensError, PermissionDeniedError, TargetError
-from stantools.migration.target.jetstream import MESSAGE_NOT_FOUND, JetStream
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
+from stantools.nats import encoding
+from stantools.nats.client import Message
+from stantools.nats.connection import Connection
+from stantools.nats.errors import ApiError, NatsError, NobodyListensError, PermissionDeniedError
+from stantools.nats.jetstream import MESSAGE_NOT_FOUND, JetStream
 
 MESSAGE_ID = "Nats-Msg-Id"
 #: Requests to the API at a time.
@@ -62,7 +61,7 @@ class Afterwards:
             last: Only messages up to this sequence.
 
         Raises:
-            TargetError: The stream cannot be asked.
+            NatsError: The stream cannot be asked.
         """
         step = max(_STRETCH, -(-(last - behind) // AT_ONCE))
         parts = [(low, min(low + step, last)) for low in range(behind, last, step)]
@@ -90,7 +89,7 @@ class Afterwards:
             0 if there is no message; None if the last one is not of this run.
 
         Raises:
-            TargetError: The stream cannot be asked.
+            NatsError: The stream cannot be asked.
         """
         message = await self._message(stream, {"last_by_subj": subject})
         if not message:
@@ -161,7 +160,7 @@ class JetStreamPublisher(Publisher):
         self._asked = False
         self._takes: dict[str, str] = {}  # subject -> stream
         self._there: dict[str, set[str]] = {}  # subject -> ids of messages that its stream has
-        self._inbox = ""
+        self._inbox = b""
 
     async def _begin(self, *, resumed: bool) -> None:
         if not self._asked:
@@ -174,10 +173,8 @@ class JetStreamPublisher(Publisher):
                 )
             self._asked = True
         if not self._inbox:
-            self._inbox = self.connection.client.new_inbox()
-            await self.connection.client.subscribe(
-                f"{self._inbox}.*", cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1
-            )
+            self._inbox = self.connection.new_inbox() + b"."
+            self.connection.listen(self._inbox + b"*", self._on_ack)
         self._acked.clear()
         self._there.clear()
         if resumed:
@@ -193,7 +190,7 @@ class JetStreamPublisher(Publisher):
         takes = {}
         for subject, names in await asyncio.gather(*(find(shown(each)) for each in sorted(self.subjects))):
             if len(names) != 1:
-                raise TargetError(
+                raise NatsError(
                     f"no stream at {self.connection.url} takes the subject {subject}",
                     "create one first, or name subjects that a stream takes with --subject or --prefix",
                 )
@@ -202,12 +199,12 @@ class JetStreamPublisher(Publisher):
             info = await self._jetstream.stream_info(name)
             config: dict[str, Any] = (info or {}).get("config") or {}
             if config.get("no_ack"):
-                raise TargetError(
+                raise NatsError(
                     f"the stream {name} acknowledges nothing (no_ack): nobody would know what it has stored",
                     "switch no_ack off, or use --as core",
                 )
             if config.get("sealed"):
-                raise TargetError(f"the stream {name} is sealed: it takes no messages", "choose another one")
+                raise NatsError(f"the stream {name} is sealed: it takes no messages", "choose another one")
             if config.get("retention", "limits") != "limits":
                 self.note(
                     f"the stream {name} drops messages that were consumed: if this replay is interrupted, repeated "
@@ -239,7 +236,7 @@ class JetStreamPublisher(Publisher):
     async def _last_sequence(self, stream: str) -> int:
         info = await self._jetstream.stream_info(stream)
         if info is None:
-            raise TargetError(f"the stream {stream} is gone", "create it again, then go on")
+            raise NatsError(f"the stream {stream} is gone", "create it again, then go on")
         return int((info.get("state") or {}).get("last_seq", 0))
 
     async def _go_back(self, stream: str, last: int) -> None:
@@ -250,7 +247,7 @@ class JetStreamPublisher(Publisher):
                 continue
             sequence = await self._afterwards.last(stream, shown(subject), header_text(channel))
             if subjects[subject] > 1 or sequence is None:
-                raise TargetError(
+                raise NatsError(
                     f"the stream {stream} has lost messages that it had acknowledged (its last one is {last}), and "
                     f"others than those of channel {shown(channel)} are on {shown(subject)}: it cannot be told which",
                     "purge the stream and begin anew, or replay each channel to a subject of its own",
@@ -260,9 +257,9 @@ class JetStreamPublisher(Publisher):
         self.note(f"the stream {stream} had lost messages that it had acknowledged; they are sent again")
 
     async def _send(self, piece: Piece) -> None:
-        subject, channel = shown(piece.subject), self._texts[piece.channel]
-        there = self._there.get(subject)
-        publish, most, origin = self.connection.client.publish, self.connection.max_payload, self._origin
+        channel = self._texts[piece.channel]
+        there = self._there.get(shown(piece.subject))
+        publish, most, origin = self.connection.publish, self.connection.max_payload, self._origin
         for sequence, timestamp, reply, data in piece.rows():
             self.check()
             name = self._afterwards.name(channel, sequence)
@@ -276,14 +273,15 @@ class JetStreamPublisher(Publisher):
                     fields |= origin_fields(channel, sequence, timestamp)
                 if reply:
                     fields[headers.REPLY] = header_text(reply)
-                size = len(data) + header_size(fields)
-                if size > most:
+                header = encoding.header_block(fields)
+                if (size := len(header) + len(data)) > most:
                     raise self.too_large(piece, sequence, size)
-                await publish(subject, data, f"{self._inbox}.{self.published}", fields)
+                publish(piece.subject, data, self._inbox + b"%d" % self.published, header)
             self.published += 1
+        await self.connection.drain()
 
-    async def _on_ack(self, message: Msg) -> None:
-        number = int(message.subject.rpartition(".")[2])
+    def _on_ack(self, message: Message) -> None:
+        number = int(message.subject[len(self._inbox) :])
         if not self.ledger.low <= number < self.ledger.next:
             return  # of an earlier leg
         if not message.data:
@@ -293,7 +291,7 @@ class JetStreamPublisher(Publisher):
             answer = json.loads(message.data)
             error, stream, sequence = answer.get("error"), answer.get("stream"), answer.get("seq")
         except (ValueError, AttributeError):
-            self.fail(TargetError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
+            self.fail(NatsError(f"a message was answered with {message.data[:80]!r}", "is that a stream?"))
             return
         if error or not isinstance(stream, str) or not isinstance(sequence, int):
             self._on_refused(number, error if isinstance(error, dict) else {})

@@ -11,18 +11,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stantools.migration import headers
 from stantools.migration.batches import Batch
 from stantools.migration.replay.state import Ledger
 from stantools.migration.replay.subjects import shown
-from stantools.migration.target.connection import Connection
-from stantools.migration.target.errors import TargetError
+from stantools.nats.connection import Connection
+from stantools.nats.errors import NatsError
 from stantools.notation import counted
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 #: Seconds without any confirmation after which a target counts as silent.
 SILENCE = 30.0
@@ -33,13 +29,13 @@ WINDOW_BYTES = 16 << 20
 _YIELD_EVERY = 256
 
 
-class MessageRefusedError(TargetError):
+class MessageRefusedError(NatsError):
     """The target does not take a message. Sending it again would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some messages of one channel, taken out of a batch: nats-py takes nothing but single ones.
+    """Some messages of one channel, taken out of a batch.
 
     Attributes:
         channel: The channel.
@@ -117,14 +113,6 @@ def header_text(value: bytes) -> str:
         return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in value)
 
 
-def header_size(fields: Mapping[str, str]) -> int:
-    """Returns how many bytes headers take."""
-    if not fields:
-        return 0
-    fixed = len(headers.VERSION_LINE) + len(headers.END_LINE)
-    return fixed + sum(len(name) + len(value.encode()) + 4 for name, value in fields.items())
-
-
 class Publisher(ABC):
     """Publishes the messages of one replay.
 
@@ -151,7 +139,7 @@ class Publisher(ABC):
         self.again = 0
         self.published = 0
         self._said: set[str] = set()
-        self._failed: asyncio.Future[TargetError] | None = None
+        self._failed: asyncio.Future[NatsError] | None = None
         self._progress = asyncio.Event()
         self._bytes_out = 0
         self._unyielded = 0
@@ -161,7 +149,7 @@ class Publisher(ABC):
         """All subjects of the replay."""
         return set(self.routes.values())
 
-    async def begin(self, failed: asyncio.Future[TargetError], *, resumed: bool) -> None:
+    async def begin(self, failed: asyncio.Future[NatsError], *, resumed: bool) -> None:
         """Begins a leg.
 
         Args:
@@ -169,11 +157,10 @@ class Publisher(ABC):
             resumed: Some of what is to be sent may have reached the target already.
 
         Raises:
-            TargetError: Nothing can be published.
+            NatsError: Nothing can be published.
         """
         self._failed = failed
         self._bytes_out = 0
-        failed.add_done_callback(lambda _: _drop_unsent(self.connection.client))
         await self._begin(resumed=resumed)
 
     @abstractmethod
@@ -188,7 +175,7 @@ class Publisher(ABC):
         """Does what is due without messages; called a few times a second.
 
         Raises:
-            TargetError: The leg is over.
+            NatsError: The leg is over.
         """
         self.check()
 
@@ -196,7 +183,7 @@ class Publisher(ABC):
         """Takes leave of the target, at the end of a replay.
 
         Raises:
-            TargetError: It went wrong; nothing is lost by that.
+            NatsError: It went wrong; nothing is lost by that.
         """
         return
 
@@ -208,7 +195,7 @@ class Publisher(ABC):
         """Sends some messages, once there is room in the window.
 
         Raises:
-            TargetError: The leg is over.
+            NatsError: The leg is over.
         """
         self.check()
         if self._full():
@@ -218,7 +205,7 @@ class Publisher(ABC):
         self._bytes_out += piece.size
         try:
             await self._send(piece)
-        except TargetError:
+        except NatsError:
             self.ledger.withdraw(self.published)
             raise
         self._unyielded += len(piece)
@@ -231,7 +218,7 @@ class Publisher(ABC):
         """Waits until everything that was sent is confirmed.
 
         Raises:
-            TargetError: The leg is over.
+            NatsError: The leg is over.
         """
         await self._until(lambda: not self.ledger.outstanding)
         self._bytes_out = 0
@@ -247,7 +234,7 @@ class Publisher(ABC):
         if self._failed is not None and self._failed.done():
             raise self._failed.result()
 
-    def fail(self, error: TargetError) -> None:
+    def fail(self, error: NatsError) -> None:
         """Ends the leg."""
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(error)
@@ -294,16 +281,3 @@ class Publisher(ABC):
             f"raise max_payload of the server, then go on; or leave it out: begin anew with --seq {sequence + 1}: for "
             "this channel",
         )
-
-
-def _drop_unsent(client: Client) -> None:
-    """Throws away what the client would send as soon as it is connected again: the next leg sends it in its turn.
-
-    nats-py has no public way to do that. Where its buffer is not found, late messages come twice; streams recognise
-    them by their ids.
-    """
-    unsent = getattr(client, "_pending", None)
-    if client.is_connected or not isinstance(unsent, list) or not hasattr(client, "_pending_data_size"):
-        return
-    unsent.clear()
-    client._pending_data_size = 0

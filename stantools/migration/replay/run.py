@@ -21,9 +21,9 @@ from stantools.migration.replay.session import DISCOVER_PREFIX
 from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
-from stantools.migration.target.connection import Connection, connect
-from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, TargetError
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import Connection, connect
+from stantools.nats.errors import ApiError, NatsError
+from stantools.nats.options import ConnectOptions
 from stantools.progress import Progress
 
 _SECOND = 1_000_000_000
@@ -196,7 +196,7 @@ class Replay:
                     with connection.watch(*map(shown, self._publisher.subjects)) as failed:
                         await self._leg(failed)
                     break
-                except TargetError as problem:
+                except NatsError as problem:
                     if not _passes(problem):
                         raise
                     attempts = 1 if self._ledger.confirmed > confirmed else attempts + 1
@@ -211,7 +211,7 @@ class Replay:
                     await self._back_again(0.25 * 2**attempts)
             await self._take_leave()
         except StantoolsError:
-            if self._begun and connection.client.is_connected:
+            if self._begun and connection.connected:
                 await self._take_leave()
             raise
         finally:
@@ -224,7 +224,7 @@ class Replay:
     def _left(self) -> int:
         return self._plan.after(self._ledger.positions()).messages
 
-    async def _leg(self, failed: asyncio.Future[TargetError]) -> None:
+    async def _leg(self, failed: asyncio.Future[NatsError]) -> None:
         await self._publisher.begin(failed, resumed=self._resumed)
         self._begun = True
         self._save()
@@ -240,7 +240,7 @@ class Replay:
             ticker.cancel()
             await asyncio.gather(sender, ticker, return_exceptions=True)
 
-    async def _send_all(self, failed: asyncio.Future[TargetError]) -> bool:
+    async def _send_all(self, failed: asyncio.Future[NatsError]) -> bool:
         """Sends what is left; False if the user stopped it before everything was sent."""
         try:
             finished = await self._send_batches(failed)
@@ -248,7 +248,7 @@ class Replay:
             if _passes(problem):
                 raise
             # The store, or a message, stops us; what is on its way need not be repeated.
-            with suppress(TargetError, TimeoutError):
+            with suppress(NatsError, TimeoutError):
                 await asyncio.wait_for(self._publisher.settle(), GRACE)
             raise
         if finished:
@@ -258,7 +258,7 @@ class Replay:
             await asyncio.wait_for(self._publisher.settle(), GRACE)
         return False
 
-    async def _send_batches(self, failed: asyncio.Future[TargetError]) -> bool:
+    async def _send_batches(self, failed: asyncio.Future[NatsError]) -> bool:
         loop = asyncio.get_running_loop()
         pacer, start = self._pacer(), loop.time()
         for batch in self._plan.after(self._ledger.positions()).read():
@@ -284,7 +284,7 @@ class Replay:
                 at += len(piece)
         return True
 
-    async def _pause(self, seconds: float, failed: asyncio.Future[TargetError]) -> None:
+    async def _pause(self, seconds: float, failed: asyncio.Future[NatsError]) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
         awaited: set[asyncio.Future[Any]] = {stopped, failed}
         try:
@@ -320,7 +320,7 @@ class Replay:
     async def _take_leave(self) -> None:
         try:
             await self._publisher.end()
-        except TargetError as problem:
+        except NatsError as problem:
             self._publisher.note(f"leaving went wrong: {problem.message}")
 
     def _save(self) -> None:
@@ -332,9 +332,7 @@ class Replay:
 
 def _passes(problem: StantoolsError) -> bool:
     """Tells whether the next leg may do better."""
-    return isinstance(problem, ConnectionLostError | NoAnswerError) or (
-        isinstance(problem, ApiError) and problem.code == _UNAVAILABLE
-    )
+    return problem.passing or (isinstance(problem, ApiError) and problem.code == _UNAVAILABLE)
 
 
 #: What servers and clients use unless configured otherwise.

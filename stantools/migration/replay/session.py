@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stantools.errors import StantoolsError
-from stantools.migration.target.errors import TargetError
+from stantools.nats.errors import NatsError
 from stantools.streaming import session
 from stantools.streaming.session import DISCOVER_PREFIX, Acked, Send, State
 
@@ -13,9 +13,9 @@ __all__ = ["DISCOVER_PREFIX", "Acked", "Send", "Session", "State"]
 
 
 class Session(session.Session):
-    """See `stantools.streaming.session`. Raises `TargetError`."""
+    """See `stantools.streaming.session`. Raises `NatsError`."""
 
-    failure: ClassVar[type[StantoolsError]] = TargetError
+    failure: ClassVar[type[StantoolsError]] = NatsError
     remedies: ClassVar[dict[str, str]] = {
         "client": "choose another --client-id",
         "cluster": "check --cluster-id and --discover-prefix: is something else listening there?",

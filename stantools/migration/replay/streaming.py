@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from stantools.migration.replay.publisher import Piece, Publisher
 from stantools.migration.replay.session import DISCOVER_PREFIX, Session, State
 from stantools.migration.replay.state import Ledger
-from stantools.migration.target.connection import Connection
-from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, NobodyListensError, TargetError
+from stantools.nats.connection import Connection
+from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
+    from stantools.nats.client import Message
 
 #: What the official clients receive acks on; users may have rights for no other subject.
-_ACKS = "_STAN.acks"
+_ACKS = b"_STAN.acks"
 #: The server's answer when it does not know us any more (or the name of a channel is none, which was looked at before).
 _NOT_REGISTERED = "stan: invalid publish request"
 
@@ -56,7 +56,7 @@ class StreamingPublisher(Publisher):
         self._prefix = discover_prefix
         self._sessions = 0
         self._session: Session | None = None
-        self._heartbeats = self._pings = self._acks = ""
+        self._heartbeats = self._pings = self._acks = b""
 
     async def _begin(self, *, resumed: bool) -> None:
         if not self._acks:
@@ -67,19 +67,20 @@ class StreamingPublisher(Publisher):
             await self._connect()
 
     async def _subscribe(self) -> None:
-        client = self.connection.client
-        self._heartbeats, self._pings = client.new_inbox(), client.new_inbox()
-        self._acks = f"{_ACKS}.{client.new_inbox().rpartition('.')[2]}"
-        await client.subscribe(self._heartbeats, cb=self._on_heartbeat)
-        await client.subscribe(self._pings, cb=self._on_ping_answer)
-        await client.subscribe(self._acks, cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        connection = self.connection
+        self._heartbeats, self._pings = connection.new_inbox(), connection.new_inbox()
+        self._acks = b"%b.%b" % (_ACKS, connection.new_inbox().rpartition(b".")[2])
+        connection.listen(self._heartbeats, self._on_heartbeat)
+        connection.listen(self._pings, self._on_ping_answer)
+        connection.listen(self._acks, self._on_ack)
         await self.connection.flush()
         self.check()
 
     async def _connect(self) -> None:
         self._sessions += 1
         unique = f"{self._run}-{self._sessions}"
-        session = Session(self._cluster_id, self._client_id, unique, self._heartbeats, discover_prefix=self._prefix)
+        heartbeats = self._heartbeats.decode()
+        session = Session(self._cluster_id, self._client_id, unique, heartbeats, discover_prefix=self._prefix)
         request = session.connect()
         try:
             answer = await self.connection.request(request.subject, request.payload)
@@ -89,7 +90,7 @@ class StreamingPublisher(Publisher):
                 f"(on {request.subject})",
                 "check --cluster-id, and that the streaming server uses this NATS server",
             ) from None
-        session.connect_answered(answer.data, _now())
+        session.connect_answered(answer, _now())
         self._session = session
 
     async def _still_there(self, session: Session) -> None:
@@ -101,25 +102,26 @@ class StreamingPublisher(Publisher):
             answer = await self.connection.request(ping.subject, ping.payload)
         except NobodyListensError as problem:
             raise ConnectionLostError(f"the streaming server {self._cluster_id!r} is gone", "go on later") from problem
-        session.ping_answered(answer.data)
+        session.ping_answered(answer)
 
     async def _send(self, piece: Piece) -> None:
         session = self._session
         assert session is not None
-        publish, most = self.connection.client.publish, self.connection.max_payload
+        publish, most = self.connection.publish, self.connection.max_payload
         for sequence, _, reply, data in piece.rows():
             self.check()
             sent = session.publish(self.published, piece.subject, reply, data)
             if len(sent.payload) > most:
                 raise self.too_large(piece, sequence, len(sent.payload))
-            await publish(sent.subject, sent.payload, self._acks)
+            publish(sent.subject.encode(), sent.payload, self._acks)
             self.published += 1
+        await self.connection.drain()
 
     async def tick(self) -> None:
         """Sends a ping when one is due.
 
         Raises:
-            TargetError: The leg is over.
+            NatsError: The leg is over.
         """
         self.check()
         session = self._session
@@ -127,45 +129,45 @@ class StreamingPublisher(Publisher):
             return
         ping = session.tick(_now())
         if ping is not None:
-            await self.connection.client.publish(ping.subject, ping.payload, self._pings)
+            self.connection.publish(ping.subject.encode(), ping.payload, self._pings)
         self._look(session)
 
     async def end(self) -> None:
         """Closes the session, so that the server forgets the client.
 
         Raises:
-            TargetError: It did not answer, or not as expected.
+            NatsError: It did not answer, or not as expected.
         """
         session, self._session = self._session, None
         if session is None or session.state is not State.OPEN:
             return
         request = session.close()
         answer = await self.connection.request(request.subject, request.payload)
-        if error := session.close_answered(answer.data):
+        if error := session.close_answered(answer):
             self.note(f"the streaming server {self._cluster_id!r} did not close the session: {error}")
 
-    async def _on_heartbeat(self, message: Msg) -> None:
+    def _on_heartbeat(self, message: Message) -> None:
         if message.reply and self._session is not None:
-            await self.connection.client.publish(message.reply, self._session.heartbeat())
+            self.connection.publish(message.reply, self._session.heartbeat())
 
-    async def _on_ping_answer(self, message: Msg) -> None:
+    def _on_ping_answer(self, message: Message) -> None:
         session = self._session
         if session is None:
             return
         try:
             session.ping_answered(message.data)
-        except TargetError as problem:
+        except NatsError as problem:
             self.fail(problem)
         self._look(session)
 
-    async def _on_ack(self, message: Msg) -> None:
+    def _on_ack(self, message: Message) -> None:
         session = self._session
         if session is None:
             return
         try:
             # A message without payload and with a status: nobody listens where we publish.
             acked = session.ack(message.data) if message.data else None
-        except TargetError as problem:
+        except NatsError as problem:
             self.fail(problem)
             return
         if not message.data:

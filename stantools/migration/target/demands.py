@@ -12,23 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-_ANY, _REST = "*", ">"
+from stantools.nats.subjects import overlap
+
+_REST = ">"
 #: What a server keeps for itself (jetstream-migration.md section 10), from which version on.
 _RESERVED = (("$JS.API", (0, 0, 0)), ("$JS", (2, 10, 0)), ("$JSC", (2, 10, 0)), ("$SYS", (2, 10, 0)))
 #: Before, a pattern that only takes in some of it was let through.
 _PATTERNS_REFUSED_SINCE = (2, 11, 0)
 _NEWEST = (1 << 30, 0, 0)
-
-
-def overlap(one: str, other: str) -> bool:
-    """Tells whether there can be a subject that both patterns match."""
-    left, right = one.split("."), other.split(".")
-    for mine, its in zip(left, right, strict=False):
-        if _REST in (mine, its):
-            return True
-        if mine != its and _ANY not in (mine, its):
-            return False
-    return len(left) == len(right)
 
 
 def refused(subject: str, version: tuple[int, int, int]) -> str | None:

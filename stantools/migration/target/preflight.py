@@ -20,24 +20,24 @@ from stantools.migration.target.demands import (
     Severity,
     StreamDemand,
     account_problems,
-    overlap,
     refused,
     reserved_bytes,
     unknown_options,
     wanted_bytes,
 )
-from stantools.migration.target.errors import (
+from stantools.nats.errors import (
     ApiError,
+    NatsError,
     NobodyListensError,
     PermissionDeniedError,
-    TargetError,
     is_full,
 )
-from stantools.migration.target.jetstream import DISABLED, JetStream
-from stantools.migration.target.options import DEFAULT_API_PREFIX
+from stantools.nats.jetstream import DISABLED, JetStream
+from stantools.nats.options import DEFAULT_API_PREFIX
+from stantools.nats.subjects import overlap
 
 if TYPE_CHECKING:
-    from stantools.migration.target.connection import Connection
+    from stantools.nats.connection import Connection
 
 __all__ = ["Access", "Problem", "Severity", "StreamDemand", "preflight"]
 
@@ -70,7 +70,7 @@ async def preflight(
         What was found; empty if all is well. Errors come first, otherwise it is in the order of the streams.
 
     Raises:
-        TargetError: The server cannot be asked at all.
+        NatsError: The server cannot be asked at all.
     """
     problems = _server_problems(js.connection)
     account = await _account(js, problems)
@@ -187,9 +187,9 @@ async def _fits(js: JetStream, name: str, in_memory: bool, size: int) -> bool:
         await js.api(f"STREAM.CREATE.{name}", {**config, "num_replicas": 5, "max_bytes": size})
     except ApiError as problem:
         return not is_full(problem)
-    except TargetError:
+    except NatsError:
         return True  # who may not ask meets it during the work
-    raise TargetError(f"{js.connection.url}: made stream {name} with 5 replicas on a single server", "delete it")
+    raise NatsError(f"{js.connection.url}: made stream {name} with 5 replicas on a single server", "delete it")
 
 
 def _stream_problems(connection: Connection, demand: StreamDemand, access: Access) -> list[Problem]:
@@ -290,18 +290,18 @@ async def _permissions(
             await js.connection.request(f"{js.prefix}.{operation}", _PROBE)
         except PermissionDeniedError as problem:
             yield Problem("no-permission", severity, "", problem.message, problem.remedy)
-        except TargetError as problem:
+        except NatsError as problem:
             yield Problem("no-answer", Severity.WARNING, "", problem.message, problem.remedy)
     if access is Access.RESTORE:
         subject = f"$JS.SNAPSHOT.RESTORE.{name}.probe"
         with js.connection.watch(subject) as failed:
-            await js.connection.client.publish(subject)
+            js.connection.publish(subject.encode())
             await js.connection.flush()
             denied = failed.result() if failed.done() else None
         if isinstance(denied, PermissionDeniedError):
             yield Problem("no-permission", Severity.ERROR, "", denied.message, denied.remedy)
 
 
-def _cannot_ask(what: str, problem: TargetError) -> Problem:
+def _cannot_ask(what: str, problem: NatsError) -> Problem:
     detail = f"{what} cannot be asked for: {problem.message}"
     return Problem("cannot-ask", Severity.WARNING, "", detail, "what it would have shown is met during the work")

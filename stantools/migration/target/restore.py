@@ -19,15 +19,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.target.errors import (
+from stantools.migration.target.transfer import DroppedError, Transfer, transfer
+from stantools.nats.errors import (
     ApiError,
     ConnectionLostError,
+    NatsError,
     NoAnswerError,
     PermissionDeniedError,
-    TargetError,
 )
-from stantools.migration.target.jetstream import JetStream, read_answer
-from stantools.migration.target.transfer import DroppedError, Transfer, transfer
+from stantools.nats.jetstream import JetStream, read_answer
 
 if TYPE_CHECKING:
     from stantools.progress import Progress
@@ -93,15 +93,6 @@ SETTLE_SECONDS: Final = 10.0
 CLUSTER_SETTLE_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS = 0.5
 _ASK_SECONDS = 3.0
-_NO_LEADER = 10008
-_OFFLINE = 10118
-
-
-def is_passing(problem: Exception) -> bool:
-    """Tells whether a failure may well be over at the next attempt: no connection, no answer, no leader."""
-    if isinstance(problem, ApiError):
-        return problem.err_code in (_NO_LEADER, _OFFLINE)
-    return isinstance(problem, ConnectionLostError | NoAnswerError)
 
 
 def settle_seconds(js: JetStream) -> float:
@@ -121,7 +112,7 @@ async def find(js: JetStream, stream: str, subjects: Iterable[str]) -> dict[str,
         Its info; an empty object if its name is taken, but nobody can say more; None if there is none.
 
     Raises:
-        TargetError: It cannot be found out.
+        NatsError: It cannot be found out.
     """
     info = await js.stream_info(stream)
     if info is not None or not js.connection.cluster:
@@ -140,7 +131,7 @@ async def find_in_time(js: JetStream, stream: str, subjects: Iterable[str]) -> d
             await js.connection.wait_connected(_ASK_SECONDS)
             return await find(js, stream, subjects)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
-            if not is_passing(problem) or js.connection.client.is_closed or _over(deadline):
+            if not problem.passing or js.connection.closed or _over(deadline):
                 raise
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
@@ -149,7 +140,7 @@ async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
     """Deletes a stream, and makes sure that it is gone.
 
     Raises:
-        TargetError: It could not be deleted.
+        NatsError: It could not be deleted.
     """
     deadline = asyncio.get_running_loop().time() + settle_seconds(js)
     while True:
@@ -157,7 +148,7 @@ async def remove(js: JetStream, stream: str, subjects: Iterable[str]) -> None:
             # A stream without a leader is deleted, too, but nobody answers.
             await js.delete_stream(stream, timeout=_ASK_SECONDS)
         except (ApiError, ConnectionLostError, NoAnswerError) as problem:
-            if not is_passing(problem) or _over(deadline):
+            if not problem.passing or _over(deadline):
                 raise
         if await find_in_time(js, stream, subjects) is None:
             return
@@ -187,7 +178,7 @@ _DOUBTS = 3
 _under_way: set[tuple[str, str, str]] = set()
 
 
-class RestoreError(TargetError):
+class RestoreError(NatsError):
     """A restore failed; the message says why and what is left of the stream.
 
     Attributes:
@@ -201,7 +192,7 @@ class RestoreError(TargetError):
         self.exit_code = problem.exit_code
         self.stream = stream
         self.left = left
-        self.again = is_passing(problem) or isinstance(problem, DroppedError)
+        self.again = problem.passing or isinstance(problem, DroppedError)
 
 
 async def restore(
@@ -301,17 +292,17 @@ class _Restore:
             await self._look_before(begun=begun)
         try:
             answer = await js.api(self.operation, {"config": dict(self._config), "state": dict(state)}, timeout=timeout)
-        except TargetError as problem:
+        except NatsError as problem:
             if isinstance(problem, ApiError) and problem.err_code == _NAME_IN_USE:
                 raise self._is_there(problem.remedy) from problem
-            if not is_passing(problem):
+            if not problem.passing:
                 raise
             # It may have been accepted all the same.
             await self.after_failure(problem, complete=False)
             raise
         subject = answer.get("deliver_subject")
         if not isinstance(subject, str) or not subject:
-            raise TargetError(f"the answer to {self.operation} does not say where the archive goes", "see its log")
+            raise NatsError(f"the answer to {self.operation} does not say where the archive goes", "see its log")
         return subject
 
     async def _look_before(self, *, begun: bool) -> None:
@@ -350,7 +341,7 @@ class _Restore:
         """Tells whether the stream is being restored: then its name is taken, but it has neither leader nor state."""
         try:
             return await find(self._js, self._stream, self._subjects) == {}
-        except TargetError:
+        except NatsError:
             return False
 
     async def after_failure(self, problem: StantoolsError, *, complete: bool) -> dict[str, Any]:
@@ -366,14 +357,14 @@ class _Restore:
         Raises:
             RestoreError: It is not.
         """
-        lost = complete and is_passing(problem)
+        lost = complete and problem.passing
         deadline = asyncio.get_running_loop().time() + settle_seconds(self._js)
         try:
             info = await find_in_time(self._js, self._stream, self._subjects)
             while lost and asyncio.get_running_loop().time() < deadline and self._differs(info):
                 await asyncio.sleep(_POLL_SECONDS)
                 info = await find_in_time(self._js, self._stream, self._subjects)
-        except TargetError as other:
+        except NatsError as other:
             said = f"what is left of it could not be found out: {other.message}"
             raise RestoreError(self._stream, problem, "unknown", said) from problem
         if info is None and lost:
@@ -395,7 +386,7 @@ class _Restore:
         differences = state_differences(self._expected, found)
         if not differences:
             return found
-        problem = TargetError(
+        problem = NatsError(
             f"the server restored it incompletely: {', '.join(differences)}",
             "run the command again; if it happens again, see the server's log and the stream's limits",
         )
@@ -409,7 +400,7 @@ class _Restore:
     async def _remove(self, problem: StantoolsError, said: str) -> RestoreError:
         try:
             await remove(self._js, self._stream, self._subjects)
-        except TargetError as other:
+        except NatsError as other:
             said = f"it is there and must be deleted by hand: {other.message}"
             return RestoreError(self._stream, problem, "stream", said)
         return RestoreError(self._stream, problem, "nothing", said)

@@ -14,16 +14,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from nats import errors as nats_errors
-
-from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, TargetError
 from stantools.migration.target.frames import STREAM_IDENTIFIER, FrameTracker
-from stantools.migration.target.jetstream import read_answer
+from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError
+from stantools.nats.jetstream import read_answer
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-
-    from stantools.migration.target.connection import Connection
+    from stantools.nats.client import Message
+    from stantools.nats.connection import Connection
     from stantools.progress import Progress
     from stantools.store.mapping import Buffer
 
@@ -37,7 +34,7 @@ NUDGE_SECONDS: Final = 4.0
 REASON_SECONDS: Final = 1.0
 
 
-class DroppedError(TargetError):
+class DroppedError(NatsError):
     """The server has given the restore up."""
 
 
@@ -67,12 +64,12 @@ class Transfer:
     ) -> None:
         self._connection = connection
         self._operation = operation
-        self._subject = subject
+        self._subject = subject.encode()
         self._window = window
         self._piece_bytes = max(1, min(piece_bytes, connection.max_payload))
         self._chunk_timeout = chunk_timeout
         self._progress = progress
-        self._inbox = connection.client.new_inbox()
+        self._inbox = connection.new_inbox()
         self._unanswered: deque[int] = deque()
         self._unanswered_bytes = 0
         self._frames = FrameTracker()
@@ -81,20 +78,20 @@ class Transfer:
         self._last_answer = self._last_piece = self._clock()
         self._answered = asyncio.Event()
         self._final: asyncio.Future[bytes] = loop.create_future()
-        self._failed: asyncio.Future[TargetError] = loop.create_future()
+        self._failed: asyncio.Future[NatsError] = loop.create_future()
         #: Whether all of the archive was sent.
         self.complete = False
 
     @property
-    def answers(self) -> str:
+    def answers(self) -> bytes:
         """The subject that answers come on."""
-        return f"{self._inbox}.*"
+        return self._inbox + b".*"
 
     async def send_all(self, parts: Iterable[Buffer]) -> None:
         """Sends an archive, part by part; a part has to stay as it is only until the next one is asked for.
 
         Raises:
-            TargetError: The server refused, fell silent, or was lost.
+            NatsError: The server refused, fell silent, or was lost.
         """
         loop = asyncio.get_running_loop()
         iterator: Iterator[Buffer] = iter(parts)
@@ -124,9 +121,9 @@ class Transfer:
             The server's answer.
 
         Raises:
-            TargetError: The server refused, fell silent, or was lost.
+            NatsError: The server refused, fell silent, or was lost.
         """
-        await self._publish(b"", "end")
+        await self._publish(b"", b"end")
         either: set[asyncio.Future[Any]] = {self._final, self._failed}
         await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         self._check()
@@ -145,13 +142,13 @@ class Transfer:
             self._check()
             idle = self._clock() - self._last_piece
             if not building.done() and idle >= IDLE_SECONDS and self._frames.between:
-                await self._publish(STREAM_IDENTIFIER, "piece")
+                await self._publish(STREAM_IDENTIFIER, b"piece")
 
     async def _send(self, part: memoryview) -> None:
         for start in range(0, len(part), self._piece_bytes):
             piece = bytes(part[start : start + self._piece_bytes])
             await self._wait_for_room(len(piece))
-            await self._publish(piece, "piece")
+            await self._publish(piece, b"piece")
 
     async def _wait_for_room(self, size: int) -> None:
         while self._unanswered and self._unanswered_bytes + size > self._window:
@@ -170,33 +167,31 @@ class Transfer:
                 return
         self._check()
 
-    async def _publish(self, piece: bytes, kind: str) -> None:
+    async def _publish(self, piece: bytes, kind: bytes) -> None:
         if not self._unanswered:
             self._last_answer = self._clock()
         try:
-            await self._connection.client.publish(self._subject, piece, reply=f"{self._inbox}.{kind}")
-        except nats_errors.Error as problem:
+            self._connection.publish(self._subject, piece, self._inbox + b"." + kind)
+            await self._connection.drain()
+        except ConnectionLostError:
             self._check()
-            raise ConnectionLostError(
-                f"{self._connection.url}: the connection broke: {problem}", "run the command again"
-            ) from problem
+            raise
         self._frames.feed(piece)
         self._last_piece = self._clock()
-        if kind == "piece":
+        if kind == b"piece":
             self._unanswered.append(len(piece))
             self._unanswered_bytes += len(piece)
 
-    async def on_answer(self, message: Msg) -> None:
+    def on_answer(self, message: Message) -> None:
         """Takes an answer of the server."""
-        status = (message.headers or {}).get("Status")
-        if status:
+        if status := message.status:
             # The server says that nobody listens. Whoever did may have said why, on another way that takes longer.
             dropped = DroppedError(
                 f"the server no longer listens to the archive (status {status})",
                 "see the server's log for the reason, then run the command again",
             )
             asyncio.get_running_loop().call_later(REASON_SECONDS, self.fail, dropped)
-        elif message.subject.endswith(".end"):
+        elif message.subject.endswith(b".end"):
             if not self._final.done():
                 self._final.set_result(message.data)
         elif message.data:
@@ -212,12 +207,12 @@ class Transfer:
     def _take_refusal(self, answer: bytes) -> None:
         try:
             read_answer(self._operation, answer)
-        except TargetError as problem:
+        except NatsError as problem:
             self.fail(problem)
         else:
-            self.fail(TargetError(f"the server ended the restore early: {answer[:200]!r}", "see the server's log"))
+            self.fail(NatsError(f"the server ended the restore early: {answer[:200]!r}", "see the server's log"))
 
-    def fail(self, error: TargetError) -> None:
+    def fail(self, error: NatsError) -> None:
         """Notes what makes it useless to go on; the first one counts."""
         if not self._failed.done():
             self._failed.set_result(error)
@@ -251,9 +246,8 @@ async def transfer(
     )
     with connection.watch(subject, sending.answers) as lost:
         lost.add_done_callback(lambda future: None if future.cancelled() else sending.fail(future.result()))
-        subscription = await connection.client.subscribe(sending.answers, cb=sending.on_answer)
+        subscription = connection.listen(sending.answers, sending.on_answer)
         try:
             yield sending
         finally:
-            if connection.client.is_connected:
-                await subscription.unsubscribe()
+            connection.unsubscribe(subscription)

@@ -25,11 +25,10 @@ from stantools.migration.archive.reader import ArchiveReader, Records, StreamRea
 from stantools.migration.archive.writer import ConsumerEntry
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.compare import Comparison
-from stantools.migration.proof.stream import Proof
+from stantools.migration.proof.stream import Comparison, Proof
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions
-from stantools.nats.assembler import Received
 from stantools.nats.columns import FrameColumns
+from stantools.nats.inbox import Received
 from stantools.progress import Progress
 from stantools.work import Threads
 

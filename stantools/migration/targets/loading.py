@@ -42,10 +42,10 @@ from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof, prove_stream
 from stantools.migration.publish.stream import publish_stream
 from stantools.migration.stream_source import Prefix
-from stantools.migration.target.errors import ApiError, ConnectionLostError, is_full
-from stantools.migration.target.jetstream import JetStream
 from stantools.migration.target.restore import RestoreError, restore, state_differences
 from stantools.migration.tasks import in_parallel
+from stantools.nats.errors import ApiError, ConnectionLostError, is_full
+from stantools.nats.jetstream import JetStream
 
 #: Seconds before something is tried again because the connection broke.
 _PAUSE = 1.0
@@ -113,7 +113,7 @@ async def apply_streams(
     async def one(stream: PreparedStream) -> StreamResult:
         nonlocal gone
         job = _Job(js, stream, journal, options, watch)
-        if full or (gone and not js.connection.client.is_connected):
+        if full or (gone and not js.connection.connected):
             # The next one would fare no better; and a server that is gone was waited for already.
             job.result.outcome = Outcome.NOT_BEGUN
             return job.result
@@ -171,7 +171,7 @@ class _Job:
 
     async def see_what_is_there(self) -> None:
         """Notes what the stream holds after a failure, as far as the server tells."""
-        if not self._js.connection.client.is_connected:
+        if not self._js.connection.connected:
             return
         with contextlib.suppress(StantoolsError):
             if (info := await self._js.stream_info(self._plan.name)) is not None:

@@ -10,12 +10,12 @@ from stantools.errors import StantoolsError
 from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, Watch
 from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import DEFAULT_SERVER, ConnectOptions
 from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
 from stantools.migration.targets.loading import ApplyOptions, Existing, apply_streams, prove
 from stantools.migration.tasks import in_parallel, run
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import DEFAULT_SERVER, ConnectOptions
 
 _T = TypeVar("_T")
 

@@ -16,7 +16,7 @@ from stantools.errors import RefusedError
 from stantools.migration.archive.meta import ArchiveState
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Watch
 from stantools.migration.plan.model import Level, Note, StreamPlan, TargetKind, TargetRef
-from stantools.migration.plan.names import name_problem, overlap
+from stantools.migration.plan.names import name_problem
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream import Proof
 from stantools.migration.targets.files import FileDestination, Placed, prove_stream_directory
@@ -24,6 +24,7 @@ from stantools.migration.targets.in_use import find_server
 from stantools.migration.targets.layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, read_layout
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions, Existing
 from stantools.migration.targets.placing import Ownership, arriving, fill, give_up, move_in, parents, tidy
+from stantools.nats.subjects import overlap
 from stantools.progress import Progress
 from stantools.recovery.place import check_room
 from stantools.store.atomic import absolute

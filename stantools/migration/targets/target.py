@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from stantools.errors import UsageError
-from stantools.migration.target.options import ConnectOptions, Places
+from stantools.migration.plan.model import Places
+from stantools.nats.options import ConnectOptions
 
 # The help of a verb loads this module: what handles messages is loaded where it is needed.
 if TYPE_CHECKING:
@@ -118,10 +119,10 @@ def opened(
         StantoolsError: It cannot be started, or is no directory for this.
     """
     from stantools.migration.target.embedded import EmbeddedServer
-    from stantools.migration.target.errors import CannotConnectError
     from stantools.migration.targets.backup import BackupDirectory
     from stantools.migration.targets.server import ServerDestination
     from stantools.migration.targets.store_dir import StoreDirectory
+    from stantools.nats.errors import CannotConnectError
 
     if places.out:
         yield BackupDirectory(places.out)

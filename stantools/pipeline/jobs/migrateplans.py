@@ -13,7 +13,7 @@ from stantools.errors import ExitCode
 from stantools.format.crc import Crc
 from stantools.migration.plan.checks import find_problems
 from stantools.migration.plan.model import Level, Note, Plan, StreamPlan
-from stantools.migration.plan.names import overlap, safe_name
+from stantools.migration.plan.names import safe_name
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream
@@ -21,6 +21,7 @@ from stantools.migration.source import ChannelSource, Key, open_source
 from stantools.migration.stream_source import stream_source
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
+from stantools.nats.subjects import overlap
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.model import ChannelPlan

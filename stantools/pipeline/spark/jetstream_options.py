@@ -14,9 +14,9 @@ from stantools.errors import StoreUnreadableError, UsageError
 from stantools.migration.plan.names import name_problem, reserved, stream_name, subject_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
-from stantools.migration.target.context import context_folder, over, read_context
-from stantools.migration.target.options import ConnectOptions, split_servers
+from stantools.nats.context import context_folder, over, read_context
 from stantools.nats.credentials import read_secret
+from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import parse_duration, parse_size
 from stantools.pipeline.tables.options import count, read_value, truth
 

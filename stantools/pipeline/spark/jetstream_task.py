@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
 from stantools.migration.publish.appending import Appended, UnfinishedError, append_part, check_part, finish_part
 from stantools.migration.publish.retry import passes
-from stantools.migration.target.connection import connect
-from stantools.migration.target.errors import CannotConnectError
-from stantools.migration.target.jetstream import JetStream
 from stantools.migration.tasks import in_parallel
+from stantools.nats.connection import connect
+from stantools.nats.errors import CannotConnectError
+from stantools.nats.jetstream import JetStream
 from stantools.pipeline.spark.jetstream_rows import ARRANGE, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stantools.migration.target.connection import Connection
+    from stantools.nats.connection import Connection
     from stantools.pipeline.spark.jetstream_options import SinkOptions
     from stantools.pipeline.spark.jetstream_spool import Spool
 

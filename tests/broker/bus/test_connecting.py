@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from broker.bus.external import ExternalBus
-from broker.bus.login import BusError, redacted
-from broker.bus.login import servers as servers_of
+from broker.bus.external import BusError, ExternalBus
+from broker.bus.external import servers as servers_of
 from broker.config.options import ClientTLSOptions, ConnectionOptions
 from broker.nats.options import Authorization, TLSOptions, User
 from broker.streaming.ports import Outcome, Role
 from stantools.errors import StantoolsError
+from stantools.nats.login import redacted
 from tests import servers
 from tests.broker.bus.test_bus import REAL, Heard, ask, barrier, our_server
-from tests.migration.target.authority import Authority, Operator, new_pair
+from tests.nats.authority import Authority, Operator, new_pair
 
 
 async def works(options: ConnectionOptions) -> None:

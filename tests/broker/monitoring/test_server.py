@@ -16,7 +16,7 @@ from broker.monitoring.server import MonitoringError, MonitoringServer
 from broker.nats.options import TLSOptions
 from tests.broker.monitoring.standins import Got, Nats, Streaming, get, monitoring
 from tests.conftest import golden_cases
-from tests.migration.target.authority import Authority
+from tests.nats.authority import Authority
 
 
 def ask(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +11,12 @@ from stantools.migration.plan.names import (
     apart,
     choose,
     name_problem,
-    overlap,
     reserved,
     safe_name,
     stream_name,
     subject_name,
     subject_problem,
 )
-from stantools.store.directory import subject_matches
 
 
 @pytest.mark.parametrize(
@@ -118,18 +114,6 @@ def test_subjects() -> None:
     assert not subject_problem("a.*.>", wildcards=True)
     assert subject_problem("a.>.b", wildcards=True)
     assert subject_problem("a.*")
-
-
-_patterns = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).flatmap(
-    lambda tokens: st.sampled_from([".".join(tokens), ".".join([*tokens, ">"])])
-)
-_literals = [".".join(tokens) for n in (1, 2, 3, 4) for tokens in product("ab", repeat=n)]
-
-
-@given(_patterns, _patterns)
-def test_overlap_means_that_a_subject_matches_both(one: str, two: str) -> None:
-    both = any(subject_matches(one, subject) and subject_matches(two, subject) for subject in _literals)
-    assert overlap(one, two) == overlap(two, one) == both
 
 
 def test_reserved_subjects() -> None:

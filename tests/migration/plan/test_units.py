@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.migration.plan import units
+from stantools.notation import format_time
 
 _I64 = st.integers(0, 2**63 - 1)
 
@@ -22,7 +23,7 @@ def test_durations_and_sizes_come_back(number: int) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_times_come_back(timestamp: int) -> None:
-    assert units.parse_time(units.format_time(timestamp)) == timestamp
+    assert units.parse_time(format_time(timestamp)) == timestamp
     assert units.parse_time(str(timestamp)) == timestamp
 
 

@@ -17,10 +17,10 @@ from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.source import StoreSource, open_source
 from stantools.migration.stream_source import SingleSource
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.restore import time_ns
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter

@@ -13,8 +13,9 @@ from stantools.migration.plan.model import ConsumerPlan, Position
 from stantools.migration.proof import readback
 from stantools.migration.proof.stream import Proof, prove_stream
 from stantools.migration.stream_source import SingleSource
-from stantools.migration.target.jetstream import JetStream
+from stantools.nats.jetstream import JetStream
 from tests.migration.proof.stores import Record, fill, records, single, stored, with_js, write_store
+from tests.migration.publish.conftest import peer
 
 
 def plain_messages(count: int, subject: str = "foo", size: int = 10) -> list[tuple[str, bytes, dict[str, str]]]:
@@ -177,8 +178,8 @@ def test_large_messages_in_between(start_server: Any, tmp_path: Path) -> None:
 
 
 async def _proof_while(server: Any, source: SingleSource, disturb: Any) -> Proof:
-    from stantools.migration.target.connection import connect
-    from stantools.migration.target.options import ConnectOptions
+    from stantools.nats.connection import connect
+    from stantools.nats.options import ConnectOptions
 
     async with connect(ConnectOptions(servers=(server.url,))) as connection:
         js = JetStream(connection)
@@ -234,8 +235,7 @@ def test_a_stream_that_grows_meanwhile(start_server: Any, tmp_path: Path, monkey
     monkeypatch.setattr(readback, "_BATCH_MESSAGES", 50)
 
     def publish(js: JetStream) -> None:
-        task = asyncio.ensure_future(js.connection.client.publish("foo", b"new"))
-        task.add_done_callback(lambda done: done.result())
+        js.connection.publish(b"foo", b"new")
 
     proof = asyncio.run(_proof_while(server, single(write_store(tmp_path / "a", {"foo": rows}), "foo"), publish))
     assert proof.findings == []
@@ -248,15 +248,15 @@ def test_consumers(each_server: Any, tmp_path: Path) -> None:
     settings = {"ack_policy": "explicit", "ack_wait": 30_000_000_000, "max_ack_pending": 100}
 
     async def make(js: JetStream) -> None:
-        client = js.connection.client
         await js.consumer_create("FOO", {"durable_name": "d", "deliver_policy": "all", **settings})
-        inbox = client.new_inbox()
-        subscription = await client.subscribe(inbox)
-        await client.publish(f"{js.prefix}.CONSUMER.MSG.NEXT.FOO.d", b"20", reply=inbox)
-        for number in range(1, 21):
-            message = await subscription.next_msg(5)
-            if number not in (8, 12):
-                await message.ack_sync()
+        async with peer(js) as client:
+            inbox = client.new_inbox()
+            subscription = await client.subscribe(inbox)
+            await client.publish(f"{js.prefix}.CONSUMER.MSG.NEXT.FOO.d", b"20", reply=inbox)
+            for number in range(1, 21):
+                message = await subscription.next_msg(5)
+                if number not in (8, 12):
+                    await message.ack_sync()
 
     with_js(each_server.url, make)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import nats
 import numpy as np
+from nats.aio.client import Client
 
 from stantools.format.columns import MessageColumns
 from stantools.migration import headers
 from stantools.migration.batches import Batch
-from stantools.migration.target.connection import connect
-from stantools.migration.target.errors import NoAnswerError
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
-from stantools.nats.receive import open_inbox
+from stantools.nats.connection import connect
+from stantools.nats.errors import NoAnswerError
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 
 Result = TypeVar("Result")
 
@@ -89,14 +91,14 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
     """Reads a whole stream, without what publishing adds to header blocks."""
     info = await js.stream_info(stream)
     assert info
-    client = js.connection.client
-    inbox = await open_inbox(client, client.new_inbox())
+    inbox = js.connection.open_inbox(js.connection.new_inbox())
     await js.connection.flush()
     # With one replica it might be given to a server that is down.
     more = {"num_replicas": info["config"]["num_replicas"], "mem_storage": True, "inactive_threshold": 60 * 10**9}
     for left in reversed(range(5)):
-        name = f"reader{client.new_inbox()[-8:]}"
-        config = {"name": name, "deliver_subject": inbox.subject, "ack_policy": "none", "deliver_policy": "all"}
+        name = f"reader{inbox.subject[-8:].decode()}{left}"
+        config = {"name": name, "ack_policy": "none", "deliver_policy": "all"}
+        config["deliver_subject"] = inbox.subject.decode()
         try:
             await js.consumer_create(stream, config | more)
             break
@@ -113,9 +115,19 @@ async def read_back(js: JetStream, stream: str) -> list[Message]:
                 number = int(received.columns.sequence[row])
                 found.append(Message(number, received.subject(row), block, received.data(row)))
     finally:
-        await inbox.close()
+        js.connection.close_inbox(inbox)
         await js.consumer_delete(stream, name)
     return found
+
+
+@contextlib.asynccontextmanager
+async def peer(js: JetStream) -> AsyncIterator[Client]:
+    """The common client library, connected to the same server."""
+    client = await nats.connect(js.connection.url)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 def expected(source: FakeSource, *, origin: bool = True) -> list[Message]:

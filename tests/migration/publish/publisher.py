@@ -9,9 +9,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from stantools.migration.publish import Window, publish_stream
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, numbered
 
 

@@ -12,10 +12,10 @@ import pytest
 from stantools.errors import RefusedError
 from stantools.migration.publish import NotOursError, Window, loader
 from stantools.migration.publish.appending import Appended, Mark, append_part, check_part, finish_part
-from stantools.migration.target.connection import connect
-from stantools.migration.target.errors import ApiError
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import Connection, connect
+from stantools.nats.errors import ApiError
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
 from tests.migration.publish.test_interrupted import Killed, Killer
 
@@ -141,7 +141,7 @@ def test_two_at_once(each_server: Any) -> None:
 def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.10 a writer learns from a refusal how the server counts; another one's filler must not mislead it."""
     server = start_server("2.9.10")
-    send_one, write_frames, others = loader.Loader._send_one, loader.write_frames, [FIRST.last + 1]
+    send_one, others = loader.Loader._send_one, [FIRST.last + 1]
 
     async def main(js: JetStream) -> None:
         async with connect(ConnectOptions(servers=(server.url,))) as other:
@@ -150,7 +150,7 @@ def test_another_writer_fills_the_first_gap(start_server: Callable[..., Any], mo
                 if others and self._next == others[0]:
                     for shift in (0, FIRST.first - 1):
                         frame = loader.plain.encode_fillers(self.subject, b"nobody.", shift, others[0], 1)
-                        await write_frames(other.client, frame)
+                        await other.write(frame)
                     await other.flush()
                     info = await js.stream_info("orders")
                     assert info and info["state"]["last_seq"] == others.pop()
@@ -204,18 +204,18 @@ def test_one_that_comes_late_changes_nothing(start_server: Callable[..., Any], m
 
     async def main(js: JetStream) -> None:
         waiting, go_on = asyncio.Event(), asyncio.Event()
-        write_frames = loader.write_frames
+        write_frames = Connection.write
         sent = 0
 
-        async def slow(client: Any, frames: bytes) -> None:
+        async def slow(connection: Connection, frames: bytes) -> None:
             nonlocal sent
             sent += 1
-            if client is other.client and sent > 5:
+            if connection is other and sent > 5:
                 waiting.set()
                 await go_on.wait()
-            await write_frames(client, frames)
+            await write_frames(connection, frames)
 
-        monkeypatch.setattr(loader, "write_frames", slow)
+        monkeypatch.setattr(Connection, "write", slow)
         async with connect(ConnectOptions(servers=(server.url,))) as other:
             late = asyncio.ensure_future(append(JetStream(other), BOTH))
             await waiting.wait()
@@ -271,7 +271,7 @@ def test_what_is_not_the_same_is_refused(start_server: Callable[..., Any]) -> No
             await append(js, BOTH, {**LIMITED, "storage": "memory"})
         await is_exact(js, FIRST)
         # Somebody else publishes: not a message of theirs is taken for ours, and none of ours goes behind it.
-        await js.connection.client.publish("orders", b"hello")
+        js.connection.publish(b"orders", b"hello")
         await js.connection.flush()
         with pytest.raises(NotOursError):
             await append(js, BOTH)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stantools.migration.publish import Window, publish_stream
-from stantools.migration.target.connection import connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back
 from tests.migration.publish.test_consumers import durable, place

@@ -11,9 +11,9 @@ import pytest
 from stantools.errors import StantoolsError
 from stantools.migration.publish import publish_stream
 from stantools.migration.publish.consumers import UNFINISHED
-from stantools.migration.target.errors import PermissionDeniedError
-from stantools.migration.target.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, make_batch, numbered, run
+from stantools.nats.errors import PermissionDeniedError
+from stantools.nats.jetstream import JetStream
+from tests.migration.publish.conftest import CONFIG, FakeSource, make_batch, numbered, peer, run
 
 SECOND = 10**9
 SETTINGS = {
@@ -66,10 +66,11 @@ PLACES = {
 
 async def take(js: JetStream, name: str, count: int) -> list[tuple[int, int, bytes]]:
     """Fetches so many: sequence, number of deliveries, payload."""
-    subscription = await js.connection.client.jetstream().pull_subscribe("orders", name, stream="ORDERS")
-    messages = await subscription.fetch(count, timeout=20)
-    while len(messages) < count:
-        messages += await subscription.fetch(count - len(messages), timeout=20)
+    async with peer(js) as client:
+        subscription = await client.jetstream().pull_subscribe("orders", name, stream="ORDERS")
+        messages = await subscription.fetch(count, timeout=20)
+        while len(messages) < count:
+            messages += await subscription.fetch(count - len(messages), timeout=20)
     # nats-py asks twice for one fetch, and may then get more than was asked for.
     return [(m.metadata.sequence.stream, m.metadata.num_delivered, m.data) for m in messages[:count]]
 
@@ -137,8 +138,9 @@ def test_push_consumers(start_server: Callable[..., Any], version: str, group: s
         assert info["config"]["max_ack_pending"] == 500 and not info["config"].get("headers_only")
         assert info["delivered"]["stream_seq"] == 10_999
         assert info["num_ack_pending"] == 4 and info["num_pending"] == 990
-        subscription = await js.connection.client.subscribe("to.workers", queue=group)
-        got = [(await subscription.next_msg(5)).metadata for _ in range(6)]
+        async with peer(js) as client:
+            subscription = await client.subscribe("to.workers", queue=group)
+            got = [(await subscription.next_msg(5)).metadata for _ in range(6)]
         assert [(m.sequence.stream, m.num_delivered) for m in got] == [
             *((s, 2) for s in position.pending),
             (11_001, 1),

@@ -17,7 +17,7 @@ from stantools.migration.proof.stream import prove_stream
 from stantools.migration.publish import publish_stream
 from stantools.migration.publish import stream as stream_module
 from stantools.migration.source import open_source
-from stantools.migration.target.jetstream import JetStream
+from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
 from tests.migration.publish.conftest import run

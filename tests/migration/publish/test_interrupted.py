@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Window, answering, asking, filling, loader, publish_stream, pull, stream
-from stantools.migration.target.connection import Connection, connect
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.migration.publish import Window, filling, publish_stream, stream
+from stantools.nats.connection import Connection, connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests.migration.publish.conftest import CONFIG, FakeSource, expected, numbered, read_back, run
 from tests.migration.publish.publisher import long_source
 from tests.migration.publish.test_consumers import durable, place
@@ -37,16 +37,9 @@ class Killer:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
         self.before = True
-        request = Connection.request
-        # Both kinds of writing, wherever they are used, and every request.
-        for module, name in (
-            (loader, "write_frames"),
-            (asking, "send_frames"),
-            (pull, "send_frames"),
-            (answering, "send_frames"),
-        ):
-            monkeypatch.setattr(module, name, self._wrapped(getattr(module, name)))
-        monkeypatch.setattr(Connection, "request", self._wrapped(request))
+        # Whatever is written, and every request.
+        for name in ("write", "request"):
+            monkeypatch.setattr(Connection, name, self._wrapped(getattr(Connection, name)))
 
     def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*arguments: Any, **more: Any) -> Any:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration import headers
-from stantools.migration.publish import missing, writing
+from stantools.migration.publish import missing
 from stantools.migration.publish import settings as configurations
 from stantools.migration.publish.resume import _wanted
 from stantools.migration.publish.retry import Patience, passes
 from stantools.migration.publish.source import extent, gaps
-from stantools.migration.target.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
+from stantools.nats.errors import ApiError, ConnectionLostError, NoAnswerError, PermissionDeniedError
 from tests.migration.publish.conftest import FakeSource, Item
 
 sources = st.builds(
@@ -203,38 +203,3 @@ def test_patience() -> None:
         assert tries == 1
 
     asyncio.run(work())
-
-
-class _Client:
-    """Without what is used of nats-py's inside."""
-
-    is_connected = True
-
-    def __init__(self) -> None:
-        self.published: list[Any] = []
-
-    async def publish(self, *arguments: Any) -> None:
-        self.published.append(arguments)
-
-
-def test_frame_by_frame() -> None:
-    client = _Client()
-    block = headers.guarded(b"", b"a:1:", 3, 2)
-    frames = b"HPUB a r.3 %d %d\r\n%b\r\n" % (len(block), len(block) + 3, block + b"\r\n\0")
-    frames += b"PUB b r.4 2\r\nhi\r\nPUB c 0\r\n\r\n"
-
-    async def work() -> None:
-        await writing.write_frames(client, frames)  # type: ignore[arg-type]
-        await writing.send_frames(client, frames)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="is no frame"):
-            await writing.send_frames(client, b"SUB a 1\r\n")  # type: ignore[arg-type]
-        client.is_connected = False
-        with pytest.raises(ConnectionLostError):
-            await writing.write_frames(client, frames)  # type: ignore[arg-type]
-
-    asyncio.run(work())
-    assert client.published == 2 * [
-        ("a", b"\r\n\0", "r.3", {"Nats-Msg-Id": "a:1:3", "Nats-Expected-Last-Sequence": "2"}),
-        ("b", b"hi", "r.4", None),
-        ("c", b"", "", None),
-    ]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError, StantoolsError, UsageError
-from stantools.migration.publish import NotOursError, Window, missing, publish_stream, writing
-from stantools.migration.target.errors import ApiError, PermissionDeniedError
-from stantools.migration.target.jetstream import JetStream
-from tests.migration.publish.conftest import CONFIG, FakeSource, Item, expected, numbered, read_back, run
+from stantools.migration.publish import NotOursError, Window, missing, publish_stream
+from stantools.nats.errors import ApiError, PermissionDeniedError
+from stantools.nats.jetstream import JetStream
+from tests.migration.publish.conftest import CONFIG, FakeSource, Item, expected, numbered, peer, read_back, run
 
 GAPS = {
     "plain": FakeSource(numbered(*range(1, 50))),
@@ -24,6 +24,12 @@ GAPS = {
     "emptied": FakeSource([], last=41),
     "unused": FakeSource([]),
 }
+
+
+async def publish_one(js: JetStream, subject: str, data: bytes) -> int:
+    """Publishes as others do; returns the sequence that it got."""
+    async with peer(js) as client:
+        return (await client.jetstream().publish(subject, data)).seq
 
 
 def test_every_gap_on_every_server(each_server: Any) -> None:
@@ -44,8 +50,7 @@ def test_every_gap_on_every_server(each_server: Any) -> None:
             assert (again.messages, again.fillers, again.found) == (0, 0, source.count), name
             assert again.state["last_seq"] == source.last, name
             # Whoever publishes now goes on behind it.
-            answer = await js.connection.client.jetstream().publish(name, b"next")
-            assert answer.seq == source.last + 1, name
+            assert await publish_one(js, name, b"next") == source.last + 1, name
 
     run(each_server.url, work)
 
@@ -111,31 +116,6 @@ def test_windows_that_are_none(more: dict[str, int]) -> None:
         Window(**more)
 
 
-def test_without_what_is_used_of_the_client(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frame by frame through its `publish`."""
-    sent = []
-    each = writing._publish_each
-
-    async def counted(client: Any, frames: bytes) -> None:
-        sent.append(len(frames))
-        await each(client, frames)
-
-    async def write(client: Any, frames: bytes) -> None:
-        await counted(client, frames)
-
-    monkeypatch.setattr("stantools.migration.publish.loader.write_frames", write)
-    monkeypatch.setattr("stantools.migration.publish.asking.send_frames", write)
-    source = GAPS["all"]
-    more = FakeSource([*source.items, Item(60, b"\r\n", reply=b"r")])
-
-    async def work(js: JetStream) -> None:
-        await publish_stream(js, "S", CONFIG, more)
-        assert await read_back(js, "S") == expected(more)
-
-    run(start_server().url, work)
-    assert sent
-
-
 def test_limits_apply_in_the_end_only(start_server: Callable[..., Any]) -> None:
     source = GAPS["inner"]
 
@@ -185,7 +165,7 @@ def test_one_that_holds_something_else(start_server: Callable[..., Any], there: 
     async def work(js: JetStream) -> None:
         if there:
             await js.create_stream({**CONFIG, "name": "S"})
-            await js.connection.client.jetstream().publish("orders", there.data)
+            await publish_one(js, "orders", there.data)
         else:
             await publish_stream(js, "S", CONFIG, FakeSource(source.items[:5]))
             await js.delete_message("S", 3)
@@ -237,7 +217,7 @@ def test_somebody_publishes_to_it_meanwhile(start_server: Callable[..., Any], ve
             told.append(count)
             if len(told) == 5:
                 # Written behind our back, on the same connection: in between what is sent.
-                js.connection.client._transport.write(b"PUB orders 7\r\nforeign\r\n")  # type: ignore[union-attr]
+                js.connection.publish(b"orders", b"foreign")
 
         with pytest.raises(NotOursError, match="a message of 7 bytes on orders at sequence"):
             await publish_stream(js, "S", CONFIG, source, progress=disturb)

@@ -19,8 +19,8 @@ from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import SubjectRules
 from stantools.migration.source import StoreSource, open_source
-from stantools.migration.target.connection import Connection, connect
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import Connection, connect
+from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import encode_server_file, new_server_info
 

@@ -14,8 +14,8 @@ import pytest
 from stantools.migration.replay.publisher import MessageRefusedError
 from stantools.migration.replay.run import Pacer
 from stantools.migration.replay.state import Position, StateFile
-from stantools.migration.target.errors import ConnectionLostError, NoAnswerError, PermissionDeniedError, TargetError
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, PermissionDeniedError
+from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.replay.fakestreaming import FakeStreaming
 from tests.migration.replay.stores import (
@@ -356,13 +356,13 @@ def test_a_stream_of_which_nobody_can_tell_what_it_has_lost(
             await replay(planned(store, "b.c=a", last=60), options(server.url), jetstream(), file)
         await _lose_the_end(server.url, ["a"], 0 if nothing_left else 70)
         with StateFile(tmp_path / "s", IDENTITY, resume=True) as file:
-            with pytest.raises(TargetError, match="has lost messages that it had acknowledged") as caught:
+            with pytest.raises(NatsError, match="has lost messages that it had acknowledged") as caught:
                 await replay(plan, options(server.url), jetstream(), file)
             assert "begin anew" in caught.value.remedy
             assert file.state.channels[b"a"].sequence == 60
             client = await nats.connect(server.url)
             await client.jetstream().delete_stream("S")
-            with pytest.raises(TargetError, match="no stream at"):
+            with pytest.raises(NatsError, match="no stream at"):
                 await replay(plan, options(server.url), jetstream(), file)
             await client.close()
 
@@ -383,7 +383,7 @@ def test_a_stream_that_is_removed_meanwhile(start_server: Any, store: Path, file
         while (await js.stream_info("S")).state.messages < 20:
             await asyncio.sleep(0.01)
         await js.delete_stream("S")
-        with pytest.raises(TargetError, match="the stream S is gone"):
+        with pytest.raises(NatsError, match="the stream S is gone"):
             await running
         await client.close()
 
@@ -456,7 +456,7 @@ def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
 
     async def go() -> None:
         await with_streams(server.url, A=["a"])
-        with pytest.raises(TargetError, match=r"no stream at .* takes the subject b\.c"):
+        with pytest.raises(NatsError, match=r"no stream at .* takes the subject b\.c"):
             await replay(planned(store), options(server.url), jetstream(), file)
         assert await in_stream(server.url, "A") == []
 
@@ -465,7 +465,7 @@ def test_no_stream(start_server: Any, store: Path, file: StateFile) -> None:
 
 def test_jetstream_is_off(start_server: Any, store: Path, file: StateFile) -> None:
     server = start_server(jetstream=False)
-    with pytest.raises(TargetError, match="nobody listens"):
+    with pytest.raises(NatsError, match="nobody listens"):
         asyncio.run(replay(planned(store), options(server.url), jetstream(), file))
 
 
@@ -481,7 +481,7 @@ def test_streams_that_do_not_do(
         config = (await client.jetstream().stream_info("A")).config
         await client.jetstream().update_stream(config.evolve(**setting))
         await client.close()
-        with pytest.raises(TargetError, match=says):
+        with pytest.raises(NatsError, match=says):
             await replay(planned(store), options(server.url), jetstream(), file)
 
     asyncio.run(go())
@@ -599,14 +599,14 @@ def test_a_client_id_that_is_taken(start_server: Any, store: Path, tmp_path: Pat
                 await until(lambda: bool(fake.clients))
                 with (
                     StateFile(tmp_path / "2", IDENTITY, resume=False) as two,
-                    pytest.raises(TargetError, match="already registered") as caught,
+                    pytest.raises(NatsError, match="already registered") as caught,
                 ):
                     await replay(planned(store), options(server.url), streaming(), two)
                 assert "--client-id" in caught.value.remedy
                 stop.set()
                 await running
             with StateFile(tmp_path / "3", IDENTITY, resume=False) as file:
-                with pytest.raises(TargetError, match="only alphanumeric"):
+                with pytest.raises(NatsError, match="only alphanumeric"):
                     await replay(planned(store), options(server.url), streaming(client_id="a.b"), file)
                 # Somebody who is gone is replaced.
                 fake.clients[b"replayer"] = type(next(iter(fake.clients.values()), None) or _gone())("_INBOX.x", b"x")

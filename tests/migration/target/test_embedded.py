@@ -14,10 +14,10 @@ import pytest
 
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.migration.target import embedded
-from stantools.migration.target.connection import connect
 from stantools.migration.target.embedded import EmbeddedServer, find_server
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests import servers
 
 

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stantools.migration.target.connection import connect
 from stantools.migration.target.demands import (
     Problem,
     Severity,
     StreamDemand,
     account_problems,
-    overlap,
     refused,
     unknown_options,
 )
-from stantools.migration.target.errors import ApiError, TargetError
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.preflight import Access, preflight
 from stantools.migration.target.restore import restore
+from stantools.nats.connection import connect
+from stantools.nats.errors import ApiError, NatsError
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.target.archives import Archive, build
-from tests.migration.target.authority import Operator
+from tests.nats.authority import Operator
 
 INBOX = {"subscribe": ["_INBOX.>"]}
 
@@ -72,7 +68,7 @@ def attempt(server: Any, archive: Archive, **login: Any) -> str:
             js = JetStream(connection)
             try:
                 await restore(js, archive.name, archive.config, archive.state, archive.parts())
-            except TargetError as problem:
+            except NatsError as problem:
                 return problem.message
             await js.delete_stream(archive.name)
             return ""
@@ -306,35 +302,6 @@ def test_in_a_cluster(tmp_path: Path) -> None:
         ]
 
 
-_TOKEN = st.sampled_from(["a", "b", "c"])
-_LITERAL = st.lists(_TOKEN, min_size=1, max_size=4)
-
-
-@st.composite
-def _pattern(draw: st.DrawFn) -> list[str]:
-    tokens = [draw(st.one_of(_TOKEN, st.just("*"))) for _ in range(draw(st.integers(1, 4)))]
-    return [*tokens[:-1], ">"] if draw(st.booleans()) else tokens
-
-
-def _matches(pattern: list[str], subject: tuple[str, ...]) -> bool:
-    for number, token in enumerate(pattern):
-        if token == ">":
-            return len(subject) > number
-        if number >= len(subject) or token not in ("*", subject[number]):
-            return False
-    return len(pattern) == len(subject)
-
-
-@given(_pattern(), _pattern())
-def test_overlap_is_a_subject_in_common(one: list[str], other: list[str]) -> None:
-    both = any(
-        _matches(one, subject) and _matches(other, subject)
-        for size in range(1, 6)
-        for subject in itertools.product("abc", repeat=size)
-    )
-    assert overlap(".".join(one), ".".join(other)) == both
-
-
 def test_api_errors_have_their_number(start_server: Callable[..., Any]) -> None:
     server = start_server()
 
@@ -394,7 +361,8 @@ def fill(server: Any, name: str, config: dict[str, Any], size: int) -> None:
             assert set(before) <= {"STORED"}
             await js.create_stream({"name": name, "subjects": [name], **config})
             for _ in range(size // 100_000):
-                await connection.client.publish(name, bytes(100_000))
+                connection.publish(name.encode(), bytes(100_000))
+                await connection.drain()
             await connection.flush()
             state = (await js.stream_info(name) or {})["state"]
             while state["messages"] < size // 100_000:

@@ -15,11 +15,11 @@ import pytest
 from stantools.errors import RefusedError, StoreUnreadableError
 from stantools.migration.target import restore as module
 from stantools.migration.target import transfer
-from stantools.migration.target.connection import connect
-from stantools.migration.target.errors import ApiError, PermissionDeniedError
-from stantools.migration.target.jetstream import JetStream
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.restore import RestoreError, restore
+from stantools.nats.connection import connect
+from stantools.nats.errors import ApiError, PermissionDeniedError
+from stantools.nats.jetstream import JetStream
+from stantools.nats.options import ConnectOptions
 from tests import servers
 from tests.migration.target.archives import Archive, build, payload
 

@@ -6,20 +6,22 @@ not: whether they were carried out is for the caller to find out.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.migration.target.errors import (
+from stantools.nats import encoding
+from stantools.nats.errors import (
     ApiError,
     ConnectionLostError,
+    NatsError,
     NoAnswerError,
     NobodyListensError,
-    TargetError,
 )
 
 if TYPE_CHECKING:
-    from stantools.migration.target.connection import Connection
+    from stantools.nats.connection import Connection
 
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
@@ -28,6 +30,13 @@ MESSAGE_NOT_FOUND: Final = 10037
 DISABLED: Final = frozenset({10039, 10076})
 #: The least number of seconds that is waited for something to be changed; a cluster may need them.
 CHANGE_SECONDS: Final = 30.0
+#: Requests of `ask_many` that wait for their answers at the same time: servers turn away what is beyond some thousands.
+_AT_ONCE: Final = 256
+#: Seconds in which answers gather, the more of them the slower they come: one at a time they would cost too much here.
+_GATHER: Final = (0.0005, 0.016)
+_FEW: Final = 16
+#: An answer without a payload is the server's own: there is nobody who could answer.
+_NOBODY: Final = b'{"error":{"code":503,"err_code":0,"description":"nobody listens"}}'
 #: From this version on the consumer's name is part of the subject that creates it, and `action` says how.
 _NAMED_CONSUMERS = (2, 9, 0)
 _CONSUMER_ACTIONS = (2, 10, 0)
@@ -65,7 +74,7 @@ class JetStream:
             NoAnswerError: No answer came; JetStream may be off.
             PermissionDeniedError: The user may not send it.
             ConnectionLostError: The connection broke.
-            TargetError: The answer cannot be understood.
+            NatsError: The answer cannot be understood.
         """
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         subject = f"{self.prefix}.{operation}"
@@ -79,7 +88,53 @@ class JetStream:
             raise NobodyListensError(problem.message, _WHEN_SILENT) from None
         except NoAnswerError as problem:
             raise NoAnswerError(problem.message, f"{problem.remedy}; {_WHEN_SILENT}") from None
-        return read_answer(operation, answer.data)
+        return read_answer(operation, answer)
+
+    async def ask_many(
+        self, operation: str, bodies: Sequence[Mapping[str, Any]], *, ignore: frozenset[int] = frozenset()
+    ) -> list[dict[str, Any] | None]:
+        """Sends many requests of one kind, some hundreds at a time: one after the other they would take minutes.
+
+        Args:
+            operation: What comes after the prefix.
+            bodies: The requests.
+            ignore: Error codes (`err_code`) that are no failure.
+
+        Returns:
+            The answers in order, None where it was one of the errors to ignore.
+
+        Raises:
+            ApiError: The server refused one; the others may have been carried out.
+            NoAnswerError: No answer came for a while.
+            PermissionDeniedError: The user may not send them.
+            ConnectionLostError: The connection broke.
+        """
+        connection, timeout = self.connection, self.connection.options.timeout
+        subject = f"{self.prefix}.{operation}"
+        answers: dict[int, bytes] = {}
+        answer = connection.new_inbox() + b"."
+        inbox = connection.open_inbox(answer + b"*")
+        try:
+            with connection.watch(subject) as failed:
+                sent, gather = 0, _GATHER[0]
+                while len(answers) < len(bodies):
+                    frames = []
+                    while sent < min(len(bodies), len(answers) + _AT_ONCE):
+                        data = json.dumps(bodies[sent], separators=(",", ":")).encode()
+                        frames.append(encoding.publish(subject.encode(), data, answer + b"%d" % sent))
+                        sent += 1
+                    await connection.write(b"".join(frames))
+                    received = await connection.receive(inbox, failed, timeout, subject)
+                    for row in range(len(received)):
+                        number = int(received.subject(row).rpartition(b".")[2])
+                        answers.setdefault(number, received.data(row) or _NOBODY)
+                    if sent - len(answers) > _AT_ONCE // 2:
+                        few = len(received) < _FEW
+                        gather = min(2 * gather, _GATHER[1]) if few else max(gather / 2, _GATHER[0])
+                        await asyncio.sleep(gather)
+        finally:
+            connection.close_inbox(inbox)
+        return [_read_one(operation, answers[number], ignore) for number in range(len(bodies))]
 
     async def account(self) -> dict[str, Any]:
         """Returns use and limits of the account: `INFO`."""
@@ -251,6 +306,15 @@ class JetStream:
                 return
 
 
+def _read_one(operation: str, answer: bytes, ignore: frozenset[int]) -> dict[str, Any] | None:
+    try:
+        return read_answer(operation, answer)
+    except ApiError as problem:
+        if problem.err_code in ignore:
+            return None
+        raise
+
+
 _WHEN_SILENT = "check that JetStream is enabled, and the JetStream domain and API prefix"
 
 
@@ -259,7 +323,7 @@ def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
 
     Raises:
         ApiError: It is an error.
-        TargetError: It is no answer that we understand.
+        NatsError: It is no answer that we understand.
     """
     try:
         answer = json.loads(payload)
@@ -275,7 +339,7 @@ def read_answer(operation: str, payload: bytes) -> dict[str, Any]:
             str(error.get("description") or "no reason given"),
         )
     except (ValueError, TypeError, AttributeError):
-        raise TargetError(
+        raise NatsError(
             f"the answer to {operation} is not what the JetStream API answers: {payload[:80]!r}",
             "check what answers on that subject",
         ) from None

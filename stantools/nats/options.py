@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from stantools.errors import UsageError
 from stantools.nats.credentials import read_secret
+from stantools.nats.login import Login, Server
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
-#: Instead of a URL: start a server of our own (see `embedded`).
+#: Instead of a URL: start a server of our own (see `stantools.migration.target.embedded`).
 EMBEDDED: Final = "embedded"
 DEFAULT_API_PREFIX: Final = "$JS.API"
-_SCHEMES = ("nats", "tls", "ws", "wss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +77,21 @@ class ConnectOptions:
         return bool(given) or any(server.startswith(("tls://", "wss://")) for server in self.servers)
 
     @property
+    def login(self) -> Login:
+        """Who we are; the files are read.
+
+        Raises:
+            StoreUnreadableError: A file is not fit.
+        """
+        return Login.read(user=self.user, password=self.password, token=self.token, nkey=self.nkey, creds=self.creds)
+
+    @property
     def has_credentials(self) -> bool:
         """Whether there is anything to log in with."""
         return any(value is not None for value in (self.user, self.token, self.nkey, self.creds, self.tls_cert))
 
     def checked(self) -> ConnectOptions:
-        """Returns the options in the form that `connection.connect` needs: URLs complete, user taken out of them.
+        """Returns the options as `connection.connect` needs them: URLs complete, user taken out of them.
 
         Raises:
             UsageError: They contradict each other, or one is malformed.
@@ -112,8 +120,8 @@ class ConnectOptions:
         return options
 
     def _with_plain_servers(self) -> ConnectOptions:
-        addresses = [Address.parse(text) for text in self.servers or (DEFAULT_SERVER,)]
-        if len({address.scheme in ("ws", "wss") for address in addresses}) > 1:
+        addresses = [Server.parse(text) for text in self.servers or (DEFAULT_SERVER,)]
+        if len({address.web for address in addresses}) > 1:
             raise UsageError("servers by WebSocket and servers by TCP cannot be mixed", "give one kind")
         options = replace(self, servers=tuple(dict.fromkeys(address.url for address in addresses)))
         logins = {(address.user, address.password) for address in addresses if address.user is not None}
@@ -157,62 +165,9 @@ class ConnectOptions:
                 read_secret(path, limit=1 << 24)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A server's URL, taken apart. The password is never part of `url`."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str = ""
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-
-    @property
-    def url(self) -> str:
-        """The URL, without user and password."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Reads `host`, `host:port` or a URL `nats://`, `tls://`, `ws://` or `wss://`.
-
-        Raises:
-            UsageError: It is none of them. The message does not repeat it: it may hold a password.
-        """
-        expected = "expected something like nats://host:4222"
-        try:
-            parts = urlsplit(text if "://" in text else f"nats://{text}")
-            port, host = parts.port, parts.hostname
-        except ValueError as problem:
-            raise UsageError(f"the URL of a server is malformed: {_reason(problem)}", expected) from None
-        if parts.scheme not in _SCHEMES:
-            raise UsageError(f"there are no servers for {parts.scheme!r} URLs", expected)
-        if not host or any(character.isspace() or not character.isprintable() for character in host):
-            raise UsageError("the URL of a server names no host", expected)
-        web = parts.scheme in ("ws", "wss")
-        if parts.query or parts.fragment or (parts.path not in ("", "/") and not web):
-            raise UsageError("the URL of a server has something after the port", expected)
-        default = {"ws": 80, "wss": 443}.get(parts.scheme, 4222)
-        return cls(
-            parts.scheme,
-            host,
-            port if port is not None else default,
-            parts.path if web else "",
-            unquote(parts.username) if parts.username else None,
-            unquote(parts.password) if parts.password is not None else None,
-        )
-
-
 def split_servers(texts: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     """Splits lists with commas, as users write them: `nats://a,nats://b`."""
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
-
-
-def _reason(problem: ValueError) -> str:
-    """What is wrong with a URL, without the parts of it that Python quotes."""
-    return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be taken apart"
 
 
 def _check_subject(name: str, text: str | None) -> None:
@@ -224,19 +179,3 @@ def _check_subject(name: str, text: str | None) -> None:
             f"the {name} {text!r} is not the beginning of a subject",
             "words with dots between them, without blanks, * and >",
         )
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where streams go, if not to a running server."""
-
-    to: str = "jetstream"
-    out: Path | None = None
-    jetstream_store: Path | None = None
-    account: str = "$G"
-    embedded_store: Path = Path("jetstream")
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.out and self.jetstream_store:
-            raise UsageError("--out and --jetstream-store exclude each other", "give one of them, or --server")

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
-from stantools.migration.target.context import context_folder, context_names, over, read_context, selected_context
-from stantools.migration.target.options import DEFAULT_SERVER, Address, ConnectOptions, split_servers
+from stantools.nats.context import context_folder, context_names, over, read_context, selected_context
+from stantools.nats.login import Server
+from stantools.nats.options import DEFAULT_SERVER, ConnectOptions, split_servers
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,8 @@ from stantools.migration.target.options import DEFAULT_SERVER, Address, ConnectO
     ],
 )
 def test_urls(text: str, url: str) -> None:
-    assert Address.parse(text).url == url
-    assert Address.parse(url).url == url
+    assert Server.parse(text).url == url
+    assert Server.parse(url).url == url
 
 
 @pytest.mark.parametrize(
@@ -44,17 +45,17 @@ def test_urls(text: str, url: str) -> None:
 )  # fmt: skip
 def test_urls_that_are_none(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Address.parse(text)
+        Server.parse(text)
     assert "secret" not in caught.value.message
 
 
 @given(st.text())
 def test_any_text_is_a_url_or_a_clear_error(text: str) -> None:
     try:
-        address = Address.parse(text)
+        address = Server.parse(text)
     except UsageError:
         return
-    assert Address.parse(address.url).url == address.url
+    assert Server.parse(address.url).url == address.url
 
 
 def test_lists_of_servers() -> None:

@@ -15,18 +15,18 @@ import nkeys
 import pytest
 
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
-from stantools.migration.target.connection import Connection, connect
-from stantools.migration.target.errors import (
+from stantools.nats.connection import Connection, connect
+from stantools.nats.errors import (
     CannotConnectError,
     ConnectionLostError,
+    NatsError,
     NoAnswerError,
     NobodyListensError,
     PermissionDeniedError,
-    TargetError,
 )
-from stantools.migration.target.options import ConnectOptions
+from stantools.nats.options import ConnectOptions
 from tests import servers
-from tests.migration.target.authority import Authority, Operator, new_pair
+from tests.nats.authority import Authority, Operator, new_pair
 
 PASSWORD = "pa%ss:wörd"
 
@@ -258,24 +258,24 @@ def test_requests(start_server: Callable[..., Any]) -> None:
         async with connect(ConnectOptions(servers=(server.url,), user="u", password="p")) as connection:
             with pytest.raises(NobodyListensError, match="nobody listens on a at"):
                 await connection.request("a")
-            await connection.client.subscribe("b", cb=_ignore)
+            connection.listen(b"b", _ignore)
             with pytest.raises(NoAnswerError, match=r"did not answer b within 0.3 s"):
                 await connection.request("b", timeout=0.3)
             begun = time.monotonic()
             with pytest.raises(PermissionDeniedError, match=r"the user u may not publish to Other.One"):
                 await connection.request("Other.One", timeout=30)
             assert time.monotonic() - begun < 15
-            with pytest.raises(TargetError, match="is larger than the 1048576 bytes"):
+            with pytest.raises(NatsError, match="is larger than the 1048576 bytes"):
                 await connection.request("a", bytes(2 << 20))
             with connection.watch("Forbidden.*") as failed:
-                await connection.client.subscribe("Forbidden.*")
+                connection.listen(b"Forbidden.*", _ignore)
                 await connection.flush()
                 assert failed.result().message == "the user u may not subscribe to Forbidden.*"
 
     asyncio.run(run())
 
 
-async def _ignore(_: Any) -> None:
+def _ignore(_: Any) -> None:
     return
 
 
@@ -284,7 +284,7 @@ def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable
 
     async def run() -> None:
         async with connect(ConnectOptions(servers=(server.url,))) as connection:
-            await connection.client.subscribe("silent", cb=_ignore)
+            connection.listen(b"silent", _ignore)
             waiting = asyncio.ensure_future(connection.request("silent", timeout=120))
             await asyncio.sleep(0.05)
             server.kill()
@@ -305,8 +305,8 @@ def test_a_lost_connection_is_told_at_once_and_comes_back(start_server: Callable
 def test_a_connection_that_cannot_be_made_again(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stantools.migration.target.connection.RECONNECT_ATTEMPTS", 1)
-    monkeypatch.setattr("stantools.migration.target.connection.RECONNECT_WAIT", 0.05)
+    monkeypatch.setattr("stantools.nats.connection.RECONNECT_ATTEMPTS", 1)
+    monkeypatch.setattr("stantools.nats.connection.RECONNECT_WAIT", 0.05)
     server = start_server()
 
     async def run() -> None:
@@ -323,7 +323,7 @@ def test_a_connection_that_cannot_be_made_again(
 
 async def _closed(connection: Connection) -> bool:
     for _ in range(200):
-        if connection.client.is_closed:
+        if connection.closed:
             return True
         await asyncio.sleep(0.02)
     return False

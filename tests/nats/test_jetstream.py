@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.target import jetstream
-from stantools.migration.target.connection import connect
-from stantools.migration.target.errors import ApiError, ConnectionLostError, NobodyListensError, TargetError
-from stantools.migration.target.jetstream import JetStream, read_answer
-from stantools.migration.target.options import ConnectOptions
 from stantools.migration.target.restore import state_differences, time_ns
+from stantools.nats.connection import connect
+from stantools.nats.errors import ApiError, ConnectionLostError, NatsError, NobodyListensError
+from stantools.nats.jetstream import STREAM_NOT_FOUND, JetStream, read_answer
+from stantools.nats.options import ConnectOptions
 
 
 def on(server: Any, work: Callable[[JetStream], Any], **options: Any) -> Any:
@@ -155,7 +154,7 @@ def test_asks_again_when_the_connection_breaks_but_does_not_change_twice(start_s
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"null", b'{"error": 5}', b'{"error": {"code": "x"}}', b"\xff"])
 def test_answers_that_are_none(answer: bytes) -> None:
-    with pytest.raises(TargetError, match=r"the answer to INFO is not what") as caught:
+    with pytest.raises(NatsError, match=r"the answer to INFO is not what") as caught:
         read_answer("INFO", answer)
     assert not isinstance(caught.value, ApiError)
 
@@ -164,7 +163,7 @@ def test_errors_without_details() -> None:
     with pytest.raises(ApiError, match=r"no reason given \(error 500/0\)"):
         read_answer("INFO", b'{"error": {"code": 500}}')
     assert read_answer("INFO", b'{"type": "x"}') == {"type": "x"}
-    assert jetstream.STREAM_NOT_FOUND == 10059
+    assert STREAM_NOT_FOUND == 10059
 
 
 def test_times() -> None:

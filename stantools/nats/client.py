@@ -1,0 +1,424 @@
+"""A connection to one of several NATS servers that comes back whenever it is lost.
+
+`Client` is what the broker's connections and `stantools.nats.connection` have in common: how a server is found and
+logged in to, subscriptions that outlive a connection, requests, and what is done when the connection breaks. Nothing
+is kept for later: what cannot be sent now is not sent. What happens is told to those methods whose names begin with
+`on_`, for classes that are derived from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stantools.nats import encoding
+from stantools.nats.credentials import tls_context
+from stantools.nats.errors import LoginError, NatsError, NotEncryptedError
+from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
+from stantools.nats.session import Session
+
+if TYPE_CHECKING:
+    import ssl
+
+    from stantools.format.envelope import Buffer
+    from stantools.nats.frames import Frames, Handler
+    from stantools.nats.login import Login, Server
+
+#: Unanswered pings after which a connection is given up.
+_MAX_PINGS: Final = 2
+#: Servers that other servers told about, at most.
+_MAX_SERVERS: Final = 100
+#: How often a server may refuse us in a row, when the connection was lost, until it is not asked any more.
+_MAX_REFUSALS: Final = 2
+_VERSION_LINE: Final = b"NATS/1.0 "
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a client behaves.
+
+    Attributes:
+        name: What it is called.
+        login: Who it is.
+        tls: For an encrypted connection; nothing is sent then to a server that does not offer one. None to encrypt
+            only where a server or its URL demands it.
+        tls_name: Name that the server's certificate has to carry; empty for that of the URL.
+        tls_first: Begin with TLS at once, as servers with `handshake_first` want it.
+        timeout: Seconds that an attempt to connect may take.
+        pause: Seconds between two attempts to connect to the same server again.
+        attempts: How often each server is tried in vain until it is given up; None for ever.
+        ping: Seconds between two pings.
+        inbox: What the subjects begin with on which answers come.
+    """
+
+    name: str
+    login: Login
+    tls: ssl.SSLContext | None = None
+    tls_name: str = ""
+    tls_first: bool = False
+    timeout: float = 2.0
+    pause: float = 0.25
+    attempts: int | None = None
+    ping: float = 120.0
+    inbox: str = "_INBOX"
+
+
+class Failure(NamedTuple):
+    """Why there is no connection to a server.
+
+    Attributes:
+        server: The server.
+        problem: What happened.
+        info: What it had said about itself, if it came to that.
+    """
+
+    server: Server
+    problem: Exception
+    info: dict[str, Any]
+
+
+class UnreachableError(NatsError):
+    """No server could be connected to.
+
+    Attributes:
+        failures: One for each that was tried.
+    """
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__("nats: no servers available for connection")
+        self.failures = failures
+
+
+class Message(NamedTuple):
+    """A message of a subscription; the header block is empty if there is none."""
+
+    subject: bytes
+    reply: bytes
+    header: bytes
+    data: bytes
+
+    @property
+    def status(self) -> int:
+        """The three digits behind `NATS/1.0` in the header block, 0 where there are none."""
+        digits = self.header[len(_VERSION_LINE) : len(_VERSION_LINE) + 3]
+        return int(digits) if self.header.startswith(_VERSION_LINE) and digits.isdigit() else 0
+
+
+def one_by_one(take: Callable[[Message], None]) -> Handler:
+    """Returns a handler that calls `take` with every single message, for where there are few of them."""
+
+    def handle(buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
+        view = memoryview(buffer)
+        for row in frames[begin:end].tolist():
+            subject, reply, body = row[SUBJECT], row[REPLY], row[PAYLOAD]
+            data, behind = body + row[HEADER_SIZE], body + row[PAYLOAD_SIZE]
+            take(
+                Message(
+                    bytes(view[subject : subject + row[SUBJECT_SIZE]]),
+                    bytes(view[reply : reply + row[REPLY_SIZE]]),
+                    bytes(view[body:data]),
+                    bytes(view[data:behind]),
+                )
+            )
+
+    return handle
+
+
+class Client:
+    """A connection.
+
+    Args:
+        servers: Where to; they are tried in this order, and those that they tell about behind them.
+        manners: How.
+
+    Attributes:
+        server: The server that we are connected to, or were last.
+        handlers: Handlers of the subscriptions by number.
+        info: What the server last said about itself.
+    """
+
+    def __init__(self, servers: Sequence[Server], manners: Manners) -> None:
+        self.manners = manners
+        self.server = servers[0]
+        self.handlers: dict[int, Handler] = {}
+        self.info: dict[str, Any] = {}
+        self._servers = list(servers)
+        self._context = manners.tls
+        self._subjects: dict[int, tuple[bytes, bytes]] = {}
+        self._sids = 0
+        self._session: Session | None = None  # None while there is no connection that can be used
+        self._settled = asyncio.Event()  # there is one, or there will be none any more
+        self._error = ""
+        self._closed = False
+        self._tried = 0.0
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._pinging: asyncio.TimerHandle | None = None
+        # Requests: a wildcard inbox, and who waits for what.
+        self._answers = b""
+        self._asked = 0
+        self._asking: dict[bytes, Callable[[Message], None]] = {}
+
+    # Life
+
+    async def open(self) -> None:
+        """Connects to the first server that can be reached.
+
+        Raises:
+            UnreachableError: There is none, or none took us.
+        """
+        failures = []
+        for server in tuple(self._servers):
+            if (failure := await self._try(server)) is None:
+                return
+            failures.append(failure)
+        raise UnreachableError(failures)
+
+    async def close(self) -> None:
+        """Sends what waits, and disconnects for good."""
+        self._closed = True
+        self._settled.set()
+        self._asking.clear()
+        if self._reconnecting:
+            self._reconnecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reconnecting
+        if session := self._session:
+            session.close()
+            try:
+                async with asyncio.timeout(self.manners.timeout):
+                    await session.ended.wait()
+            except TimeoutError:  # a server that takes nothing any more
+                session.abort("")
+
+    @property
+    def connected(self) -> bool:
+        """Whether something can be sent now."""
+        return self._session is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether there will never be a connection again: it was closed, or given up."""
+        return self._closed
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self._session is not None and self._session.encrypted
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message in bytes, headers included, that the server takes and hands out."""
+        size = self.info.get("max_payload")
+        return size if isinstance(size, int) else 1 << 20
+
+    async def _try(self, server: Server) -> Failure | None:
+        """Connects to a server, or returns why not."""
+        info: dict[str, Any] = {}
+        session = Session(self)
+        self._error = ""
+        self._tried = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self.manners.timeout):
+                await self._log_in(session, server, info)
+        except (OSError, TimeoutError, NatsError) as problem:
+            session.abort("it could not be set up")
+            # What the server said is the reason, whatever came of it.
+            return Failure(server, LoginError(self._error) if self._error else problem, info)
+        except BaseException:
+            session.abort("it could not be set up")
+            raise
+        self.server = server
+        self.informed(info)
+        self._session = session
+        for sid, (subject, queue) in self._subjects.items():
+            session.write(encoding.subscribe(subject, sid, queue))
+        self._pinging = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+        self._settled.set()
+        return None
+
+    async def _log_in(self, session: Session, server: Server, info: dict[str, Any]) -> None:
+        manners = self.manners
+        loop = asyncio.get_running_loop()
+        name = manners.tls_name or server.name
+        protocol: asyncio.BaseProtocol = session
+        if server.web:
+            from stantools.nats.websocket import WebSocket
+
+            protocol = WebSocket(session, server)
+        if manners.tls_first or (server.web and server.tls):
+            context = self._tls()
+            await loop.create_connection(lambda: protocol, server.host, server.port, ssl=context, server_hostname=name)
+        else:
+            await loop.create_connection(lambda: protocol, server.host, server.port)
+        info |= await session.greeting
+        if not session.encrypted and (server.tls or self._context is not None or info.get("tls_required")):
+            if server.web or not (info.get("tls_required") or info.get("tls_available")):
+                raise NotEncryptedError("nats: secure connection not available")
+            await session.secure(self._tls(), name)
+        session.write(encoding.connect(manners.login.options(manners.name, server, info)))
+        if not await session.pong():
+            raise ConnectionResetError("the connection was closed")
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            # The system's authorities, as without any option.
+            self._context = tls_context()
+        return self._context
+
+    def _ping(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        if session.unanswered >= _MAX_PINGS:
+            session.abort("nats: stale connection")
+            return
+        session.ping(lambda good: None)
+        self._pinging = asyncio.get_running_loop().call_later(self.manners.ping, self._ping)
+
+    async def _reconnect(self) -> None:
+        manners, loop = self.manners, asyncio.get_running_loop()
+        attempts: Counter[Server] = Counter()
+        refusals: Counter[Server] = Counter()
+        given_up: set[Server] = set()
+        while servers := [server for server in self._servers if server not in given_up]:
+            await asyncio.sleep(self._tried + manners.pause - loop.time())
+            for server in servers:
+                if (failure := await self._try(server)) is None:
+                    self._reconnecting = None
+                    self.on_back()
+                    return
+                self.on_unreachable(failure)
+                attempts[server] += 1
+                refusals[server] = refusals[server] + 1 if isinstance(failure.problem, LoginError) else 0
+                if manners.attempts and (attempts[server] == manners.attempts or refusals[server] == _MAX_REFUSALS):
+                    given_up.add(server)
+        self._closed = True
+        self._reconnecting = None
+        self._settled.set()
+        self.on_given_up()
+
+    # What a session tells
+
+    def informed(self, info: dict[str, Any]) -> None:
+        """Keeps what the server says, and the other servers of its cluster."""
+        self.info |= info
+        addresses = info.get("connect_urls")
+        known = {(server.host, server.port) for server in self._servers}
+        before = len(self._servers)
+        for address in addresses if isinstance(addresses, list) else []:
+            server = self._servers[0].discovered(str(address))
+            if server and (server.host, server.port) not in known and len(self._servers) < _MAX_SERVERS:
+                self._servers.append(server)
+        # What is said at the beginning is where we are, nothing new.
+        if self._session and len(self._servers) > before:
+            self.on_discovered()
+
+    def refused(self, text: str) -> None:
+        """Notes an error that the server sent."""
+        self._error = text
+        if self._session:
+            self.on_refused(text)
+
+    def failed(self, problem: Exception) -> None:
+        """Passes on that a handler failed."""
+        self.on_failed(problem)
+
+    def lost(self, session: Session, reason: str) -> None:
+        """Begins to connect again if it was the connection in use."""
+        if session is not self._session:
+            return
+        self._session = None
+        if self._pinging:
+            self._pinging.cancel()
+        if not self._closed:
+            self._settled.clear()
+            self.on_lost(reason)
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    # What derived classes may want to know
+
+    def on_lost(self, reason: str) -> None:
+        """The connection broke."""
+
+    def on_back(self) -> None:
+        """There is a connection again."""
+
+    def on_unreachable(self, failure: Failure) -> None:
+        """A server could not be connected to again."""
+
+    def on_given_up(self) -> None:
+        """No server could be connected to again, and none will be tried any more."""
+
+    def on_refused(self, text: str) -> None:
+        """The server has sent an error."""
+
+    def on_failed(self, problem: Exception) -> None:
+        """A handler raised something."""
+
+    def on_discovered(self) -> None:
+        """The server has told about others that were not known."""
+
+    # Work
+
+    def send(self, frames: bytes) -> bool:
+        """Sends whole frames at the end of this turn of the loop; returns False if there is no connection for it.
+
+        Nor is there where the server does not read, and too much waits for it already.
+        """
+        session = self._session
+        if session is None or not session.writable:
+            return False
+        session.write(frames)
+        return True
+
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> int:
+        """Subscribes, now and whenever the connection comes back. Returns the number of the subscription."""
+        self._sids += 1
+        self.handlers[self._sids] = handler
+        self._subjects[self._sids] = subject, queue
+        if self._session:
+            self._session.write(encoding.subscribe(subject, self._sids, queue))
+        return self._sids
+
+    def unsubscribe(self, sid: int) -> None:
+        """Unsubscribes; its handler is not called any more."""
+        self.handlers.pop(sid, None)
+        if self._subjects.pop(sid, None) is not None and self._session:
+            self._session.write(encoding.unsubscribe(sid))
+
+    def new_inbox(self) -> bytes:
+        """Returns a subject that nobody else uses."""
+        return f"{self.manners.inbox}.{secrets.token_hex(11)}".encode()
+
+    def ask(self, subject: bytes, payload: bytes, answered: Callable[[Message], None]) -> bytes:
+        """Sends a request, if there is a connection.
+
+        Args:
+            subject: Where to.
+            payload: What.
+            answered: Called with the answer; it may be the server's, that nobody listens (status 503).
+
+        Returns:
+            What `forget` takes when nobody waits for the answer any more.
+        """
+        if not self._answers:
+            self._answers = self.new_inbox() + b"."
+            self.subscribe(self._answers + b"*", one_by_one(self._take_answer))
+        self._asked += 1
+        reply = self._answers + b"%d" % self._asked
+        self._asking[reply] = answered
+        self.send(encoding.publish(subject, payload, reply))
+        return reply
+
+    def forget(self, request: bytes) -> bool:
+        """Does not wait for the answer to a request any more; returns whether it was still waited for."""
+        return self._asking.pop(request, None) is not None
+
+    def _take_answer(self, message: Message) -> None:
+        if answered := self._asking.pop(message.subject, None):
+            answered(message)

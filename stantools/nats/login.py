@@ -1,0 +1,208 @@
+"""Where and as whom to connect: the URLs of NATS servers, and what CONNECT says.
+
+Facts: server-operations.md section 15.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from stantools import __version__
+from stantools.errors import UsageError
+from stantools.nats.credentials import read_creds, read_nkey
+from stantools.nats.errors import LoginError
+
+#: Schemes of URLs, and the port that each stands for.
+PORTS: Final = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A NATS server to connect to.
+
+    Attributes:
+        scheme: `nats`, `tls`, `ws` or `wss`.
+        host: Name or address.
+        port: Port.
+        path: What a URL with WebSocket asks for.
+        user: User of the URL, if it names one; a token where there is no password.
+        password: Password of the URL, if there is one.
+        name: Host that the certificate should be for.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.url if not self.user else self.url.replace("://", "://[REDACTED]@", 1)
+
+    @property
+    def url(self) -> str:
+        """The URL, without user and password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @property
+    def tls(self) -> bool:
+        """Whether the URL demands TLS."""
+        return self.scheme in ("tls", "wss")
+
+    @property
+    def web(self) -> bool:
+        """Whether it is reached by WebSocket."""
+        return self.scheme in ("ws", "wss")
+
+    @classmethod
+    def parse(cls, text: str) -> Server:
+        """Reads `host`, `host:port` or a URL `nats://`, `tls://`, `ws://` or `wss://`.
+
+        Raises:
+            UsageError: It is none of them. The message does not repeat it: it may hold a password.
+        """
+        expected = "expected something like nats://host:4222"
+        try:
+            parts = urlsplit(text if "://" in text else f"nats://{text}")
+            port, host = parts.port, parts.hostname
+        except ValueError as problem:
+            raise UsageError(f"the URL of a server is malformed: {_reason(problem)}", expected) from None
+        if parts.scheme not in PORTS:
+            raise UsageError(f"there are no servers for {parts.scheme!r} URLs", expected)
+        if not host or any(character.isspace() or not character.isprintable() for character in host):
+            raise UsageError("the URL of a server names no host", expected)
+        web = parts.scheme in ("ws", "wss")
+        if parts.query or parts.fragment or (parts.path not in ("", "/") and not web):
+            raise UsageError("the URL of a server has something after the port", expected)
+        return cls(
+            parts.scheme,
+            host,
+            PORTS[parts.scheme] if port is None else port,
+            parts.path if web else "",
+            unquote(parts.username) if parts.username else None,
+            unquote(parts.password) if parts.password is not None else None,
+            host,
+        )
+
+    def discovered(self, address: str) -> Server | None:
+        """Returns another server that this one has told about as `host:port`; None if that is no address."""
+        try:
+            parts = urlsplit(f"nats://{address}")
+            if parts.hostname and parts.port:
+                return replace(self, host=parts.hostname, port=parts.port)
+        except ValueError:
+            pass
+        return None
+
+
+def _reason(problem: ValueError) -> str:
+    """What is wrong with a URL, without the parts of it that Python quotes."""
+    return "the port is not a number from 0 to 65535" if "ort" in str(problem) else "it cannot be taken apart"
+
+
+def redacted(url: str) -> str:
+    """Returns a URL without user and password."""
+    return re.sub(r"(^|://)[^/@\s]*@", r"\1[REDACTED]@", url)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who we are. What is empty was not given.
+
+    Attributes:
+        user: User name.
+        password: The user's password.
+        token: Instead of user and password.
+        jwt: The user's JWT.
+        seed: Seed of the nkey that signs what the server asks us to sign.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    jwt: str = field(default="", repr=False)
+    seed: str = field(default="", repr=False)
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        nkey: Path | None = None,
+        creds: Path | None = None,
+    ) -> Login:
+        """Reads the files that belong to it.
+
+        Args:
+            user: User name.
+            password: The user's password.
+            token: Instead of user and password.
+            nkey: File with the seed of an nkey.
+            creds: File with a JWT and its seed.
+
+        Raises:
+            StoreUnreadableError: A file cannot be read or does not hold what it should.
+        """
+        jwt, seed = read_creds(creds) if creds else ("", read_nkey(nkey) if nkey else "")
+        return cls(user or "", password or "", token or "", jwt, seed)
+
+    def options(self, name: str, server: Server, info: dict[str, Any]) -> dict[str, object]:
+        """Returns the options of CONNECT.
+
+        Args:
+            name: Of the connection.
+            server: Where it goes.
+            info: What the server said.
+
+        Raises:
+            LoginError: The server wants a signature but gave nothing to sign.
+        """
+        options: dict[str, object] = {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": server.tls,
+            "name": name,
+            "lang": "python",
+            "version": __version__,
+            "protocol": 1,
+            "echo": True,
+            "headers": bool(info.get("headers")),
+            "no_responders": bool(info.get("headers")),
+        }
+        if server.user and server.password is None:
+            options["auth_token"] = server.user
+        elif server.user:
+            options |= {"user": server.user, "pass": server.password}
+        elif self.token:
+            options["auth_token"] = self.token
+        elif self.user:
+            options |= {"user": self.user, "pass": self.password}
+        if self.seed:
+            nonce = info.get("nonce")
+            if not isinstance(nonce, str) or not nonce:
+                raise LoginError("nats: nkeys not supported by the server")
+            options |= self.signature(nonce)
+        return options
+
+    def signature(self, nonce: str) -> dict[str, str]:
+        """Returns the members of CONNECT that show that we have the key: `sig`, and `nkey` or `jwt`."""
+        import nkeys  # type: ignore[import-untyped]
+
+        pair = nkeys.from_seed(bytearray(self.seed.encode()))
+        try:
+            signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+            public = pair.public_key.decode()
+        finally:
+            pair.wipe()
+        signed = {"jwt": self.jwt} if self.jwt else {"nkey": public}
+        return signed | {"sig": signature}
