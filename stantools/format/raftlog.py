@@ -1,0 +1,432 @@
+"""The Raft log of a clustered node: entries, who is in the cluster, terms and votes, ids of channels.
+
+Facts: clustered-stores.md sections 2.4, 3, 4 and 9. The buckets of the file (`bbolt`), numbers in keys and values
+big-endian:
+
+    logs     | index u64            | entry: a MessagePack map |
+    conf     | CurrentTerm, LastVoteTerm: u64; LastVoteCand: text |
+    channels | name of the channel  | id u64 |
+
+Of MessagePack the few forms that servers of any release write, and their newer equivalents, are read here: a library
+would build every value and copy every payload, where an entry is a handful of numbers and a view of its data. Sizes are
+held against what is left, nesting and the number of elements are bounded.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stantools.errors import StantoolsError
+from stantools.format import gogo
+from stantools.format.bbolt import Bolt, Buffer, Fault, FaultKind, Item
+from stantools.format.encryption import DataCipher, DecryptError
+from stantools.format.proto import store_pb2 as pb
+
+_U64 = struct.Struct(">Q")
+_MAX_DEPTH = 8
+_MAX_ELEMENTS = 10_000
+#: Faults outside the entries that are kept.
+_MOST_FAULTS = 1000
+_NS = 1_000_000_000
+
+
+class EntryType(enum.IntEnum):
+    """Kinds of entries."""
+
+    COMMAND = 0  #: an operation
+    NOOP = 1  #: the first of every leader
+    ADD_PEER = 2
+    REMOVE_PEER = 3
+    BARRIER = 4  #: the second of every leader
+    CONFIGURATION = 5  #: who is in the cluster
+
+
+class EntryError(StantoolsError):
+    """An entry, configuration or operation that cannot be decoded."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """An entry of the log.
+
+    Attributes:
+        index: Its index, from 1.
+        term: The term of the leader that proposed it.
+        type: An `EntryType`, or a number that no server knows.
+        appended_ns: The leader's clock when it was proposed, nanoseconds since 1970; None where it is not told.
+        data: What it holds, encrypted where the log is; a view of the file.
+        offset: Where the value begins in the file.
+        size: Bytes of the value.
+    """
+
+    index: int
+    term: int
+    type: int
+    appended_ns: int | None
+    data: Buffer
+    offset: int
+    size: int
+
+    @property
+    def type_name(self) -> str:
+        """The name of its type."""
+        return EntryType(self.type).name.lower() if self.type in EntryType._value2member_map_ else f"type {self.type}"
+
+
+class FlawKind(enum.StrEnum):
+    """What can be wrong with a log, beyond faults of pages."""
+
+    GAP = "gap"  #: indexes without an entry
+    ENTRY = "entry"  #: a value that is no entry
+    INDEX = "index"  #: an entry with another index than its key
+    TERM = "term"  #: the term is lower than that of an entry before
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong with the entries.
+
+    Attributes:
+        kind: What it is.
+        first: The first index concerned.
+        last: The last one.
+        detail: What was found and what was expected.
+        offset: Where it lies in the file, if it lies somewhere.
+        length: Bytes concerned.
+    """
+
+    kind: FlawKind
+    first: int
+    last: int
+    detail: str
+    offset: int | None = None
+    length: int | None = None
+
+
+# MessagePack.
+
+
+def unpack(data: Buffer | bytes) -> Any:
+    """Decodes one MessagePack value that fills the data; byte strings and text become views of it.
+
+    Raises:
+        EntryError: It is cut, holds a form that MessagePack does not have, or is nested or long beyond reason.
+    """
+    view = memoryview(data)
+    value, end = _value(view, 0, 0)
+    if end != len(view):
+        raise EntryError(f"{len(view) - end} bytes follow the value")
+    return value
+
+
+def _value(data: Buffer, at: int, depth: int) -> tuple[Any, int]:
+    code = _number(data, at, 1)
+    at += 1
+    if code < 0x80:
+        return code, at
+    if code < 0x90:
+        return _map(data, at, code & 0x0F, depth)
+    if code < 0xA0:
+        return _list(data, at, code & 0x0F, depth)
+    if code < 0xC0:
+        return _bytes(data, at, code & 0x1F)
+    if code >= 0xE0:
+        return code - 256, at
+    if code in _CONSTANTS:
+        return _CONSTANTS[code], at
+    if code in _SIZED:
+        width, read = _SIZED[code]
+        found: tuple[Any, int] = read(data, at + width, _number(data, at, width), depth)
+        return found
+    if 0xCA <= code <= 0xD3:
+        width = _WIDTHS[code]
+        number = _number(data, at, width)
+        if code >= 0xD0 and number >> (8 * width - 1):
+            number -= 1 << 8 * width
+        return number, at + width
+    if 0xD4 <= code <= 0xD8:
+        return _extension(data, at, 1 << (code - 0xD4), depth)
+    raise EntryError(f"only encoded map or array can be decoded: byte 0x{code:02x} at {at - 1}")
+
+
+def _number(data: Buffer, at: int, width: int) -> int:
+    if at + width > len(data):
+        raise EntryError(f"unexpected EOF at {at}")
+    return int.from_bytes(data[at : at + width], "big")
+
+
+def _bytes(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, int]:
+    if size > len(data) - at:
+        raise EntryError(f"unexpected EOF: {size} bytes at {at}, of which {len(data) - at} are there")
+    return data[at : at + size], at + size
+
+
+def _extension(data: Buffer, at: int, size: int, _depth: int = 0) -> tuple[Buffer, int]:
+    return _bytes(data, at + 1, size)  # behind its type, of which only timestamps have been seen
+
+
+def _list(data: Buffer, at: int, size: int, depth: int) -> tuple[list[Any], int]:
+    _bound(size, depth)
+    found = []
+    for _ in range(size):
+        value, at = _value(data, at, depth + 1)
+        found.append(value)
+    return found, at
+
+
+def _map(data: Buffer, at: int, size: int, depth: int) -> tuple[dict[Any, Any], int]:
+    _bound(size, depth)
+    found: dict[Any, Any] = {}
+    for _ in range(size):
+        key, at = _value(data, at, depth + 1)
+        value, at = _value(data, at, depth + 1)
+        if isinstance(key, memoryview):
+            found[key.tobytes().decode("utf-8", "surrogateescape")] = value
+    return found, at
+
+
+def _bound(size: int, depth: int) -> None:
+    if size > _MAX_ELEMENTS or depth > _MAX_DEPTH:
+        raise EntryError(f"{size} elements at depth {depth}, expected fewer")
+
+
+_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
+_WIDTHS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+#: Forms with a size in front: how many bytes the size has, and what follows.
+_SIZED: dict[int, tuple[int, Any]] = {
+    **{0xC4 + n: (1 << n, _bytes) for n in range(3)},
+    **{0xC7 + n: (1 << n, _extension) for n in range(3)},
+    **{0xD9 + n: (1 << n, _bytes) for n in range(3)},
+    0xDC: (2, _list),
+    0xDD: (4, _list),
+    0xDE: (2, _map),
+    0xDF: (4, _map),
+}
+
+
+# Entries.
+
+
+def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
+    """Decodes the value of a log entry, of any release.
+
+    Args:
+        value: The value.
+        offset: Where it begins in the file.
+
+    Raises:
+        EntryError: It is no entry.
+    """
+    view = memoryview(value)
+    fields = unpack(view)
+    if not isinstance(fields, dict):
+        raise EntryError("only encoded map or array can be decoded into a struct")
+    index, term, kind = (fields.get(name, 0) for name in ("Index", "Term", "Type"))
+    for name, number in (("Index", index), ("Term", term), ("Type", kind)):
+        if type(number) is not int or number < 0:
+            raise EntryError(f"{name} is no number")
+    data = fields.get("Data")
+    if data is not None and not isinstance(data, memoryview):
+        raise EntryError("Data is no string of bytes")
+    when = fields.get("AppendedAt")
+    appended = _timestamp(when) if isinstance(when, memoryview) else None
+    return Entry(index, term, kind, appended, view[:0] if data is None else data, offset, len(view))
+
+
+def _timestamp(value: Buffer) -> int | None:
+    if len(value) == 8:
+        packed = _U64.unpack(value)[0]
+        seconds, nanoseconds = packed & (1 << 34) - 1, packed >> 34
+    elif len(value) == 4:
+        seconds, nanoseconds = int.from_bytes(value, "big"), 0
+    elif len(value) == 12:
+        nanoseconds, seconds = struct.unpack(">Iq", value)
+    else:
+        return None
+    return seconds * _NS + nanoseconds if nanoseconds < _NS else None
+
+
+class Server(NamedTuple):
+    """A member of the cluster: its node id, its address in the log, and whether it votes."""
+
+    id: str
+    address: str
+    voter: bool
+
+
+def decode_configuration(data: Buffer | bytes) -> tuple[Server, ...]:
+    """Decodes the data of a configuration entry.
+
+    Raises:
+        EntryError: It is none.
+    """
+    fields = unpack(data)
+    servers = fields.get("Servers") if isinstance(fields, dict) else None
+    if not isinstance(servers, list):
+        raise EntryError("a configuration without servers")
+    found = []
+    for each in servers:
+        if not isinstance(each, dict):
+            raise EntryError("a configuration with a server that is no map")
+        name, address = (_text(each.get(key)) for key in ("ID", "Address"))
+        found.append(Server(name, address, each.get("Suffrage", 0) == 0))
+    return tuple(found)
+
+
+def _text(value: Any) -> str:
+    return value.tobytes().decode("utf-8", "surrogateescape") if isinstance(value, memoryview) else ""
+
+
+def decode_operation(data: Buffer | bytes, cipher: DataCipher | None = None) -> pb.RaftOperation:
+    """Decodes the data of a command, decrypted where it is encrypted.
+
+    Args:
+        data: The data.
+        cipher: Of `encryption.raft_cipher`; None leaves encrypted data as it is, which cannot be decoded then.
+
+    Raises:
+        EntryError: It is no operation, or cannot be decrypted.
+    """
+    try:
+        plain = cipher.decrypt(data) if cipher else bytes(data)
+        operation = gogo.decode(pb.RaftOperation, plain)
+    except DecryptError as error:
+        raise EntryError(error.message, error.remedy) from error
+    except gogo.DecodeError as error:
+        hint = "give the encryption key" if is_encrypted(data) and cipher is None else ""
+        raise EntryError(f"no operation: {error.message}", hint) from error
+    if operation.op_type not in pb.RaftOperation.Type.values():
+        raise EntryError(f"unknown op type {operation.op_type}")
+    return operation
+
+
+def is_encrypted(data: Buffer | bytes) -> bool:
+    """Returns whether the data of a command is encrypted: a plain operation begins with another byte."""
+    return len(data) > 0 and data[0] in (1, 2)
+
+
+# The log as a whole.
+
+
+@dataclass
+class StableStore:
+    """What a node remembers beside its log.
+
+    Attributes:
+        term: The newest term that the node has heard of.
+        vote_term: The term in which it voted last.
+        vote: The address that it voted for.
+        channels: Name of a channel to its id; a channel that was deleted and made again has a higher one.
+    """
+
+    term: int = 0
+    vote_term: int = 0
+    vote: str = ""
+    channels: dict[bytes, int] = field(default_factory=dict)
+
+
+class RaftLog:
+    """A node's Raft log in a buffer. What is damaged comes as faults and flaws; nothing raises.
+
+    Args:
+        buffer: The bytes of `raft.log`.
+
+    Attributes:
+        bolt: The file's pages.
+        stable: Terms, votes, and ids of channels.
+        faults: What is wrong with metas and with pages outside the entries.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self.bolt = Bolt(buffer)
+        self.faults: list[Fault] = list(self.bolt.faults)
+        self.stable = StableStore()
+        self._logs: Item | None = None
+        self._reached = bytearray(self.bolt.pages)
+        for item in self.bolt.buckets():
+            if isinstance(item, Fault):
+                self.faults.append(item)
+            elif item.key == b"logs":
+                self._logs = item
+            elif item.key in (b"conf", b"channels"):
+                self._read_stable(item)
+        if self.bolt.meta and self._logs is None:
+            self.faults.append(Fault(FaultKind.PAGE, 0, 0, "the file has no bucket of the name logs"))
+        del self.faults[_MOST_FAULTS:]
+
+    def _read_stable(self, bucket: Item) -> None:
+        for item in self.bolt.items(bucket):
+            if isinstance(item, Fault):
+                self.faults.append(item)
+                continue
+            value = bytes(self._buffer[item.offset : item.offset + item.size])
+            if bucket.key == b"conf" and item.key == b"LastVoteCand":
+                self.stable.vote = value.decode("utf-8", "surrogateescape")
+            elif len(value) != _U64.size:
+                text = f"{item.key.decode('utf-8', 'backslashreplace')} has {len(value)} bytes, expected {_U64.size}"
+                self.faults.append(Fault(FaultKind.ELEMENT, item.offset, item.size, text))
+            elif bucket.key == b"channels":
+                self.stable.channels[item.key] = _U64.unpack(value)[0]
+            elif item.key == b"CurrentTerm":
+                self.stable.term = _U64.unpack(value)[0]
+            elif item.key == b"LastVoteTerm":
+                self.stable.vote_term = _U64.unpack(value)[0]
+
+    def entries(self) -> Iterator[Entry | Fault | Flaw]:
+        """Iterates over the log in order; what is wrong comes where it is noticed."""
+        if self._logs is None:
+            return
+        self._reached = bytearray(self.bolt.pages)
+        expected = term = 0
+        for item in self.bolt.items(self._logs, self._reached):
+            if type(item) is Fault:
+                yield item
+                continue
+            assert type(item) is Item
+            entry = self._entry(item)
+            if isinstance(entry, Flaw):
+                if entry.kind is FlawKind.ENTRY and len(item.key) != _U64.size:
+                    yield entry
+                    continue
+                key = entry.first
+            else:
+                key = entry.index
+            if expected and key > expected:
+                yield Flaw(FlawKind.GAP, expected, key - 1, f"entries {expected} to {key - 1} are not in the log")
+            expected = key + 1
+            if isinstance(entry, Entry):
+                if entry.term < term:
+                    text = f"entry {key} has term {entry.term}, behind entries of term {term}"
+                    yield Flaw(FlawKind.TERM, key, key, text, entry.offset, entry.size)
+                term = max(term, entry.term)
+            yield entry
+
+    def _entry(self, item: Item) -> Entry | Flaw:
+        place = item.offset, item.size
+        if len(item.key) != _U64.size:
+            text = f"a key of {len(item.key)} bytes among the entries, expected {_U64.size}"
+            return Flaw(FlawKind.ENTRY, 0, 0, text, *place)
+        key = _U64.unpack(item.key)[0]
+        try:
+            entry = decode_entry(self._buffer[item.offset : item.offset + item.size], item.offset)
+        except EntryError as error:
+            return Flaw(FlawKind.ENTRY, key, key, f"entry {key} cannot be decoded: {error.message}", *place)
+        if entry.index != key:
+            return Flaw(FlawKind.INDEX, key, key, f"entry {key} says that it is entry {entry.index}", *place)
+        return entry
+
+    def free_entries(self) -> Iterator[Entry]:
+        """Iterates over entries in pages that the tree does not lead to: deleted ones, and older copies of others.
+
+        To be called when `entries` has come to its end. An index may come several times, with different terms.
+        """
+        for item in self.bolt.loose_items(self._reached):
+            if len(item.key) == _U64.size and not item.flags:
+                entry = self._entry(item)
+                if isinstance(entry, Entry) and entry.index and entry.type in EntryType._value2member_map_:
+                    yield entry

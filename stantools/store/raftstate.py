@@ -1,0 +1,359 @@
+"""Clients and subscriptions of a cluster, rebuilt from a snapshot and the entries of a Raft log behind it.
+
+Facts: clustered-stores.md section 6. The rules are those by which a server applies its log, refusals included, since
+clients' mistakes are in the log too. Two departures, both because a server loses data there and a reader must not: a
+snapshot's channel is taken whether or not the file store has it (7.3), and what a leaving member of a queue group had
+pending stays with the group until somebody else got it (6.6).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stantools.format.encryption import DataCipher
+from stantools.format.proto import store_pb2 as pb
+from stantools.format.raftlog import Entry, EntryError, EntryType, decode_operation
+
+_Op = pb.RaftOperation
+#: Entries that could not be decoded, of which the reason is kept.
+_MANY = 1000
+
+
+class SubKind(enum.StrEnum):
+    """What a subscription is at the moment."""
+
+    PLAIN = "plain"
+    DURABLE = "durable"
+    OFFLINE_DURABLE = "offline_durable"  #: its client is away; it is kept
+    QUEUE_MEMBER = "queue_member"
+    QUEUE_SHADOW = "queue_shadow"  #: keeps the position of a durable queue group without members
+
+
+@dataclass(eq=False)
+class Subscription:
+    """A subscription.
+
+    Attributes:
+        state: Its fields, named as in subs.dat: the name of a durable queue group is `durable:group`.
+        pending: Sequences that were sent and not acknowledged.
+        kind: What it is.
+    """
+
+    state: pb.SubState
+    pending: set[int] = field(default_factory=set)
+    kind: SubKind = SubKind.PLAIN
+
+    @property
+    def active(self) -> bool:
+        """Its client is there."""
+        return self.kind not in (SubKind.OFFLINE_DURABLE, SubKind.QUEUE_SHADOW)
+
+
+@dataclass
+class QueueGroup:
+    """A queue group of a channel.
+
+    Attributes:
+        last_sent: The highest sequence that was sent to any member: the group's position.
+        members: Active members, in order of arrival.
+        shadow: Keeps the place of a durable group without members.
+        orphans: Sequences that were pending on members that left, and that nobody got since.
+    """
+
+    last_sent: int = 0
+    members: list[Subscription] = field(default_factory=list)
+    shadow: Subscription | None = None
+    orphans: set[int] = field(default_factory=set)
+
+    def pending(self) -> set[int]:
+        """Returns what the group has not acknowledged."""
+        found = {each for each in self.orphans if each <= self.last_sent}
+        for each in (*self.members, self.shadow):
+            found |= each.pending if each else set()
+        return found
+
+
+@dataclass
+class ClusterChannel:
+    """A channel as the log knows it.
+
+    Attributes:
+        name: Its name.
+        id: Distinguishes it from a channel of the same name that was deleted before; 0 is unknown.
+        next_id: The id that the next subscription gets.
+        first: First sequence in the snapshot, or in the log where there is none; 0 if there is no message.
+        last: Last sequence in the log, or in the snapshot.
+        subscriptions: By id.
+        groups: Queue groups by name.
+    """
+
+    name: bytes
+    id: int = 0
+    next_id: int = 1
+    first: int = 0
+    last: int = 0
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    groups: dict[bytes, QueueGroup] = field(default_factory=dict)
+    durables: dict[tuple[bytes, bytes], Subscription] = field(default_factory=dict, repr=False)
+    ack_inboxes: dict[bytes, Subscription] = field(default_factory=dict, repr=False)
+    inboxes: dict[bytes, Subscription] = field(default_factory=dict, repr=False)
+
+    def find(self, inbox: bytes) -> Subscription | None:
+        """Returns the active subscription with an ack inbox, or else with an inbox."""
+        return self.ack_inboxes.get(inbox) or self.inboxes.get(inbox)
+
+
+class ClusterState:
+    """The state that a node would have as a new leader, before it sends anything.
+
+    Args:
+        snapshot: What to begin with; None begins with nothing.
+        term: The term of the last entry in the snapshot.
+        index: Its index.
+
+    Attributes:
+        clients: By id, in order of arrival.
+        channels: By name.
+        index: Index of the last entry applied.
+        term: Its term.
+        undecoded: Entries that servers ignore, as they cannot decode them, with the reason; the first thousand.
+        dropped: Subscriptions of the snapshot that no server keeps.
+    """
+
+    def __init__(self, snapshot: pb.RaftSnapshot | None = None, term: int = 0, index: int = 0) -> None:
+        self.clients: dict[bytes, pb.ClientInfo] = {}
+        self.channels: dict[bytes, ClusterChannel] = {}
+        self.term, self.index = term, index
+        self.undecoded: dict[int, str] = {}
+        self.dropped = 0
+        #: Active subscriptions of each client, in order of arrival.
+        self._owned: dict[bytes, dict[Subscription, ClusterChannel]] = {}
+        if snapshot is not None:
+            self._load(snapshot)
+
+    def _load(self, snapshot: pb.RaftSnapshot) -> None:
+        for client in snapshot.clients:
+            self.clients.setdefault(client.id, client)
+        for saved in snapshot.channels:
+            channel = self.channels[saved.channel] = ClusterChannel(saved.channel, saved.channel_id)
+            channel.first, channel.last = saved.first, saved.last
+            for each in saved.subscriptions:
+                self._load_subscription(channel, each)
+            channel.next_id = max(saved.next_sub_id, channel.next_id)
+
+    def _load_subscription(self, channel: ClusterChannel, saved: pb.SubscriptionSnapshot) -> None:
+        state = pb.SubState()
+        state.CopyFrom(saved.state)
+        sub = Subscription(state, set(saved.acks_pending))
+        channel.next_id = max(channel.next_id, state.id + 1)
+        known = state.client_id in self.clients
+        if state.durable_name and (state.is_closed or not known):
+            state.is_closed = True
+            sub.kind = SubKind.OFFLINE_DURABLE
+            channel.durables[state.client_id, state.durable_name] = sub
+        elif known:
+            self._activate(channel, sub)
+        elif state.q_group and state.is_durable and not state.client_id:
+            group = channel.groups.setdefault(state.q_group, QueueGroup())
+            group.last_sent = max(group.last_sent, state.last_sent)
+            if group.shadow:
+                if group.shadow.state.last_sent >= state.last_sent:
+                    return
+                channel.subscriptions.pop(group.shadow.state.id, None)
+            sub.kind, group.shadow = SubKind.QUEUE_SHADOW, sub
+        else:
+            self.dropped += 1
+            return
+        channel.subscriptions[state.id] = sub
+
+    def apply_all(self, entries: Iterable[Entry], cipher: DataCipher | None = None) -> None:
+        """Applies the entries of a log behind the state, in order.
+
+        Args:
+            entries: Those that the state has already are passed over.
+            cipher: Decrypts them, where they are encrypted.
+        """
+        for entry in entries:
+            if entry.index <= self.index:
+                continue
+            self.index, self.term = entry.index, entry.term
+            if entry.type == EntryType.COMMAND:
+                try:
+                    self.apply(decode_operation(entry.data, cipher))
+                except EntryError as error:
+                    if len(self.undecoded) < _MANY:
+                        self.undecoded[entry.index] = error.message
+
+    def apply(self, operation: pb.RaftOperation) -> None:
+        """Applies an operation, or refuses it as a server would."""
+        kind = operation.op_type
+        if kind == _Op.PUBLISH:
+            self._publish(operation)
+        elif kind == _Op.SEND_AND_ACK:
+            self._send_and_ack(operation.sub_sent_ack)
+        elif kind == _Op.SUBSCRIBE:
+            channel = self._channel(operation.sub.request.subject, operation.channel_id)
+            if channel:
+                self._subscribe(channel, operation.sub)
+        elif kind in (_Op.REMOVE_SUBSCRIPTION, _Op.CLOSE_SUBSCRIPTION):
+            channel = self.channels.get(operation.unsub.subject)
+            sub = channel.find(operation.unsub.inbox) if channel else None
+            if channel and sub and sub.state.client_id == operation.unsub.client_id:
+                self._remove(channel, sub, unsubscribe=kind == _Op.REMOVE_SUBSCRIPTION)
+        elif kind == _Op.CONNECT:
+            self._connect(operation.client_connect)
+        elif kind == _Op.DISCONNECT:
+            self._disconnect(operation.client_disconnect.client_id)
+        elif kind == _Op.DELETE_CHANNEL:
+            channel = self.channels.get(operation.channel)
+            if channel and (not channel.id or not operation.channel_id or channel.id == operation.channel_id):
+                self._delete(channel)
+
+    def _channel(self, name: bytes, number: int) -> ClusterChannel | None:
+        """Returns the channel that an operation is about, made if need be; None if it is of one deleted before."""
+        channel = self.channels.get(name)
+        if channel and number and channel.id and channel.id != number:
+            if channel.id > number:
+                return None
+            self._delete(channel)
+            channel = None
+        if channel is None:
+            channel = self.channels[name] = ClusterChannel(name, number)
+        return channel
+
+    def _delete(self, channel: ClusterChannel) -> None:
+        for sub in channel.subscriptions.values():
+            self._owned.get(sub.state.client_id, {}).pop(sub, None)
+        del self.channels[channel.name]
+
+    def _publish(self, operation: pb.RaftOperation) -> None:
+        messages = operation.publish_batch.messages
+        if not messages:
+            return
+        channel = self._channel(messages[0].subject, operation.channel_id)
+        if channel:
+            channel.first = channel.first or messages[0].sequence
+            channel.last = max(channel.last, *(each.sequence for each in messages))
+
+    def _connect(self, added: pb.AddClient) -> None:
+        request = added.request
+        if added.refresh:
+            self._disconnect(request.client_id)
+        self.clients.setdefault(
+            request.client_id,
+            pb.ClientInfo(
+                id=request.client_id,
+                hb_inbox=request.heartbeat_inbox,
+                conn_id=request.conn_id,
+                protocol=request.protocol,
+                ping_interval=request.ping_interval,
+                ping_max_out=request.ping_max_out,
+            ),
+        )
+
+    def _disconnect(self, client_id: bytes) -> None:
+        for sub, channel in list(self._owned.get(client_id, {}).items()):
+            self._remove(channel, sub, unsubscribe=False)
+        self._owned.pop(client_id, None)
+        self.clients.pop(client_id, None)
+
+    def _subscribe(self, channel: ClusterChannel, added: pb.AddSubscription) -> None:
+        request = added.request
+        durable, queue = request.durable_name, request.q_group
+        if request.client_id not in self.clients:
+            return
+        existing: Subscription | None = None
+        if queue:
+            if b":" in durable:
+                return
+            queue = durable + b":" + queue if durable else queue
+            existing = channel.groups[queue].shadow if queue in channel.groups else None
+        elif durable:
+            existing = channel.durables.get((request.client_id, durable))
+            if existing and existing.active:
+                return
+        sub = existing or Subscription(self._new_state(channel, added, queue))
+        state = sub.state
+        state.client_id, state.is_closed = request.client_id, False
+        state.inbox, state.ack_inbox = request.inbox, added.ack_inbox
+        state.max_in_flight, state.ack_wait_in_secs = request.max_in_flight, request.ack_wait_in_secs
+        channel.subscriptions[state.id] = sub
+        channel.next_id = max(channel.next_id, state.id + 1)
+        self._activate(channel, sub)
+
+    def _new_state(self, channel: ClusterChannel, added: pb.AddSubscription, queue: bytes) -> pb.SubState:
+        request = added.request
+        # A further member of a group goes on where the group is.
+        last_sent = 0 if queue in channel.groups else max(request.start_sequence, 1) - 1
+        return pb.SubState(
+            id=added.id or channel.next_id,
+            q_group=queue,
+            durable_name=b"" if queue else request.durable_name,
+            is_durable=bool(request.durable_name),
+            last_sent=last_sent,
+        )
+
+    def _activate(self, channel: ClusterChannel, sub: Subscription) -> None:
+        state = sub.state
+        if state.q_group:
+            sub.kind = SubKind.QUEUE_MEMBER
+            group = channel.groups.setdefault(state.q_group, QueueGroup())
+            if group.shadow is sub:
+                group.shadow = None
+            group.members.append(sub)
+            group.last_sent = max(group.last_sent, state.last_sent)
+        elif state.durable_name:
+            sub.kind = SubKind.DURABLE
+            channel.durables[state.client_id, state.durable_name] = sub
+        channel.ack_inboxes[state.ack_inbox] = sub
+        channel.inboxes[state.inbox] = sub
+        self._owned.setdefault(state.client_id, {})[sub] = channel
+
+    def _remove(self, channel: ClusterChannel, sub: Subscription, *, unsubscribe: bool) -> None:
+        """Takes a subscription from its client: because it unsubscribed, or because it closed it or is gone."""
+        state = sub.state
+        self._owned.get(state.client_id, {}).pop(sub, None)
+        for table, key in ((channel.ack_inboxes, state.ack_inbox), (channel.inboxes, state.inbox)):
+            if table.get(key) is sub:
+                del table[key]
+        if sub.kind is SubKind.DURABLE and not unsubscribe:
+            sub.kind, state.is_closed = SubKind.OFFLINE_DURABLE, True
+            return
+        if sub.kind is SubKind.DURABLE:
+            del channel.durables[state.client_id, state.durable_name]
+        elif sub.kind is SubKind.QUEUE_MEMBER and self._leave(channel, sub, unsubscribe=unsubscribe):
+            return
+        channel.subscriptions.pop(state.id, None)
+
+    def _leave(self, channel: ClusterChannel, sub: Subscription, *, unsubscribe: bool) -> bool:
+        """Takes a member from its queue group; returns whether it stays, as the group's shadow."""
+        state = sub.state
+        group = channel.groups[state.q_group]
+        group.members.remove(sub)
+        if group.members:
+            group.orphans |= sub.pending
+            if state.last_sent == group.last_sent:
+                group.members[0].state.last_sent = group.last_sent
+            return False
+        if not state.is_durable or unsubscribe:
+            del channel.groups[state.q_group]
+            return False
+        state.client_id, state.last_sent = b"", group.last_sent
+        sub.kind, group.shadow = SubKind.QUEUE_SHADOW, sub
+        return True
+
+    def _send_and_ack(self, change: pb.SubSentAndAck) -> None:
+        channel = self._channel(change.channel, 0)
+        sub = channel.ack_inboxes.get(change.ack_inbox) if channel else None
+        if channel is None or sub is None:
+            return
+        if change.sent:
+            sub.state.last_sent = max(sub.state.last_sent, *change.sent)
+            sub.pending.update(change.sent)
+        sub.pending.difference_update(change.ack)
+        if sub.kind is SubKind.QUEUE_MEMBER:
+            group = channel.groups[sub.state.q_group]
+            group.last_sent = max(group.last_sent, sub.state.last_sent if change.sent else 0)
+            group.orphans.difference_update(change.sent, change.ack)

@@ -1,0 +1,232 @@
+"""bbolt pages and Raft entries: what is written comes back, and whatever else is there never stops the reader."""
+
+from __future__ import annotations
+
+import struct
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stantools.format.bbolt import Bolt, Fault, FaultKind, Item
+from stantools.format.encryption import Cipher, raft_cipher
+from stantools.format.proto import store_pb2 as pb
+from stantools.format.raftlog import (
+    Entry,
+    EntryError,
+    Flaw,
+    FlawKind,
+    RaftLog,
+    decode_configuration,
+    decode_entry,
+    decode_operation,
+    unpack,
+)
+from tests import boltfiles
+from tests.boltfiles import PAGE, entry, key, raft_log
+
+Found = list[Entry | Fault | Flaw]
+
+
+def read(content: bytes) -> tuple[list[int], Found, list[int]]:
+    """Reads a log with all that there is to read: indexes of entries, what is wrong, indexes in free pages."""
+    log = RaftLog(memoryview(content))
+    found = list(log.entries())
+    indexes = [each.index for each in found if isinstance(each, Entry)]
+    wrong: Found = [*log.faults, *(each for each in found if not isinstance(each, Entry))]
+    return indexes, wrong, [each.index for each in log.free_entries()]
+
+
+def some(count: int, size: int = 20) -> boltfiles.Pairs:
+    return [(key(index), entry(index, b"x" * size)) for index in range(1, count + 1)]
+
+
+_values = st.lists(st.binary(min_size=1, max_size=30), max_size=60, unique=True).flatmap(
+    lambda keys: st.tuples(*(st.tuples(st.just(k), st.binary(max_size=9000)) for k in sorted(keys)))
+)
+
+
+@given(_values, st.integers(1, 9), st.sampled_from([1024, 4096, 16384, 65536]))
+@settings(max_examples=60)
+def test_a_bucket_comes_back(pairs: tuple[tuple[bytes, bytes], ...], per_leaf: int, page_size: int) -> None:
+    content = boltfiles.build({b"b": list(pairs)}, per_leaf=per_leaf, page_size=page_size)
+    bolt = Bolt(memoryview(content))
+    assert bolt.faults == [] and bolt.page_size == page_size
+    (bucket,) = bolt.buckets()
+    assert isinstance(bucket, Item) and bucket.flags == 1
+    items = list(bolt.items(bucket))
+    assert [(i.key, content[i.offset : i.offset + i.size]) for i in items if isinstance(i, Item)] == list(pairs)
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 5),
+    st.none() | st.binary(max_size=70_000),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_an_entry_comes_back(index: int, term: int, kind: int, data: bytes | None, timed: bool) -> None:
+    found = decode_entry(entry(index, data, term=term, kind=kind, timed=timed), 7)
+    assert (found.index, found.term, found.type, bytes(found.data), found.offset) == (index, term, kind, data or b"", 7)
+    assert found.appended_ns == (1_700_000_000_000_000_005 if timed else None)
+
+
+def test_the_worked_example_of_the_reference() -> None:
+    when = b"\x86\xaaAppendedAt\xa8" + bytes.fromhex("b9a6fad46b0309c1")
+    found = decode_entry(when + b"\xa4Data\xc0\xaaExtensions\xc0\xa5Index\x02\xa4Term\x03\xa4Type\x01")
+    assert (found.index, found.term, found.type, found.type_name, bytes(found.data)) == (2, 3, 1, "noop", b"")
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_too_strange_for_an_entry(data: bytes) -> None:
+    for decode in (decode_entry, decode_configuration, decode_operation, unpack):
+        try:
+            decode(data)
+        except EntryError as error:
+            assert error.message
+
+
+def test_deep_and_long_values_are_refused_at_once() -> None:
+    for hostile in (b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff\x00", b"\xc6\xff\xff\xff\xffx"):
+        with pytest.raises(EntryError):
+            unpack(hostile)
+
+
+def test_an_encrypted_operation_needs_the_key() -> None:
+    plain = pb.RaftOperation(op_type=pb.RaftOperation.DELETE_CHANNEL, channel=b"a").SerializeToString()
+    for cipher in Cipher:
+        sealed = raft_cipher(b"key").encrypt(plain, cipher)
+        assert decode_operation(sealed, raft_cipher(b"key")).channel == b"a"
+        for key_or_none in (raft_cipher(b"other"), None):
+            with pytest.raises(EntryError):
+                decode_operation(sealed, key_or_none)
+    assert decode_operation(plain, raft_cipher(b"key")).channel == b"a"
+
+
+def test_a_whole_log() -> None:
+    log = RaftLog(memoryview(raft_log(some(100), term=4, channels={b"orders": 6})))
+    assert [each.index for each in log.entries() if isinstance(each, Entry)] == list(range(1, 101))
+    assert (log.stable.term, log.stable.vote, log.stable.channels) == (4, "trio.a.trio", {b"orders": 6})
+    assert log.faults == []
+
+
+def test_missing_entries_are_named() -> None:
+    pairs = [each for each in some(50) if each[0] not in (key(10), key(11), key(30))]
+    indexes, wrong, _ = read(raft_log(pairs))
+    assert len(indexes) == 47
+    assert [(w.kind, w.first, w.last) for w in wrong if isinstance(w, Flaw)] == [("gap", 10, 11), ("gap", 30, 30)]
+
+
+def test_entries_that_are_wrong_are_named_and_the_others_kept() -> None:
+    pairs = some(20)
+    pairs[4] = key(5), b"\x00no entry"
+    pairs[9] = key(10), entry(11, b"")
+    pairs[14] = key(15), entry(15, b"", term=9)
+    indexes, wrong, _ = read(raft_log(pairs))
+    assert indexes == [i for i in range(1, 21) if i not in (5, 10)]
+    kinds = [(w.kind, w.first) for w in wrong if isinstance(w, Flaw)]
+    assert kinds == [(FlawKind.ENTRY, 5), (FlawKind.INDEX, 10), *((FlawKind.TERM, i) for i in range(16, 21))]
+
+
+def test_the_other_meta_counts_where_one_is_damaged() -> None:
+    content = bytearray(raft_log(some(30)))
+    for page in (0, PAGE):
+        hurt = content.copy()
+        hurt[page + 40] ^= 1
+        indexes, wrong, _ = read(bytes(hurt))
+        assert len(indexes) == 30
+        assert [(w.kind, w.offset) for w in wrong if isinstance(w, Fault)] == [(FaultKind.META, page)]
+
+
+def test_without_metas_the_pages_are_searched() -> None:
+    content = bytearray(raft_log(some(30)))
+    content[40] ^= 1
+    content[PAGE + 40] ^= 1
+    indexes, wrong, free = read(bytes(content))
+    assert indexes == [] and len(wrong) == 2
+    assert sorted(free) == list(range(1, 31))
+
+
+def test_free_pages_hold_what_was_deleted() -> None:
+    old = boltfiles.leaf(0, [(key(i), entry(i, b"old")) for i in range(1, 9)])
+    content = raft_log([(key(i), entry(i, b"new")) for i in range(9, 40)], free=[old])
+    indexes, wrong, free = read(content)
+    assert (indexes, wrong, free) == (list(range(9, 40)), [], list(range(1, 9)))
+
+
+def test_a_page_of_a_lost_write_loses_its_own_keys_only() -> None:
+    content = bytearray(raft_log(some(64)))
+    pages = [
+        at for at in range(2 * PAGE, len(content), PAGE) if content[at + 8] == 2 and key(17) in content[at:][:PAGE]
+    ]
+    earlier = next(at for at in range(2 * PAGE, len(content), PAGE) if key(9) in content[at : at + PAGE])
+    content[pages[0] + 8 : pages[0] + PAGE] = content[earlier + 8 : earlier + PAGE]
+    indexes, wrong, _ = read(bytes(content))
+    assert indexes == [i for i in range(1, 65) if not 17 <= i <= 24]
+    assert [w.kind for w in wrong] == ["keys", "gap"]
+
+
+def test_a_tree_that_goes_in_circles_ends() -> None:
+    content = bytearray(raft_log(some(64)))
+    for at in range(2 * PAGE, len(content), PAGE):
+        if content[at + 8] == 1:  # every child of every branch is the branch itself
+            count = struct.unpack_from("<H", content, at + 10)[0]
+            for n in range(count):
+                struct.pack_into("<Q", content, at + 16 + 16 * n + 8, at // PAGE)
+    indexes, wrong, _ = read(bytes(content))
+    assert indexes == []
+    assert any("more than once" in w.detail for w in wrong)
+
+
+BASE = raft_log(some(120, 300), channels={b"a": 3, b"b": 9, b"c": 12})
+
+
+@given(st.lists(st.tuples(st.integers(0, len(BASE) - 1), st.binary(min_size=1, max_size=16)), max_size=12), st.data())
+@settings(max_examples=300)
+def test_mutations_never_stop_the_reader(changes: list[tuple[int, bytes]], data: st.DataObject) -> None:
+    content = bytearray(BASE)
+    for offset, value in changes:
+        content[offset : offset + len(value)] = value
+    cut = data.draw(st.integers(0, len(content)) | st.just(len(BASE)))
+    begin = time.perf_counter()
+    indexes, wrong, _ = read(bytes(content[:cut]))
+    assert time.perf_counter() - begin < 2
+    assert indexes == sorted(set(indexes))
+    # A key of another index may be hit by chance only: then the entry in it says so.
+    assert set(indexes) <= set(range(1, 121))
+    if not wrong:
+        assert indexes == list(range(1, 121))
+
+
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)), max_size=60))
+@settings(max_examples=200)
+def test_hostile_page_headers_take_neither_time_nor_memory(headers: list[tuple[int, int, int]]) -> None:
+    content = bytearray(
+        boltfiles.meta(0, 2, 2**60, 2).ljust(PAGE, b"\0") + boltfiles.meta(1, 3, 2**60, 3).ljust(PAGE, b"\0")
+    )
+    for number, (flags, count, overflow) in enumerate(headers):
+        page = struct.pack("<QHHI", number + 2, flags, count, overflow if overflow % 3 else overflow % 7)
+        body = b"".join(struct.pack("<IIII", 1, 16 + overflow % 4096, 8, count) for _ in range(200))
+        content += (page + body).ljust(PAGE, b"\0")[:PAGE]
+    tracemalloc.start()
+    begin = time.perf_counter()
+    log = RaftLog(memoryview(bytes(content)))
+    for _ in log.entries():
+        pass
+    for _ in log.free_entries():
+        pass
+    assert time.perf_counter() - begin < 2
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def test_values_that_overlap_are_not_read_again_and_again() -> None:
+    count = 250
+    table = b"".join(struct.pack("<IIII", 0, 16 * (count - n), 8, 2 << 20) for n in range(count))
+    page = struct.pack("<QHHI", 0, 2, count, 600) + table + bytes(601 * PAGE - 16 - len(table))
+    content = boltfiles.build({b"logs": some(3)}, free=[page])
+    bolt = Bolt(memoryview(content))
+    assert sum(item.size for item in bolt.loose_items(bytearray())) < 5 * len(content)
