@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any, Final
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish import settings
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Acks, Window
+from stantools.migration.publish.loader import MAX_WINDOW, MAX_WINDOW_BYTES, Acks, Publishing
 from stantools.migration.publish.resume import NotOursError, compare
 from stantools.migration.publish.retry import Patience
 from stantools.migration.publish.source import extent, missing
-from stantools.migration.publish.stream import FILLER_LIMIT
 
 if TYPE_CHECKING:
     from stantools.migration.batches import Batch
     from stantools.migration.publish.source import Source
     from stantools.nats.jetstream import JetStream
 
+_HOW: Final = Publishing()
 _MARK: Final = re.compile(
     r"stantools: not complete, sequences (\d+) to (\d+) are being written(?: behind (\d+) \((\d+) messages\))?"
 )
@@ -138,11 +138,7 @@ async def append_part(
     config: Mapping[str, Any],
     messages: Source,
     *,
-    origin: bool = True,
-    generation: int = 1,
-    window: Window | None = None,
-    filler_limit: int = FILLER_LIMIT,
-    patience: float = 60.0,
+    how: Publishing = _HOW,
     progress: Callable[[int], None] | None = None,
 ) -> Appended:
     """Takes care that messages are in a stream, each at its own sequence, once. `finish_part` is to follow.
@@ -155,11 +151,7 @@ async def append_part(
         name: The stream; it is made if it is not there.
         config: The configuration that it gets in the end.
         messages: What to write, at least one message.
-        origin: Messages carry channel, sequence and time as headers.
-        generation: Part of the ids (`Nats-Msg-Id`) that messages have.
-        window: How much is on its way.
-        filler_limit: The most sequences without a message that may be filled, and emptied again.
-        patience: Seconds without any progress after which a server that does not answer is given up.
+        how: How messages are published.
         progress: Told how many more messages are stored, those found included.
 
     Raises:
@@ -169,14 +161,14 @@ async def append_part(
         NatsError: The server refuses, or is gone for too long. The same call goes on from there.
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
-    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, generation, filler_limit)
-    patient = Patience(js.connection, patience)
+    job = _Append(js, name, settings.final_config({**config, "name": name}), messages, how)
+    patient = Patience(js.connection, how.patience)
     mark = await patient.repeat(job.begin)
     if mark is None:
         if progress:
             progress(messages.count)
         return Appended(name, None, messages.count, messages.count, interruptions=patient.interruptions)
-    filling = job.filling(mark, origin, window or Window(), progress)
+    filling = job.filling(mark, progress)
     if not job.there:
         await probe(js, name, filling, consumers=False)
     acks = Acks.open(js.connection, name)
@@ -247,15 +239,13 @@ class _Append:
         name: str,
         config: Mapping[str, Any],
         messages: Source,
-        generation: int,
-        filler_limit: int,
+        how: Publishing,
     ) -> None:
         self._js = js
         self._name = name
         self._config = config
         self._messages = messages
-        self._generation = generation
-        self._filler_limit = filler_limit
+        self._how = how
         self.there = False
 
     async def begin(self) -> Mark | None:
@@ -280,10 +270,10 @@ class _Append:
             await self._update(info, {**info["config"], "description": str(mark)})
         return await self._counted(info, mark)
 
-    def filling(self, mark: Mark, origin: bool, window: Window, progress: Callable[[int], None] | None) -> Filling:
+    def filling(self, mark: Mark, progress: Callable[[int], None] | None) -> Filling:
         """Returns what fills the stream."""
         part = Part(self._messages, mark.floor)
-        filling = Filling(self._js, self._name, self._config, part, origin, self._generation, window, progress)
+        filling = Filling(self._js, self._name, self._config, part, self._how, progress)
         kept = mark.held - extent(part, mark.whole).messages if mark.whole else None
         filling.writes_part(str(mark), kept)
         return filling
@@ -314,7 +304,7 @@ class _Append:
             NotOursError: They are different.
         """
         reach = max(first - 1, extent(part, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES).reach)
-        await compare(self._js, self._name, part, reach, until, self._generation)
+        await compare(self._js, self._name, part, reach, until, self._how.generation)
 
     async def _counted(self, info: Mapping[str, Any], mark: Mark) -> Mark:
         """Counts again what was there before: limits may have removed something until the mark came and they went."""
@@ -356,13 +346,13 @@ class _Append:
         """Checks that not too many sequences are missing."""
         part = Part(self._messages, self._messages.first - 1)
         lead = max(self._messages.first - 1 - after, 0)
-        if missing(part) + lead <= self._filler_limit:
+        if missing(part) + lead <= self._how.filler_limit:
             return
         there = max(after, part.floor)
         lacking = lead + (part.last - there) - (part.count - extent(part, there).messages)
-        if lacking > self._filler_limit:
+        if lacking > self._how.filler_limit:
             raise RefusedError(
                 f"stream {self._name}: {lacking} sequences have no message, and publishing leaves a gap only by "
-                f"filling and emptying it; the limit is {self._filler_limit}",
+                f"filling and emptying it; the limit is {self._how.filler_limit}",
                 "restore an archive, which can have gaps of any size, or allow more fillers",
             )

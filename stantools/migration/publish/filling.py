@@ -14,7 +14,7 @@ from stantools.migration.publish.loader import (
     MAX_WINDOW_BYTES,
     Acks,
     Loader,
-    Window,
+    Publishing,
     last_counted,
 )
 from stantools.migration.publish.resume import AT_ONCE, REMEDY, NotOursError, compare, find_fillers
@@ -52,9 +52,7 @@ class Filling:
         name: str,
         config: Mapping[str, Any],
         source: Source,
-        origin: bool,
-        generation: int,
-        window: Window,
+        how: Publishing,
         progress: Callable[[int], None] | None,
     ) -> None:
         self._js = js
@@ -63,14 +61,12 @@ class Filling:
         self._subjects = list(config.get("subjects") or [name])
         self._loading = settings.loading_config(self._config, source.count)
         self._source = source
-        self._generation = generation
+        self._how = how
         self._progress = progress or (lambda messages: None)
         self._examined = self._created = self._complete = False
         #: The sequence that the stream's first message has to get.
         self._first = source.first if source.count else source.last + 1
-        self.loader = Loader(
-            js, name, source, os.fsencode(self._subjects[0]), generation, origin, window, self._progress
-        )
+        self.loader = Loader(js, name, source, os.fsencode(self._subjects[0]), how, self._progress)
         self.loader.replicated = int(config.get("num_replicas") or 1) > 1
         self.found = 0
         self.besides: int | None = None
@@ -310,7 +306,7 @@ class Filling:
         """Looks at what an earlier run has left."""
         before = extent(self._source, until, _LEFT_FILLERS, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach)
-        compared = await compare(self._js, self._name, self._source, reach, until, self._generation)
+        compared = await compare(self._js, self._name, self._source, reach, until, self._how.generation)
         rest = (each for each in _sequences(before.gaps) if each <= reach)
         self.loader.fillers = await self._fillers(rest) + compared.fillers
         self.found = before.messages
@@ -324,7 +320,7 @@ class Filling:
             # A server that was killed may have lost what it had said to be stored.
             before = extent(source, until, 0, MAX_WINDOW, MAX_WINDOW_BYTES)
         reach = max(first - 1, before.reach if before else self.told)
-        compared = await compare(self._js, self._name, source, reach, until, self._generation)
+        compared = await compare(self._js, self._name, source, reach, until, self._how.generation)
         more = before.messages - extent(source, self.told).messages if before else compared.messages
         loader.messages += more
         self._progress(more)

@@ -39,6 +39,9 @@ MAX_WINDOW: Final = 4096
 #: The same in bytes; a larger message is sent alone.
 MAX_WINDOW_BYTES: Final = 16 << 20
 
+#: So many fillers take some minutes: each is stored and then deleted.
+FILLER_LIMIT: Final = 1_000_000
+
 #: From this version on servers know the last sequence of a stream that was purged.
 CERTAIN_FROM: Final = (2, 10, 0)
 
@@ -73,6 +76,25 @@ class Window:
         fits = 1 <= self.messages <= MAX_WINDOW and 1 <= self.bytes <= MAX_WINDOW_BYTES
         if not fits or self.chunk < 1:
             raise ValueError(f"{self} is no window")
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How messages are published.
+
+    Attributes:
+        origin: Messages carry channel, sequence and time as headers.
+        generation: Part of the ids (`Nats-Msg-Id`) that messages have: channel, generation and sequence.
+        window: How much is on its way.
+        filler_limit: The most sequences without a message that may be filled, and emptied again.
+        patience: Seconds without any progress after which a server that does not answer is given up.
+    """
+
+    origin: bool = True
+    generation: int = 1
+    window: Window = field(default_factory=Window)
+    filler_limit: int = FILLER_LIMIT
+    patience: float = 60.0
 
 
 class Acks:
@@ -179,9 +201,7 @@ class Loader:
         name: The stream.
         source: What the stream should hold.
         subject: A subject of the stream, for fillers.
-        generation: Part of the ids that messages have.
-        origin: Messages carry channel, sequence and time as headers.
-        window: How much is on its way.
+        how: How messages are published.
         progress: Told how many more messages are stored.
         messages: How many were stored by this run.
         fillers: Sequences at which there are fillers.
@@ -194,9 +214,7 @@ class Loader:
     name: str
     source: Source
     subject: bytes
-    generation: int
-    origin: bool
-    window: Window
+    how: Publishing
     progress: Callable[[int], None]
     messages: int = 0
     fillers: list[int] = field(default_factory=list)
@@ -220,7 +238,7 @@ class Loader:
         certain = self.js.connection.version >= CERTAIN_FROM or self.source.first <= 1 or self.replicated
         async with self._begun(acks, after):
             for batch in self.source.read(after=after):
-                check_names(batch, origin=self.origin)
+                check_names(batch, origin=self.how.origin)
                 self._watch(batch.subject)
                 if not certain:
                     await self._send_first(batch)
@@ -277,7 +295,7 @@ class Loader:
         self._failed: asyncio.Future[NatsError] = self._stack.enter_context(connection.watch(*self._watched))
 
     async def _send(self, batch: Batch) -> None:
-        identity = headers.identity(batch.channel, self.generation)
+        identity = headers.identity(batch.channel, self.how.generation)
         largest = self.js.connection.max_payload
         row = 0
         # What is sent alone already is not sent again.
@@ -285,9 +303,9 @@ class Loader:
             row += 1
         while row < len(batch):
             await self._fill(int(batch.sequence[row]))
-            rows = min(self.window.chunk, self.window.messages, len(batch) - row)
+            rows = min(self.how.window.chunk, self.how.window.messages, len(batch) - row)
             done, size = kernels.encode_publishes(
-                batch, row, rows, self._acks.reply, identity, self.origin, self._shift, largest, self._out
+                batch, row, rows, self._acks.reply, identity, self.how.origin, self._shift, largest, self._out
             )
             if not done:
                 self._make_room(batch, row)
@@ -306,8 +324,8 @@ class Loader:
         Raises:
             StantoolsError: It does not fit into the server.
         """
-        identity = headers.identity(batch.channel, self.generation)
-        frame, size = plain.encode_message(batch, row, self._acks.reply, identity, self.origin, expected_last)
+        identity = headers.identity(batch.channel, self.how.generation)
+        frame, size = plain.encode_message(batch, row, self._acks.reply, identity, self.how.origin, expected_last)
         largest = self.js.connection.max_payload
         if size > largest:
             channel = batch.channel.decode(errors="replace")
@@ -355,15 +373,15 @@ class Loader:
     async def _fill(self, until: int) -> None:
         """Sends fillers up to before a sequence."""
         while self._next < until:
-            count = min(until - self._next, self.window.chunk, self.window.messages)
+            count = min(until - self._next, self.how.window.chunk, self.how.window.messages)
             frames = plain.encode_fillers(self.subject, self._acks.reply, self._shift, self._next, count)
             await self._write(frames, count, fillers=True)
 
     async def _write(self, frames: bytes, messages: int, *, fillers: bool) -> None:
         """Sends frames when the window has room for them."""
         while self._chunks and (
-            self._next + messages - self._acks.expected > self.window.messages
-            or self._bytes + len(frames) > self.window.bytes
+            self._next + messages - self._acks.expected > self.how.window.messages
+            or self._bytes + len(frames) > self.how.window.bytes
         ):
             await self._receive()
         if len(self.fillers) >= AT_ONCE:
@@ -379,7 +397,7 @@ class Loader:
 
     async def _receive(self) -> None:
         try:
-            await self._acks.receive(self._failed, self.window.seconds)
+            await self._acks.receive(self._failed, self.how.window.seconds)
         finally:
             while self._chunks and self._chunks[0].end <= self._acks.expected:
                 chunk = self._chunks.popleft()

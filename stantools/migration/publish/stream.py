@@ -18,20 +18,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
 from stantools.migration.publish.consumers import Consumer, Consumers, Standing
 from stantools.migration.publish.filling import Filling, probe
-from stantools.migration.publish.loader import Acks, Window
+from stantools.migration.publish.loader import Acks, Publishing
 from stantools.migration.publish.retry import Patience
 from stantools.migration.publish.source import Source
 
 if TYPE_CHECKING:
     from stantools.nats.jetstream import JetStream
 
-#: So many fillers take some minutes: each is stored and then deleted.
-FILLER_LIMIT = 1_000_000
+_HOW: Final = Publishing()
 #: Seconds in which servers write down what they have acknowledged (seen: a tenth).
 _SETTLING = 0.3
 
@@ -66,11 +65,7 @@ async def publish_stream(
     source: Source,
     consumers: Sequence[tuple[Consumer, Standing]] = (),
     *,
-    origin: bool = True,
-    generation: int = 1,
-    window: Window | None = None,
-    filler_limit: int = FILLER_LIMIT,
-    patience: float = 60.0,
+    how: Publishing = _HOW,
     progress: Callable[[int], None] | None = None,
     resume: bool = False,
 ) -> Published:
@@ -82,11 +77,7 @@ async def publish_stream(
         config: Its configuration.
         source: What it should hold, with the sequences that it should have.
         consumers: Consumers to make, with their positions in sequences of the stream.
-        origin: Messages carry channel, sequence and time as headers.
-        generation: Part of the ids (`Nats-Msg-Id`) that messages have: channel, generation and sequence.
-        window: How much is on its way.
-        filler_limit: The most sequences without a message that may be filled, and emptied again.
-        patience: Seconds without any progress after which a server that does not answer is given up.
+        how: How messages are published.
         progress: Told how many more messages are stored, those found included; a negative number if the server has lost
             some and they have to be stored again.
         resume: The stream may be there already: what it holds must be a beginning of the source, and is completed.
@@ -101,11 +92,11 @@ async def publish_stream(
         StantoolsError: A message does not fit into the server, or the source cannot be read.
     """
     began = time.monotonic()
-    filling = Filling(js, name, config, source, origin, generation, window or Window(), progress)
-    if filling.lacking > filler_limit:
+    filling = Filling(js, name, config, source, how, progress)
+    if filling.lacking > how.filler_limit:
         raise RefusedError(
             f"stream {name}: {filling.lacking} sequences have no message, and publishing leaves a gap only by filling "
-            f"and emptying it; the limit is {filler_limit}",
+            f"and emptying it; the limit is {how.filler_limit}",
             "restore an archive, which can have gaps of any size, or allow more fillers",
         )
     there = await js.stream_info(name)
@@ -115,7 +106,7 @@ async def publish_stream(
         )
     if there is None:
         await probe(js, name, filling, consumers=bool(consumers))
-    patient = Patience(js.connection, patience)
+    patient = Patience(js.connection, how.patience)
     makers = Consumers(js, name, source, consumers)
     acks = Acks.open(js.connection, name)
     try:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.target.transfer import DroppedError, Transfer, transfer
+from stantools.migration.target.transfer import DroppedError, Flow, Transfer, transfer
 from stantools.nats.errors import (
     ApiError,
     ConnectionLostError,
@@ -161,10 +161,7 @@ def _over(deadline: float) -> bool:
     return asyncio.get_running_loop().time() > deadline
 
 
-WINDOW: Final = 8 << 20
-PIECE_BYTES: Final = 128 << 10
-CHUNK_TIMEOUT: Final = 30.0
-FINAL_TIMEOUT: Final = 3600.0
+_FLOW: Final = Flow()
 _NAME_IN_USE = 10130
 #: The least number of seconds to wait for the request to be accepted. In a cluster it may go to a server that has just
 #: died, then nobody answers; it is better to clean up and try again soon.
@@ -202,10 +199,7 @@ async def restore(
     state: Mapping[str, Any],
     pieces: Iterable[Buffer],
     *,
-    window: int = WINDOW,
-    piece_bytes: int = PIECE_BYTES,
-    chunk_timeout: float = CHUNK_TIMEOUT,
-    final_timeout: float = FINAL_TIMEOUT,
+    flow: Flow = _FLOW,
     limits_apply: bool = False,
     begun: bool = False,
     progress: Progress | None = None,
@@ -220,10 +214,7 @@ async def restore(
             and `consumer_count`.
         pieces: The framed archive, in parts of any size. They are asked for in another thread, and each has to stay
             as it is only until the next one is asked for.
-        window: Bytes that may be unanswered at a time.
-        piece_bytes: Bytes of one message; at most the server's max_payload is used.
-        chunk_timeout: Seconds to wait for the next piece to be answered.
-        final_timeout: Seconds to wait at the end: old servers unpack only then.
+        flow: How fast, and how long to wait.
         limits_apply: The stream's limits will remove messages at once, so only its last sequence is compared.
         begun: A restore of this stream was begun before. What a cluster kept of it, a taken name with nothing behind
             it, is deleted first.
@@ -242,17 +233,9 @@ async def restore(
         subject = await job.begin(state, begun=begun)
         sending = None
         try:
-            async with transfer(
-                js.connection,
-                job.operation,
-                subject,
-                window=window,
-                piece_bytes=piece_bytes,
-                chunk_timeout=chunk_timeout,
-                progress=progress,
-            ) as sending:
+            async with transfer(js.connection, job.operation, subject, flow, progress) as sending:
                 await sending.send_all(pieces)
-                answer = await job.finish(sending, final_timeout)
+                answer = await job.finish(sending)
         except StantoolsError as problem:
             return await job.after_failure(problem, complete=sending is not None and sending.complete)
         return await job.check(dict(answer.get("state") or {}))
@@ -320,9 +303,9 @@ class _Restore:
     def _is_there(self, remedy: str) -> RefusedError:
         return RefusedError(f"stream {self._stream} is there already", remedy)
 
-    async def finish(self, sending: Transfer, timeout: float) -> dict[str, Any]:
+    async def finish(self, sending: Transfer) -> dict[str, Any]:
         """Ends the archive and waits for the answer, in a cluster only as long as there is somebody to give it."""
-        answer = asyncio.ensure_future(sending.end(timeout))
+        answer = asyncio.ensure_future(sending.end())
         try:
             doubts = 0
             while self._was_free and doubts < _DOUBTS:

@@ -3,6 +3,9 @@
 Every piece is answered, with nothing if all is well. So many bytes may be unanswered at a time as the window holds.
 A server that gets no piece for five seconds drops the restore without a word. So, while the next part of the archive
 is being built, in a thread of its own, a stream identifier is sent now and then, which means nothing.
+
+Every chunk of an archive begins with its type, a byte, and the length of the rest, three bytes little-endian
+(jetstream-migration.md section 7); only between two chunks another stream identifier may stand.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.migration.target.frames import STREAM_IDENTIFIER, FrameTracker
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError
 from stantools.nats.jetstream import read_answer
 
@@ -34,8 +37,58 @@ NUDGE_SECONDS: Final = 4.0
 REASON_SECONDS: Final = 1.0
 
 
+STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
+_HEAD: Final = 4
+
+
 class DroppedError(NatsError):
     """The server has given the restore up."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How an archive is sent.
+
+    Attributes:
+        window: Bytes that may be unanswered at a time.
+        piece_bytes: Bytes of one message; at most the server's max_payload is used.
+        chunk_timeout: Seconds to wait for the next piece to be answered.
+        final_timeout: Seconds to wait at the end: old servers unpack only then.
+    """
+
+    window: int = 8 << 20
+    piece_bytes: int = 128 << 10
+    chunk_timeout: float = 30.0
+    final_timeout: float = 3600.0
+
+
+class FrameTracker:
+    """Follows the chunks of a framed stream that comes in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+
+    @property
+    def between(self) -> bool:
+        """Whether the last piece ended where a chunk ends."""
+        return not self._head and not self._left
+
+    def feed(self, piece: bytes) -> None:
+        """Takes note of the next piece."""
+        position, size = 0, len(piece)
+        while position < size:
+            if self._left:
+                step = min(self._left, size - position)
+                self._left -= step
+                position += step
+                continue
+            taken = piece[position : position + _HEAD - len(self._head)]
+            self._head += taken
+            position += len(taken)
+            if len(self._head) == _HEAD:
+                self._left = int.from_bytes(self._head[1:], "little")
+                self._head = b""
 
 
 class Transfer:
@@ -45,9 +98,7 @@ class Transfer:
         connection: Over which.
         operation: The request that began it, for messages.
         subject: Where the pieces go, as the server told.
-        window: Unanswered bytes at a time.
-        piece_bytes: Size of a piece; at most what the server takes.
-        chunk_timeout: Seconds to wait for the next answer.
+        flow: How fast.
         progress: Is told how many bytes of the archive were answered.
     """
 
@@ -56,18 +107,14 @@ class Transfer:
         connection: Connection,
         operation: str,
         subject: str,
-        *,
-        window: int,
-        piece_bytes: int,
-        chunk_timeout: float,
+        flow: Flow,
         progress: Progress | None,
     ) -> None:
         self._connection = connection
         self._operation = operation
         self._subject = subject.encode()
-        self._window = window
-        self._piece_bytes = max(1, min(piece_bytes, connection.max_payload))
-        self._chunk_timeout = chunk_timeout
+        self._flow = flow
+        self._piece_bytes = max(1, min(flow.piece_bytes, connection.max_payload))
         self._progress = progress
         self._inbox = connection.new_inbox()
         self._unanswered: deque[int] = deque()
@@ -111,11 +158,8 @@ class Transfer:
             await asyncio.wait({building})
             builder.shutdown(wait=False)
 
-    async def end(self, timeout: float) -> bytes:
+    async def end(self) -> bytes:
         """Says that the archive is complete, and waits for what the server made of it.
-
-        Args:
-            timeout: Seconds; old servers begin to unpack only now.
 
         Returns:
             The server's answer.
@@ -125,12 +169,12 @@ class Transfer:
         """
         await self._publish(b"", b"end")
         either: set[asyncio.Future[Any]] = {self._final, self._failed}
-        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=self._flow.final_timeout, return_when=asyncio.FIRST_COMPLETED)
         self._check()
         if self._final.done():
             return self._final.result()
         raise NoAnswerError(
-            f"the server did not say within {timeout:g} s whether it could restore the stream",
+            f"the server did not say within {self._flow.final_timeout:g} s whether it could restore the stream",
             "see the server's log, then run the command again: it finds out what has become of it",
         )
 
@@ -151,14 +195,14 @@ class Transfer:
             await self._publish(piece, b"piece")
 
     async def _wait_for_room(self, size: int) -> None:
-        while self._unanswered and self._unanswered_bytes + size > self._window:
+        while self._unanswered and self._unanswered_bytes + size > self._flow.window:
             self._answered.clear()
             with contextlib.suppress(TimeoutError):  # told by the time of the last answer
                 async with asyncio.timeout(NUDGE_SECONDS):
                     await self._answered.wait()
             self._check()
             silent = self._clock() - self._last_answer
-            if silent > self._chunk_timeout:
+            if silent > self._flow.chunk_timeout:
                 raise NoAnswerError(
                     f"the server has taken nothing of the archive for {silent:.0f} s",
                     "see the server's log: its disk may be full or slow",
@@ -225,25 +269,10 @@ class Transfer:
 
 @contextlib.asynccontextmanager
 async def transfer(
-    connection: Connection,
-    operation: str,
-    subject: str,
-    *,
-    window: int,
-    piece_bytes: int,
-    chunk_timeout: float,
-    progress: Progress | None,
+    connection: Connection, operation: str, subject: str, flow: Flow, progress: Progress | None
 ) -> AsyncIterator[Transfer]:
     """Prepares to send an archive. The arguments are those of `Transfer`."""
-    sending = Transfer(
-        connection,
-        operation,
-        subject,
-        window=window,
-        piece_bytes=piece_bytes,
-        chunk_timeout=chunk_timeout,
-        progress=progress,
-    )
+    sending = Transfer(connection, operation, subject, flow, progress)
     with connection.watch(subject, sending.answers) as lost:
         lost.add_done_callback(lambda future: None if future.cancelled() else sending.fail(future.result()))
         subscription = connection.listen(sending.answers, sending.on_answer)

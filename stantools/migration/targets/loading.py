@@ -40,9 +40,11 @@ from stantools.migration.journal import (
 from stantools.migration.plan.model import StreamPlan, Way
 from stantools.migration.prepared import PreparedStream
 from stantools.migration.proof.stream import Proof, prove_stream
+from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.stream import publish_stream
 from stantools.migration.stream_source import Prefix
 from stantools.migration.target.restore import RestoreError, restore, state_differences
+from stantools.migration.target.transfer import Flow
 from stantools.migration.tasks import in_parallel
 from stantools.nats.errors import ApiError, ConnectionLostError, is_full
 from stantools.nats.jetstream import JetStream
@@ -271,8 +273,7 @@ class _Job:
                         plan.loading_config,
                         state,
                         self._stream.pieces(archive, progress),
-                        chunk_timeout=self._options.chunk_timeout,
-                        final_timeout=self._options.final_timeout,
+                        flow=Flow(chunk_timeout=self._options.chunk_timeout, final_timeout=self._options.final_timeout),
                         begun=begun or attempt > 1,
                     )
                     return
@@ -310,7 +311,7 @@ class _Job:
                 self._stream.source,
                 self._stream.positions(),
                 # What is appended to a restored stream gets headers, for its times are lost otherwise.
-                origin=plan.origin_headers or self._options.way is Way.ARCHIVE,
+                how=Publishing(origin=plan.origin_headers or self._options.way is Way.ARCHIVE),
                 progress=progress,
                 resume=resume,
             )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError, UsageError
 from stantools.migration.publish.appending import Appended, UnfinishedError, append_part, check_part, finish_part
+from stantools.migration.publish.loader import Publishing
 from stantools.migration.publish.retry import passes
 from stantools.migration.tasks import in_parallel
 from stantools.nats.connection import connect
@@ -251,9 +252,7 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
             name,
             options.config(channel, connection.version),
             spool,
-            origin=options.origin,
-            filler_limit=options.filler_limit,
-            patience=options.patience,
+            how=Publishing(origin=options.origin, filler_limit=options.filler_limit, patience=options.patience),
         )
     except UnfinishedError as problem:
         remedy = f"{problem.remedy}; rows of one channel belong into one partition: {ARRANGE}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from stantools.migration.publish import Window, publish_stream
+from stantools.migration.publish import Publishing, Window, publish_stream
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
@@ -23,8 +23,8 @@ def long_source(count: int) -> FakeSource:
 
 async def main(url: str, stream: str, count: int, window: int) -> None:
     async with connect(ConnectOptions(servers=(url,))) as connection:
-        chosen = Window(messages=window, chunk=max(window // 4, 1))
-        await publish_stream(JetStream(connection), stream, CONFIG, long_source(count), window=chosen, resume=True)
+        how = Publishing(window=Window(messages=window, chunk=max(window // 4, 1)))
+        await publish_stream(JetStream(connection), stream, CONFIG, long_source(count), how=how, resume=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stantools.errors import RefusedError
-from stantools.migration.publish import NotOursError, Window, loader
+from stantools.migration.publish import NotOursError, Publishing, Window, loader
 from stantools.migration.publish.appending import Appended, Mark, append_part, check_part, finish_part
 from stantools.nats.connection import Connection, connect
 from stantools.nats.errors import ApiError
@@ -29,7 +29,7 @@ BOTH = FakeSource(ALL, batch_rows=25)
 
 
 async def append(js: JetStream, source: FakeSource, config: dict[str, Any] | None = None, **more: Any) -> Appended:
-    return await append_part(js, "orders", config or LIMITED, source, window=SMALL, **more)
+    return await append_part(js, "orders", config or LIMITED, source, how=Publishing(window=SMALL), **more)
 
 
 async def write(js: JetStream, source: FakeSource, config: dict[str, Any] | None = None) -> Appended:

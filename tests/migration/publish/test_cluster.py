@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Window, publish_stream
+from stantools.migration.publish import Publishing, Window, publish_stream
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
@@ -47,8 +47,8 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
             next(server for server in cluster.servers if server.directory.name == leader).kill()
 
         killing = asyncio.ensure_future(kill_leader())
-        window = Window(messages=512, chunk=64, seconds=1)
-        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, window=window, progress=told.append)
+        how = Publishing(window=Window(messages=512, chunk=64, seconds=1))
+        result = await publish_stream(js, "ORDERS", REPLICATED, SOURCE, how=how, progress=told.append)
         await killing
         assert await read_back(js, "ORDERS") == expected(SOURCE)
         return result

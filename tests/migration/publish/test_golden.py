@@ -14,7 +14,7 @@ from stantools.migration.plan.options import Consumers, PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import prepare
 from stantools.migration.proof.stream import prove_stream
-from stantools.migration.publish import publish_stream
+from stantools.migration.publish import Publishing, publish_stream
 from stantools.migration.publish import stream as stream_module
 from stantools.migration.source import open_source
 from stantools.nats.jetstream import JetStream
@@ -74,7 +74,8 @@ def test_golden_stores(
             for stream in prepare(plan, source):
                 positions = stream.positions()
                 config, origin = stream.plan.loading_config, stream.plan.origin_headers
-                result = await publish_stream(js, stream.name, config, stream.source, positions, origin=origin)
+                how = Publishing(origin=origin)
+                result = await publish_stream(js, stream.name, config, stream.source, positions, how=how)
                 assert result.messages == stream.source.count and result.interruptions == 0
                 proof = await prove_stream(
                     js, stream.name, stream.source, origin=origin, via_publish=True, consumers=positions

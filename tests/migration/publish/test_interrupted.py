@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.publish import Window, filling, publish_stream, stream
+from stantools.migration.publish import Publishing, Window, filling, publish_stream, stream
 from stantools.nats.connection import Connection, connect
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
@@ -57,7 +57,7 @@ class Killer:
 async def publish(js: JetStream, name: str, **more: Any) -> Any:
     config = {**LIMITED, "name": name, "subjects": [name]}
     source = FakeSource(SOURCE.items, SOURCE.last, name.encode(), SOURCE.batch_rows)
-    return await publish_stream(js, name, config, source, CONSUMERS, window=SMALL, resume=True, **more)
+    return await publish_stream(js, name, config, source, CONSUMERS, how=Publishing(window=SMALL), resume=True, **more)
 
 
 async def check(js: JetStream, name: str) -> None:
@@ -218,7 +218,7 @@ def test_a_server_that_is_killed_and_comes_back(start_server: Callable[..., Any]
 
         disturbing = asyncio.ensure_future(disturb())
         window = Window(messages=512, chunk=64)
-        result = await publish_stream(js, "ORDERS", CONFIG, source, window=window, progress=told.append)
+        result = await publish_stream(js, "ORDERS", CONFIG, source, how=Publishing(window=window), progress=told.append)
         await disturbing
         return result
 

@@ -16,6 +16,7 @@ from stantools.errors import RefusedError, StoreUnreadableError
 from stantools.migration.target import restore as module
 from stantools.migration.target import transfer
 from stantools.migration.target.restore import RestoreError, restore
+from stantools.migration.target.transfer import Flow
 from stantools.nats.connection import connect
 from stantools.nats.errors import ApiError, PermissionDeniedError
 from stantools.nats.jetstream import JetStream
@@ -45,7 +46,7 @@ def test_restores_on_every_version(each_server: Any) -> None:
 
     async def work(js: JetStream) -> None:
         # Small pieces and a small window: it must slide many times.
-        state = await put(js, archive, progress=taken.append, piece_bytes=20_000, window=100_000)
+        state = await put(js, archive, progress=taken.append, flow=Flow(piece_bytes=20_000, window=100_000))
         assert (state["messages"], state["first_seq"], state["last_seq"]) == (5000, 77, 5076)
         info = await js.stream_info("ORDERS")
         assert info is not None
@@ -116,7 +117,7 @@ def test_says_what_a_damaged_piece_led_to(each_server: Any) -> None:
 
     async def work(js: JetStream) -> None:
         with pytest.raises(RestoreError, match=r"corrupt input, crc mismatch \(error 500/10062\); nothing") as caught:
-            await put(js, archive, [bytes(broken)], piece_bytes=8000)
+            await put(js, archive, [bytes(broken)], flow=Flow(piece_bytes=8000))
         assert caught.value.left == "nothing"
         assert await js.stream_names() == []
         assert (await put(js, archive))["messages"] == 4000
@@ -276,7 +277,7 @@ def test_a_server_that_takes_nothing_any_more(
 
         monkeypatch.setattr(transfer.Transfer, "on_answer", deaf)
         with pytest.raises(RestoreError, match=r"has taken nothing of the archive for 1 s.*nothing of it is left"):
-            await put(js, archive, window=500_000, chunk_timeout=0.8)
+            await put(js, archive, flow=Flow(window=500_000, chunk_timeout=0.8))
 
     server = start_server()
     on(server, work)
@@ -432,7 +433,7 @@ def test_a_cluster_that_loses_a_server_half_way(tmp_path: Path, victim: int) -> 
                 pieces: Iterable[Any] = killing()
                 for _ in range(20):
                     try:
-                        state = await put(js, archive, pieces, chunk_timeout=20)
+                        state = await put(js, archive, pieces, flow=Flow(chunk_timeout=20))
                         break
                     except RestoreError as problem:
                         assert problem.again
