@@ -244,9 +244,9 @@ def test_finds_out_what_became_of_it_when_the_answer_is_lost(
     archive = build(messages=2000)
     end = transfer.Transfer.end
 
-    async def interrupted(self: transfer.Transfer, timeout: float) -> bytes:
+    async def interrupted(self: transfer.Transfer) -> bytes:
         if restored:
-            await end(self, timeout)
+            await end(self)
         raise module.NoAnswerError("the answer was lost", "")
 
     monkeypatch.setattr(transfer.Transfer, "end", interrupted)
