@@ -6,6 +6,7 @@ not depend on how many there are. Whoever gives up (Ctrl-C, an exception, a clos
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from stantools.errors import ExitCode, StantoolsError
+from stantools.progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,6 +61,10 @@ class Failure:
 
     def __reduce__(self) -> tuple[type[Failure], tuple[str, str, int]]:
         return Failure, (self.message, self.remedy, int(self.exit_code))  # not every exception can be pickled
+
+
+class GivenUpError(Exception):
+    """Raised in threads whose results nobody wants any more."""
 
 
 class Work(Protocol):
@@ -115,11 +121,23 @@ class Threads:
     """
 
     workers: int
+    _given_up: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
     @property
     def here(self) -> bool:
         """Returns True."""
         return True
+
+    def while_wanted(self, progress: Progress | None) -> Progress:
+        """Returns a progress function that ends what calls it once the work was given up: an item may take long."""
+
+        def advance(count: int) -> None:
+            if self._given_up.is_set():
+                raise GivenUpError
+            if progress:
+                progress(count)
+
+        return advance
 
     def map(
         self,
@@ -162,6 +180,9 @@ class Threads:
                     yield from pending.popleft().result()
             while pending:
                 yield from pending.popleft().result()
+        except BaseException:
+            self._given_up.set()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

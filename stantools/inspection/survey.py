@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -363,10 +364,12 @@ def survey_channels(
     A channel that cannot be listed comes as a survey with `error` set.
     """
     channels = (ChannelRef(str(store.path / name), crc, archived) for name in names)
-    for done in survey_each(Threads(workers), channels, survey_itself, progress=progress):
-        if isinstance(done.result, Failure):
-            raise done.result.error()
-        yield done.result
+    work = Threads(workers)
+    with closing(survey_each(work, channels, survey_itself, progress=work.while_wanted(progress))) as surveyed:
+        for done in surveyed:
+            if isinstance(done.result, Failure):
+                raise done.result.error()
+            yield done.result
 
 
 def survey_itself(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelSurvey:
@@ -380,7 +383,7 @@ def survey_each(
     then: Callable[[ChannelRef, ChannelSurvey], R],
     *,
     progress: Callable[[int], object] | None = None,
-) -> Iterator[Surveyed[R]]:
+) -> Generator[Surveyed[R], None, None]:
     """Surveys channels and makes something of each survey.
 
     However many channels there are, in this process only a few are listed ahead and a few slices are open.

@@ -27,7 +27,7 @@ from stantools.inspection.file_findings import (
 )
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.runs import History, arrange
-from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each
+from stantools.inspection.survey import ChannelSurvey, survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
 from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
@@ -35,7 +35,6 @@ from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
 from stantools.store.sublog import SubsState, salvage_subs
-from stantools.work import Failure, Threads
 
 _State = TypeVar("_State", ClientsState, SubsState)
 
@@ -139,15 +138,8 @@ def verify(
     root = verify_root(store, crc)
     verdict = Verdict()
     verdict.add(root, on_finding)
-
-    def then(_channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
-        return verify_channel(store.path, survey, crc, root.clients)
-
-    channels = (ChannelRef(str(store.path / name), crc) for name in store.matching(patterns))
-    for done in survey_each(Threads(workers), channels, then, progress=progress):
-        if isinstance(done.result, Failure):
-            raise done.result.error()
-        verdict.add(done.result, on_finding)
+    for survey in survey_channels(store, store.matching(patterns), crc, workers=workers, progress=progress):
+        verdict.add(verify_channel(store.path, survey, crc, root.clients), on_finding)
     verdict.seconds = time.perf_counter() - begin
     return verdict
 

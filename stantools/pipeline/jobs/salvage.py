@@ -2,8 +2,8 @@
 
 Stores are taken some at a time, so that what is done stays done when the job is killed. Of these, all slices are
 surveyed in tasks; the driver plans each store from its surveys, as the local verb does; tasks copy the channels (see
-`salvagecopies`); a store is in its place as soon as its last channel is there. Then tasks verify what was written and
-forecast a start. Every file is the one that the local verb writes.
+`recovery.salvage.apply`); a store is in its place as soon as its last channel is there. Then tasks verify what was
+written and forecast a start. Every file is the one that the local verb writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey, survey_each, survey_itself
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvagecheck import NewStore, check_stores, plan_check
-from stantools.pipeline.jobs.salvagecopies import Build, CopyItem, building, copy_channels
 from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
 from stantools.pipeline.jobs.salvageplaces import (
     Reports,
@@ -28,7 +27,7 @@ from stantools.pipeline.jobs.salvageplaces import (
     check_target,
     seen,
 )
-from stantools.recovery.salvage.apply import SalvageResult, result_of
+from stantools.recovery.salvage.apply import Build, CopyItem, SalvageResult, building, copy_channels, result_of
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
 from stantools.recovery.salvage.report import report
@@ -39,6 +38,8 @@ from stantools.work import Failure, Threads, Work
 
 #: Threads that look whether stores are in use, which may take seconds for each.
 _LOOKING = 16
+#: Channels are copied together up to so many bytes.
+GROUP_BYTES = 64 << 20
 #: The worst first.
 _WORST = (
     ExitCode.UNREACHABLE,
@@ -176,7 +177,7 @@ class _Planned:
     def begin(self, out: Path, besides: int) -> None:
         """Begins to write the store; see `building`."""
         self._out = out
-        self.build = self._stack.enter_context(building(self.plan, out, besides=besides))
+        self.build = self._stack.enter_context(building(self.plan, out, besides=besides, group=GROUP_BYTES))
         self.waiting = len(self.build.items)
 
     def finish(self) -> None:

@@ -1,9 +1,19 @@
-"""Writing a salvaged store: a new directory, whole or not there at all."""
+"""Writing a salvaged store: a new directory, whole or not there at all.
+
+A store grows beside its place, in a directory of `store.atomic`, which makes the whole of it appear at once:
+
+    .<name>.stantools-partial/
+        content/            becomes the new store: server.dat, clients.dat, the channels, the manifest at the end
+        work-<run>/         of tasks; gone when the run has ended, so that a task that outlives it harms nothing
+            <attempt>/      of one attempt of one task: the channels as they are being written
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import threading
+import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +26,11 @@ from stantools.format.crc import Crc
 from stantools.format.layout import INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
-from stantools.recovery.salvage.hashing import Hasher
+from stantools.recovery.salvage.hashing import Digest, Hasher
 from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan
 from stantools.store.atomic import absolute, new_directory
+from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
@@ -33,6 +44,10 @@ from stantools.work import Threads
 _SPARE = 1.05
 #: Bytes of a filler message, generously.
 _FILLER = 128
+#: So many channels at most are written together, and then synced together.
+_GROUP = 256
+#: What a channel costs besides its messages, as if it had so many more bytes.
+_OPENING = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -70,41 +85,34 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
         StoreUnwritableError: It cannot be written.
         StoreUnreadableError: The old store has changed since it was planned.
     """
-    check_place(plan, out)
-    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.source) as content:
-        write_root(plan, content)
-        moved: list[Moved] = []
-        options = plan.options
-        with Hasher(content, options.workers) as hasher:
-            with _stoppable(progress) as advance:
-                write = partial(
-                    write_channel, Channels(content, plan.source, plan.crc, options.fill_gaps), hasher=hasher
-                )
-                for part in Threads(options.workers).in_order(partial(write, progress=advance), plan.channels):
-                    moved += part
-            write_manifest(content, plan, moved, hasher.all())
+    work = Threads(plan.options.workers)
+    with building(plan, out) as build:
+        copy = partial(copy_channels, progress=work.while_wanted(progress))
+        for number, copied in enumerate(work.in_order(copy, build.items)):
+            build.take(number, copied)
+        build.complete()
     return result_of(plan, out)
 
 
-def check_place(plan: SalvagePlan, out: Path, *, besides: int = 0) -> int:
-    """Checks that a new store can be written to a place.
+@contextmanager
+def building(plan: SalvagePlan, out: Path, *, besides: int = 0, group: int = 0) -> Iterator[Build]:
+    """Makes a new store, which is there when the block has ended well; what a killed run has left is cleared before.
 
     Args:
-        plan: What is to be written.
-        out: Where to.
-        besides: Bytes that will be written to the same file system besides.
-
-    Returns:
-        Bytes that the new store needs, about.
+        plan: What to write.
+        out: Where to; must not exist, or be empty.
+        besides: Bytes that other stores need on the same file system.
+        group: Channels are written by tasks that may be repeated, together up to so many bytes; 0: by this process,
+            each alone.
 
     Raises:
-        RefusedError: There is not enough room, or `out` lies inside the old store.
-        StoreUnwritableError: There is no directory to write to.
+        RefusedError: There is not enough room, it would lie inside the old store, or another run is writing there.
+        StoreUnwritableError: It cannot be written.
     """
     check_outside(plan.source, out)
-    need = room_needed(plan)
-    check_room(out, need + besides)
-    return need
+    check_room(out, room_needed(plan) + besides)
+    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.source) as content:
+        yield Build(plan, content, group)
 
 
 def room_needed(plan: SalvagePlan) -> int:
@@ -112,17 +120,6 @@ def room_needed(plan: SalvagePlan) -> int:
     filled = sum(channel.filled.count() for channel in plan.channels)
     indexed = INDEX_RECORD_SIZE * (plan.messages + filled)
     return int((plan.bytes + indexed + _FILLER * filled) * _SPARE)
-
-
-def write_root(plan: SalvagePlan, content: Path) -> None:
-    """Writes the files in the root of a new store.
-
-    Raises:
-        StoreUnwritableError: They cannot be written.
-    """
-    store = StoreWriter(content, plan.crc)
-    store.write_server(plan.server)
-    store.write_clients(plan.clients)
 
 
 def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
@@ -137,69 +134,192 @@ def result_of(plan: SalvagePlan, out: Path) -> SalvageResult:
     )
 
 
-class _StoppedError(Exception):
-    """Raised in the threads when the work is given up."""
-
-
-@contextmanager
-def _stoppable(progress: Progress | None) -> Iterator[Progress]:
-    """Gives a progress function that ends the threads that call it once the block is left by an exception."""
-    stop = threading.Event()
-
-    def advance(count: int) -> None:
-        if stop.is_set():
-            raise _StoppedError
-        if progress:
-            progress(count)
-
-    try:
-        yield advance
-    except BaseException:
-        stop.set()
-        raise
-
-
 @dataclass(frozen=True)
-class Channels:
-    """Where channels are written, and from where.
+class CopyItem:
+    """Channels of a new store that are written together.
 
     Attributes:
-        directory: The root of the new store, or a directory from which the channels are moved there.
+        channels: What to write.
+        content: The new store while it is not complete.
+        attempts: Where an attempt writes before it moves what it wrote to `content`; None writes there directly.
         source: The old store.
         crc: The CRC of both.
         fill_gaps: Put an empty message in the place of every missing one.
     """
 
-    directory: Path
+    channels: tuple[ChannelPlan, ...]
+    content: Path
+    attempts: Path | None
     source: Path
     crc: Crc
-    fill_gaps: bool = False
+    fill_gaps: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data files, about."""
+        return sum(channel.size for channel in self.channels)
+
+    @property
+    def cost(self) -> int:
+        """The work it takes, in bytes."""
+        return self.size + _OPENING * len(self.channels)
 
 
-def write_channel(channels: Channels, channel: ChannelPlan, *, hasher: Hasher, progress: Progress) -> list[Moved]:
-    """Writes one channel of a new store: its subscriptions and its messages.
+@dataclass(frozen=True)
+class Copied:
+    """What was written of a `CopyItem`.
 
-    The same plan makes the same files, wherever and whenever.
+    Attributes:
+        moved: Where the messages of each channel went.
+        files: Size and hash of each file, by its path in the new store.
+    """
+
+    moved: list[Moved]
+    files: dict[str, Digest]
+
+
+class Build:
+    """A store that is being written: begun and completed here, its channels are written by whoever takes the items.
 
     Args:
-        channels: Where to, and from where.
-        channel: What of it.
-        hasher: Told the files as they are whole.
-        progress: Told the number of data bytes as they are written.
+        plan: What is written.
+        content: The directory that becomes the store.
+        group: See `building`.
 
-    Returns:
-        Where the messages went.
+    Attributes:
+        items: What `copy_channels` has to write.
 
     Raises:
-        StoreUnwritableError: It cannot be written.
+        StoreUnwritableError: Its root cannot be written.
+    """
+
+    def __init__(self, plan: SalvagePlan, content: Path, group: int = 0) -> None:
+        self._plan = plan
+        self._content = content
+        attempts = None
+        if group:
+            attempts = content.parent / f"work-{uuid.uuid4().hex}"
+            with writing(attempts):
+                attempts.mkdir()
+        store = StoreWriter(content, plan.crc)
+        store.write_server(plan.server)
+        store.write_clients(plan.clients)
+        self.items = [
+            CopyItem(each, content, attempts, plan.source, plan.crc, plan.options.fill_gaps)
+            for each in _groups(plan.channels, group)
+        ]
+        self._copied: dict[int, Copied] = {}
+
+    def take(self, number: int, copied: Copied) -> None:
+        """Notes that an item was written."""
+        self._copied[number] = copied
+
+    def complete(self) -> None:
+        """Writes the manifest, when all items were written.
+
+        Raises:
+            StoreUnwritableError: It cannot be written, or something of what was written is not there.
+        """
+        copied = [self._copied[number] for number in range(len(self.items))]
+        files = {name: digest for each in copied for name, digest in each.files.items()}
+        for name, digest in files.items():
+            self._check(name, digest["size"])
+        with Hasher(self._content) as hasher:
+            files |= hasher.files([self._content])
+        ordered = dict(sorted(files.items(), key=lambda each: Path(each[0])))
+        write_manifest(self._content, self._plan, [moved for each in copied for moved in each.moved], ordered)
+
+    def _check(self, name: str, size: int) -> None:
+        path = self._content / name
+        with writing(path, f"{self._plan.source} is as it was"):
+            found = path.stat().st_size
+        if found != size:
+            raise StoreUnwritableError(
+                f"{path}: has {found} bytes, {size} were written",
+                "see whether all machines share the file system of --out, and whether it is healthy; then run it again",
+            )
+
+
+def _groups(channels: list[ChannelPlan], most: int) -> Iterator[tuple[ChannelPlan, ...]]:
+    """Puts channels that follow each other together."""
+    group: list[ChannelPlan] = []
+    size = 0
+    for channel in channels:
+        if group and (size + channel.size > most or not most or len(group) == _GROUP):
+            yield tuple(group)
+            group, size = [], 0
+        group.append(channel)
+        size += channel.size
+    if group:
+        yield tuple(group)
+
+
+def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied:
+    """Writes channels into a new store. With attempts it may be done several times, also at the same time.
+
+    An attempt syncs its channels and moves them to their place one by one. A channel that is there already was moved
+    by another attempt; it has the same bytes, because the same plan makes the same files.
+
+    Args:
+        item: What to write.
+        progress: Told the number of data bytes as they are written.
+
+    Raises:
+        StoreUnwritableError: They cannot be written, or the run has been given up.
         StoreUnreadableError: The old store has changed since it was planned.
     """
-    store = StoreWriter(channels.directory, channels.crc)
-    store.write_sub_records(channel.name, channel.subscriptions.encoded(channels.crc))
-    writer = store.slices(channel.name, ONE_SLICE, fill_gaps=channels.fill_gaps)
+    if item.attempts is None:
+        return _write_channels(item, item.content, progress)
+    if not item.attempts.is_dir():
+        raise StoreUnwritableError(
+            f"{item.attempts}: is not there where the task runs",
+            "--out has to lie on a file system that this machine and all workers see under the same path",
+        )
+    attempt = item.attempts / uuid.uuid4().hex
+    with writing(attempt):
+        attempt.mkdir()
+    try:
+        copied = _write_channels(item, attempt, progress)
+        with writing(item.content):
+            sync_tree(attempt)
+            for each in item.channels:
+                name = os.fsdecode(each.name)
+                _move(attempt / name, item.content / name)
+            fsync_directory(item.content)
+    finally:
+        shutil.rmtree(attempt, ignore_errors=True)
+    return copied
+
+
+def _move(made: Path, target: Path) -> None:
+    """Gives a whole channel its name, unless another attempt has been faster.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    try:
+        made.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+
+
+def _write_channels(item: CopyItem, directory: Path, progress: Progress | None) -> Copied:
+    with Hasher(directory) as hasher:
+        moved = [one for each in item.channels for one in _write_channel(item, each, directory, hasher, progress)]
+        return Copied(moved, hasher.files(directory / os.fsdecode(each.name) for each in item.channels))
+
+
+def _write_channel(
+    item: CopyItem, channel: ChannelPlan, directory: Path, hasher: Hasher, progress: Progress | None
+) -> list[Moved]:
+    """Writes the subscriptions and the messages of one channel, and returns where the messages went."""
+    store = StoreWriter(directory, item.crc)
+    store.write_sub_records(channel.name, channel.subscriptions.encoded(item.crc))
+    writer = store.slices(channel.name, ONE_SLICE, fill_gaps=item.fill_gaps)
     moved: list[Moved] = []
     with writer:
-        copier = _Copier(channels, channel, writer, progress)
+        copier = _Copier(item, channel, writer, progress)
         for number, step in enumerate(channel.steps):
             moved.append(copier.write(step))
             if copier.slice_is_done(number):
@@ -214,8 +334,8 @@ def write_channel(channels: Channels, channel: ChannelPlan, *, hasher: Hasher, p
 class _Copier:
     """Carries out the steps of one channel."""
 
-    def __init__(self, channels: Channels, channel: ChannelPlan, writer: SliceWriter, progress: Progress) -> None:
-        self._channels = channels
+    def __init__(self, item: CopyItem, channel: ChannelPlan, writer: SliceWriter, progress: Progress | None) -> None:
+        self._item = item
         self._channel = channel
         self._writer = writer
         self._progress = progress
@@ -251,7 +371,7 @@ class _Copier:
         current = self._writer.current
         assert current is not None
         return Moved(
-            str(self._source(step).relative_to(self._channels.source)),
+            str(self._source(step).relative_to(self._item.source)),
             os.fsdecode(self._channel.name),
             current.number,
             sequences,
@@ -264,7 +384,7 @@ class _Copier:
         with mapped(self._source(step), sequential=True) as data:
             at, limit = self._resume.get(id(run), run.start), min(run.end, len(data))
             for batch in scan_slice(
-                data, run.subject, self._channels.crc.unchecked, columns=self._columns, start=at, limit=limit
+                data, run.subject, self._item.crc.unchecked, columns=self._columns, start=at, limit=limit
             ):
                 if isinstance(batch, Damage):
                     break
@@ -280,7 +400,8 @@ class _Copier:
                     self._relabel(data, chosen)
                 elif len(chosen.sequence):
                     self._writer.append_records(data, chosen)
-                self._progress(at - begin)
+                if self._progress:
+                    self._progress(at - begin)
                 if not whole and last >= wanted.last:
                     return
             if at < run.end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,14 +22,15 @@ Digest = dict[str, Any]
 class Hasher:
     """Hashes files with BLAKE3 (`b3sum` checks it), which keeps pace with the writing as SHA-256 does not.
 
+    Files that are added are hashed while others are being written.
+
     Args:
         root: The directory that holds the files.
-        workers: Files that are hashed at the same time.
     """
 
-    def __init__(self, root: Path, workers: int) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._pool = ThreadPoolExecutor(workers)
+        self._pool = ThreadPoolExecutor(1)
         self._begun: dict[Path, Future[Digest]] = {}
 
     def __enter__(self) -> Self:
@@ -40,22 +42,19 @@ class Hasher:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, path: Path) -> None:
-        """Begins with a file that is whole, if it is big; may be called by any thread."""
+        """Begins with a file that is whole, if it is big."""
         if path.stat().st_size >= _BIG:
             self._begun[path] = self._pool.submit(_finish, path)
 
-    def all(self, *, below: bool = True) -> dict[str, Digest]:
-        """Hashes what was not added and returns size and hash of every file below the root, by relative path.
-
-        Args:
-            below: Also of the files in directories.
+    def files(self, directories: Iterable[Path]) -> dict[str, Digest]:
+        """Returns size and hash of every file in some directories, by its path below the root.
 
         Raises:
             StoreUnwritableError: A file cannot be made durable.
             StoreUnreadableError: A file cannot be read.
         """
         digests = {}
-        for path in sorted(self._root.rglob("*") if below else self._root.iterdir()):
+        for path in (path for directory in directories for path in sorted(directory.iterdir())):
             if path.is_file():
                 begun = self._begun.get(path)
                 digests[str(path.relative_to(self._root))] = begun.result() if begun else _finish(path)

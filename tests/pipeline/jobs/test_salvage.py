@@ -18,10 +18,11 @@ from stantools.cli.main import cli
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
 from stantools.format.crc import Crc
 from stantools.inspection import survey
-from stantools.pipeline.jobs import salvagecopies, salvagejob
-from stantools.pipeline.jobs.salvagecopies import building, copy_channels
+from stantools.pipeline.jobs import salvage, salvagejob
 from stantools.pipeline.jobs.salvageplaces import REPORTS, store_names
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
+from stantools.recovery.salvage import apply as apply_module
+from stantools.recovery.salvage.apply import building, copy_channels
 from stantools.recovery.salvage.report import plan_summary
 from stantools.store import durable
 from stantools.store.directory import MANIFEST_FILE, open_datastore
@@ -69,7 +70,7 @@ def test_every_golden_store_becomes_what_the_local_salvage_makes_of_it(
 ) -> None:
     """Both where channels are surveyed slice by slice and where they are surveyed as a whole."""
     monkeypatch.setattr(survey, "CHANNEL_BYTES", channel_bytes)
-    monkeypatch.setattr(salvagecopies, "GROUP_BYTES", 0 if channel_bytes else 64 << 20)
+    monkeypatch.setattr(salvage, "GROUP_BYTES", 1 if channel_bytes else 64 << 20)
     cases = [case for case in golden_cases() if not (case == "no_permission_dat" and os.geteuid() != 0)]
     if channel_bytes:
         cases = cases[::6]
@@ -107,9 +108,9 @@ def test_options_are_those_of_the_local_verb(store: Path, golden_copy: Callable[
 def test_attempts_of_the_same_task_do_not_disturb_each_other(store: Path, tmp_path: Path) -> None:
     damage(store)
     plan = salvage_here(store, tmp_path / "local", IEEE)
-    with building(plan, tmp_path / "new") as build:
+    with building(plan, tmp_path / "new", group=1 << 30) as build:
         (item,) = build.items
-        work = Path(item.work)
+        work = item.attempts
         # One was killed in the middle, another when it had moved its first channel.
         (work / "killed" / "half").mkdir(parents=True)
         (work / "killed" / "half" / "msgs.1.dat").write_bytes(b"\1\0\0\0half")
@@ -134,7 +135,8 @@ def test_attempts_of_the_same_task_do_not_disturb_each_other(store: Path, tmp_pa
 
 def test_what_tasks_have_written_is_looked_at(store: Path, tmp_path: Path) -> None:
     plan = plan_salvage(open_datastore(store), Crc(IEEE), SalvageOptions())
-    with pytest.raises(StoreUnwritableError, match="were written"), building(plan, tmp_path / "new") as build:
+    new = building(plan, tmp_path / "new", group=1 << 30)
+    with pytest.raises(StoreUnwritableError, match="were written"), new as build:
         build.take(0, copy_channels(build.items[0]))
         data = next(Path(build.items[0].content).glob("*/msgs.1.dat"))
         data.write_bytes(data.read_bytes()[:-1])
@@ -267,7 +269,7 @@ def test_what_fails_does_not_keep_the_rest_from_being_done(
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(salvagecopies, "sync_tree", full)
+        patch.setattr(apply_module, "sync_tree", full)
         result = run_job([store], tmp_path / "full")
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "No space left on device" in result.failed[0].message and result.failed[0].remedy
