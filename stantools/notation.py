@@ -52,12 +52,12 @@ def _scaled(number: str, unit: int) -> int:
     return int(whole) * unit + (int(fraction) * unit // 10 ** len(fraction) if fraction else 0)
 
 
-def parse_time(text: str, now_ns: int) -> int:
+def parse_time(text: str, now_ns: int | None = None) -> int:
     """Reads a point in time: RFC 3339 to the nanosecond (UTC if no zone is given), or a duration before now.
 
     Args:
         text: What the user wrote.
-        now_ns: The present in nanoseconds since 1970.
+        now_ns: The present in nanoseconds since 1970; the clock's if not given.
 
     Returns:
         Nanoseconds since 1970.
@@ -66,7 +66,7 @@ def parse_time(text: str, now_ns: int) -> int:
         ValueError: It is neither.
     """
     if _DURATION.fullmatch(text):
-        return now_ns - parse_duration(text)
+        return (time.time_ns() if now_ns is None else now_ns) - parse_duration(text)
     match = _TIME.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is neither a time such as 2026-11-21T03:00:00Z nor a duration such as 1d3h")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stantools.cli import console
-from stantools.cli.options import common_options, output_option, reading_options, store_argument
-from stantools.cli.output import print_json, print_table, rows_as
-from stantools.cli.verbs import verb
+from stantools.cli.options import reading_options, store_argument, verb
+from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
 _HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
 
 
-@verb("clients")
+@verb("clients", "table", "json", "ndjson", "csv", progress=False)
 @store_argument
 @click.option("--history", is_flag=True, help="Record by record instead of who is registered in the end.")
 @reading_options()
-@output_option("table", "json", "ndjson", "csv")
-@common_options
-def command(store: Path, history: bool, reading: ReadOptions, output: str) -> int:
+def command(store: Path, history: bool, reading: ReadOptions) -> int:
     """Show the clients registered in STORE, with how many subscriptions each owns.
 
     A client that closed its connection is gone from here; one that was connected when the server stopped is still
@@ -42,17 +39,14 @@ def command(store: Path, history: bool, reading: ReadOptions, output: str) -> in
 
     opened, crc = open_store(store, reading)
     if history:
-        return _history(opened, crc, reading, output)
+        return show_records(str(opened.path), _HISTORY, _records(opened, crc, reading), _print_record)
     from stantools.inspection.overview import overview
 
     result = overview(opened, crc)
     rows = list(_rows(result))
-    if output == "json":
-        print_json({"path": result.path, "clients": rows})
-    elif output == "table":
-        _print_table(rows)
-    else:
-        rows_as(output, tuple(rows[0]) if rows else ("id",), (list(row.values()) for row in rows))
+    headers = tuple(rows[0]) if rows else ("id",)
+    document = {"path": result.path, "clients": rows}
+    show(lambda: document, lambda: _print_table(rows), headers, (list(row.values()) for row in rows))
     problems = [problem for problem in result.problems if problem.startswith("clients.dat: ")]
     for problem in problems:
         console.warning(problem)
@@ -97,27 +91,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     print_table(headers, cells, right=("subscriptions", "pending"))
 
 
-def _history(store: Datastore, crc: Crc, reading: ReadOptions, output: str) -> int:
-    damaged = 0
-
-    def rows() -> Iterator[list[Any]]:
-        nonlocal damaged
-        for row in _records(store, crc, reading):
-            damaged += not row[3]
-            yield row
-
-    if output == "json":
-        print_json({"path": str(store.path), "records": [dict(zip(_HISTORY, row, strict=True)) for row in rows()]})
-    elif output == "table":
-        for offset, _, kind, ok, name, detail, fields in rows():
-            state = "" if ok else f"  {console.paint('BAD', 'red', err=False)} [{console.escape(detail)}]"
-            inbox = f"  {console.escape(fields['hb_inbox'])}" if fields.get("hb_inbox") else ""
-            click.echo(f"{offset:>10}  {kind:<8}  {console.escape(name or '')}{inbox}{state}".rstrip())
-    elif output == "csv":
-        rows_as(output, _HISTORY[:-1], (row[:-1] for row in rows()))
-    else:
-        rows_as(output, _HISTORY, rows())
-    return ExitCode.FINDINGS if damaged else ExitCode.CLEAN
+def _print_record(row: Sequence[Any]) -> None:
+    offset, _, kind, ok, name, detail, fields = row
+    state = "" if ok else f"  {console.paint('BAD', 'red', err=False)} [{console.escape(detail)}]"
+    inbox = f"  {console.escape(fields['hb_inbox'])}" if fields.get("hb_inbox") else ""
+    click.echo(f"{offset:>10}  {kind:<8}  {console.escape(name or '')}{inbox}{state}".rstrip())
 
 
 def _records(store: Datastore, crc: Crc, reading: ReadOptions) -> Iterator[list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,65 +10,72 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import (
-    GivenLimits,
-    common_options,
     dry_run_option,
+    folded,
+    given,
     limit_options,
-    output_option,
-    progress_option,
+    options_of,
     reading_options,
     store_argument,
-    workers_option,
+    verb,
     yes_option,
 )
 from stantools.cli.output import print_json, table_text
-from stantools.cli.values import Duration, Size, format_size
-from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import describe_ranges
+from stantools.notation import describe_ranges, format_size
+from stantools.options import AGE, COUNT, FORCE, OUT, SIZE, option
+from stantools.recovery.options import CompactOptions
 
 if TYPE_CHECKING:
-    from stantools.recovery.compact import CompactionPlan, CompactionResult, CompactOptions
+    from stantools.recovery.compact import CompactionPlan, CompactionResult
+    from stantools.store.limits import SliceLimits
     from stantools.store.options import ReadOptions
 
 
-@verb("compact")
+@dataclass(frozen=True)
+class Where:
+    """Where the result goes, and what becomes of STORE."""
+
+    out: Path | None = OUT.field(help="Where to write the compacted store.")
+    in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
+    backup: Path | None = option("What STORE is called then.", kind=Path, metavar="DIR")
+
+
+def _slices(slice_msgs: int | None, slice_bytes: int | None, slice_age: int | None) -> SliceLimits | None:
+    from stantools.store.limits import SliceLimits
+
+    if slice_msgs is None and slice_bytes is None and slice_age is None:
+        return None
+    return SliceLimits(slice_msgs or 0, slice_bytes or 0, slice_age or 0)
+
+
+_slice_options = folded(
+    "slices",
+    _slices,
+    {
+        "slice_msgs": COUNT.like(help="Messages of a slice; the server's option."),
+        "slice_bytes": SIZE.like(help="Bytes of a slice; 64MB if no slice limit is given."),
+        "slice_age": AGE.like(help="Time that a slice covers; the server's option."),
+    },
+)
+
+
+@verb("compact", "table", "json")
 @store_argument
-@click.option("--out", type=click.Path(path_type=Path), metavar="NEW", help="Where to write the compacted store.")
-@click.option("--in-place", is_flag=True, help="Put the result in the place of STORE, which is kept beside it.")
-@click.option("--backup", type=click.Path(path_type=Path), metavar="DIR", help="What STORE is called then.")
-@limit_options
-@click.option("--slice-msgs", type=click.IntRange(0), metavar="N", help="Messages of a slice; the server's option.")
-@click.option("--slice-bytes", type=Size(), metavar="SIZE", help="Bytes of a slice; 64MB if no slice limit is given.")
-@click.option("--slice-age", type=Duration(), metavar="AGE", help="Time that a slice covers; the server's option.")
-@click.option("--drop-orphans", is_flag=True, help="Leave out plain subscriptions of clients that are gone.")
-@click.option("--accept-loss", is_flag=True, help="Go on although slices or logs are missing already.")
-@click.option("--force", is_flag=True, help="Go on although a server seems to be using the store.")
+@options_of(Where, "where")
+@options_of(CompactOptions, "options", limit_options(unlimited=True), _slice_options)
+@given(force=FORCE)
 @dry_run_option
 @yes_option
-@workers_option
 @reading_options(unchecked=False)
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
     store: Path,
-    out: Path | None,
-    in_place: bool,
-    backup: Path | None,
-    limits: GivenLimits | None,
-    slice_msgs: int | None,
-    slice_bytes: int | None,
-    slice_age: int | None,
-    drop_orphans: bool,
-    accept_loss: bool,
+    where: Where,
+    options: CompactOptions,
     force: bool,
     dry_run: bool,
     yes: bool,
-    workers: int,
     reading: ReadOptions,
-    output: str,
-    progress: str,
 ) -> int:
     """Write STORE anew without what is dead in it: in clients.dat, in subs.dat, and behind the limits.
 
@@ -81,18 +89,17 @@ def command(
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.recovery.compact import (
-        CompactOptions,
         apply_compaction,
         compact_in_place,
         finish_replacement,
         plan_compaction,
     )
-    from stantools.store.limits import UNLIMITED
     from stantools.store.locks import check_not_in_use
 
+    out, in_place = where.out, where.in_place
     if (out is None) == (not in_place) and not dry_run:
         raise UsageError("where is the result to go?", "add either --out NEW or --in-place; or --dry-run for the plan")
-    if backup and not in_place:
+    if where.backup and not in_place:
         raise UsageError("--backup names the old store when a new one takes its place", "add --in-place")
     if in_place and not dry_run and (finished := finish_replacement(store)):
         console.note(f"finished an interrupted run first; the old store is {console.escape(str(finished))}")
@@ -100,30 +107,21 @@ def command(
     if not dry_run and not in_place:
         for use in check_not_in_use(store, force=force):
             console.warning(f"{use.detail}: what is being written may not be in the result")
-    options = CompactOptions(
-        limits=limits.over(UNLIMITED) if limits else None,
-        slices=_slices(slice_msgs, slice_bytes, slice_age),
-        drop_orphans=drop_orphans,
-        accept_loss=accept_loss,
-        workers=workers,
-    )
-    with Progress(progress, "plan") as shown:
-        if shown.active:
-            shown.total = opened.data_size(opened.channel_names)
+    with Progress("plan", lambda: opened.data_size(opened.channel_names)) as shown:
         plan = plan_compaction(opened, crc, options, progress=shown.advance)
     result: CompactionResult | None = None
-    if output == "table":
+    if console.output() == "table":
         _print_plan(plan)
     if not dry_run:
         if in_place and not console.confirm(f"Replace {console.escape(str(store))} (it is kept beside)?", yes=yes):
             console.note("nothing was changed")
             return ExitCode.REFUSED
-        with Progress(progress, "write", plan.bytes_before) as shown:
+        with Progress("write", plan.bytes_before) as shown:
             if out is not None:
                 result = apply_compaction(plan, out, progress=shown.advance)
             else:
-                result = compact_in_place(plan, backup=backup, force=force, progress=shown.advance)
-    if output == "json":
+                result = compact_in_place(plan, backup=where.backup, force=force, progress=shown.advance)
+    if console.output() == "json":
         print_json(_as_json(plan, options, result))
     elif result is None:
         click.echo("nothing was changed")
@@ -134,14 +132,6 @@ def command(
         if result.backup:
             click.echo(f"the old store is kept as {console.escape(str(result.backup))}")
     return ExitCode.CLEAN
-
-
-def _slices(messages: int | None, size: int | None, age: int | None) -> Any:
-    from stantools.store.limits import SliceLimits
-
-    if messages is None and size is None and age is None:
-        return SliceLimits()
-    return SliceLimits(messages or 0, size or 0, age or 0)
 
 
 def _as_json(plan: CompactionPlan, options: CompactOptions, result: CompactionResult | None) -> dict[str, Any]:

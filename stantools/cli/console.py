@@ -10,6 +10,7 @@ import os
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,11 +20,42 @@ from stantools.escaping import escape as escape
 from stantools.escaping import escape_line as escape_line
 from stantools.escaping import escape_lines as escape_lines
 
-_VERBOSE = "stantools.verbose"
-_COLOR = "stantools.color"
-_WIDE = "stantools.wide"
-_STORE = "stantools.store"
-_CUT = "stantools.cut"
+
+def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Keeps the value of an option that says how things are shown: a click callback. No verb hands it on."""
+    ctx.meta[f"stantools.{param.name}"] = value
+    if param.name == "color" and value != "auto":  # what is not a terminal gets colors from click only if it is told so
+        ctx.find_root().color = ctx.color = value == "always"
+
+
+def _kept(name: str, otherwise: Any = None, ctx: click.Context | None = None) -> Any:
+    ctx = ctx or click.get_current_context(silent=True)
+    return ctx.meta.get(f"stantools.{name}", otherwise) if ctx else otherwise
+
+
+def output() -> str:
+    """Returns the format of what goes to stdout: `table`, `json`, `ndjson` or `csv`."""
+    return str(_kept("output", "table"))
+
+
+def progress() -> str:
+    """Returns how progress is shown: `auto`, `bar`, `json` or `none`."""
+    return str(_kept("progress", "auto"))
+
+
+def is_verbose(ctx: click.Context | None = None) -> bool:
+    """Returns whether the user wants details."""
+    return bool(_kept("verbose", ctx=ctx))
+
+
+def set_store(ctx: click.Context, path: str) -> None:
+    """Remembers which store the user works on, to name it in remedies."""
+    ctx.meta["stantools.store"] = path
+
+
+def store() -> str:
+    """Returns the store that the user works on, as it was named; "" if there is none."""
+    return str(_kept("store", ""))
 
 
 def note(text: str) -> None:
@@ -73,46 +105,18 @@ def confirm(question: str, *, yes: bool) -> bool:
     return click.confirm(question, err=True)
 
 
-def set_verbose(ctx: click.Context) -> None:
-    """Remembers that the user wants details."""
-    ctx.meta[_VERBOSE] = True
-
-
-def is_verbose(ctx: click.Context | None = None) -> bool:
-    """Tells whether the user wants details."""
-    ctx = ctx or click.get_current_context(silent=True)
-    return bool(ctx and ctx.meta.get(_VERBOSE))
-
-
-def set_store(ctx: click.Context, path: str) -> None:
-    """Remembers which store the user works on, to name it in remedies."""
-    ctx.meta[_STORE] = path
-
-
-def store() -> str:
-    """Returns the store that the user works on, as it was named; "" if there is none."""
-    ctx = click.get_current_context(silent=True)
-    return str(ctx.meta.get(_STORE, "")) if ctx else ""
-
-
 def tell_cut() -> None:
     """Says at the end, once, that tables were cut to fit the terminal."""
     ctx = click.get_current_context(silent=True)
-    if ctx and _CUT not in ctx.meta:
-        ctx.meta[_CUT] = True
+    if ctx and not _kept("cut"):
+        ctx.meta["stantools.cut"] = True
         ctx.call_on_close(lambda: note("tables are cut to the width of the terminal; --wide shows all"))
-
-
-def set_wide(ctx: click.Context) -> None:
-    """Remembers that nothing is to be cut to the width of the terminal."""
-    ctx.meta[_WIDE] = True
 
 
 def width(*, err: bool = False) -> int | None:
     """Returns how many columns stdout or stderr has; None if it is no terminal, or if the user wants tables whole."""
-    ctx = click.get_current_context(silent=True)
     stream = sys.stderr if err else sys.stdout
-    if not stream.isatty() or (not err and ctx and ctx.meta.get(_WIDE)):
+    if not stream.isatty() or (not err and _kept("wide")):
         return None
     given = os.environ.get("COLUMNS", "")
     try:
@@ -141,18 +145,9 @@ def wrapped(text: str, indent: int = 0, *, err: bool = False, otherwise: int | N
     return "\n".join(lines).replace("\0", " ")
 
 
-def set_color(ctx: click.Context, when: str) -> None:
-    """Remembers when to use color: `auto`, `always` or `never`."""
-    ctx.meta[_COLOR] = when
-    if when != "auto":  # what is not a terminal gets colors from click only if it is told so
-        ctx.find_root().color = when == "always"
-        ctx.color = when == "always"
-
-
 def paint(text: str, color: str, *, err: bool = True, bold: bool = False) -> str:
     """Colors a text if the stream that it goes to is a terminal, or if the user says so."""
-    ctx = click.get_current_context(silent=True)
-    when = ctx.meta.get(_COLOR, "auto") if ctx else "auto"
+    when = _kept("color", "auto")
     if when == "auto":
         stream = sys.stderr if err else sys.stdout
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():

@@ -10,21 +10,11 @@ import click
 
 from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.options import (
-    channel_option,
-    common_options,
-    output_option,
-    progress_option,
-    reading_options,
-    store_argument,
-    workers_option,
-)
-from stantools.cli.output import print_json, rows_as
-from stantools.cli.values import format_size
-from stantools.cli.verbs import verb
-from stantools.cli.verify import print_findings
+from stantools.cli.options import channel_option, reading_options, store_argument, verb, workers_option
+from stantools.cli.output import show
+from stantools.cli.verify import finding_rows, print_findings
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import counted
+from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
@@ -32,20 +22,18 @@ if TYPE_CHECKING:
     from stantools.nats.options import ConnectOptions
     from stantools.store.options import ReadOptions
 
-_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
+#: What csv and ndjson have of a difference.
+DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
 _URL = re.compile(r"[a-z]+://", re.IGNORECASE)
 
 
-@verb("diff")
+@verb("diff", "table", "json", "ndjson", "csv")
 @store_argument
 @click.argument("other", metavar="OTHER")
 @channel_option
 @workers_option
 @connection_options
 @reading_options(unchecked=False)
-@output_option("table", "json", "ndjson", "csv")
-@progress_option
-@common_options
 def command(
     store: Path,
     other: str,
@@ -53,8 +41,6 @@ def command(
     workers: int,
     connecting: ConnectOptions,
     reading: ReadOptions,
-    output: str,
-    progress: str,
 ) -> int:
     """Compare every message of STORE with OTHER, and everything else that both hold.
 
@@ -67,25 +53,22 @@ def command(
     Exit code 0: no difference. 1: there are differences other than informational ones.
     """
     if _URL.match(other) or other.startswith("#"):
-        findings, facts, text = _with_stream(store, other, channels, workers, connecting, reading, progress)
+        findings, facts, text = _with_stream(store, other, channels, workers, connecting, reading)
     else:
-        findings, facts, text = _with_store(store, Path(other), channels, workers, reading, progress)
-    if output == "json":
-        print_json({**facts, "findings": [each.as_json() for each in findings]})
-    elif output == "table":
-        print_findings(findings)
-        click.echo(_conclusion(findings, text))
-    else:
-        rows_as(output, _COLUMNS, ([each.as_json()[name] for name in _COLUMNS] for each in findings))
+        findings, facts, text = _with_store(store, Path(other), channels, workers, reading)
+    show(
+        lambda: {**facts, "findings": [each.as_json() for each in findings]},
+        lambda: _print(findings, text),
+        DIFFERENCE_COLUMNS,
+        finding_rows(findings, DIFFERENCE_COLUMNS),
+    )
     return ExitCode.FINDINGS if _serious(findings) else ExitCode.CLEAN
 
 
 _Result = tuple[list["Finding"], dict[str, Any], str]
 
 
-def _with_store(
-    store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions, progress: str
-) -> _Result:
+def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> _Result:
     from stantools.cli.opening import open_store
     from stantools.cli.progress import Progress
     from stantools.migration.proof.stores import Side, compare_stores
@@ -98,12 +81,10 @@ def _with_store(
             f"no channel of either store matches {', '.join(map(console.escape, channels))}",
             "see: stantools info STORE",
         )
-    with Progress(progress, "diff") as shown:
-        if shown.active:
-            # Everything is read twice: once to know what is intact, once to compare.
-            shown.total = 2 * sum(each.data_size(each.matching(channels)) for each, _ in opened)
+    # Everything is read twice: once to know what is intact, once to compare.
+    with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each, _ in opened)) as shown:
         found = compare_stores(*sides, patterns=channels, workers=workers, progress=shown.advance)
-        shown.found(len(found.findings))
+        shown.found(*found.findings)
     for path, damaged in zip((store, other), found.damaged, strict=True):
         if damaged:
             console.note(f"{console.escape(str(path))} is damaged; only what is intact was compared")
@@ -125,7 +106,6 @@ def _with_stream(
     workers: int,
     connecting: ConnectOptions,
     reading: ReadOptions,
-    progress: str,
 ) -> _Result:
     from dataclasses import replace
 
@@ -139,7 +119,7 @@ def _with_stream(
     connecting = replace(connecting, servers=(url,)) if url else or_selected(connecting)
     if connecting.embedded:
         raise UsageError("a server that is started for this command has no stream", "name a server that runs")
-    proof, names = run(_prove(store, stream, channels, workers, connecting, reading, progress))
+    proof, names = run(_prove(store, stream, channels, workers, connecting, reading))
     facts = {
         "stream": stream,
         "channels": names,
@@ -163,7 +143,6 @@ async def _prove(
     workers: int,
     connecting: ConnectOptions,
     reading: ReadOptions,
-    progress: str,
 ) -> tuple[Proof, list[str]]:
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
@@ -184,13 +163,11 @@ async def _prove(
         js = JetStream(connection)
         info = await stream_info(js, stream)
         names = channel_names(opened, channels) if channels else channels_for(info, opened.channel_names, store)
-        with Progress(progress, "read the store") as shown:
-            if shown.active:
-                shown.total = opened.data_size(patterns_for(names))
+        with Progress("read the store", lambda: opened.data_size(patterns_for(names))) as shown:
             key = reading.encryption_key
             source = await read_source(opened, crc, names, key=key, workers=workers, progress=shown.advance)
         match = await match_stream(js, info, source, names)
-        with StreamsProgress(progress, "diff", match.source.count) as watch:
+        with StreamsProgress("diff", match.source.count) as watch:
             watch.begin(stream, "compare", match.source.count)
             proof = await prove_match(js, stream, match, lambda count: watch.advance(stream, count))
     return proof, names
@@ -200,7 +177,9 @@ def _serious(findings: list[Finding]) -> bool:
     return any(each.severity.value != "info" for each in findings)
 
 
-def _conclusion(findings: list[Finding], text: str) -> str:
-    if not _serious(findings):
-        return f"{console.paint('no difference', 'green', err=False)}: {text}"
-    return f"{console.paint('different', 'red', err=False)}: {counted(len(findings), 'finding')}; {text}"
+def _print(findings: list[Finding], text: str) -> None:
+    print_findings(findings)
+    if _serious(findings):
+        click.echo(f"{console.paint('different', 'red', err=False)}: {counted(len(findings), 'finding')}; {text}")
+    else:
+        click.echo(f"{console.paint('no difference', 'green', err=False)}: {text}")

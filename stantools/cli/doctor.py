@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import (
-    GivenLimits,
-    common_options,
-    limit_options,
-    output_option,
-    progress_option,
-    reading_options,
-    store_argument,
-    workers_option,
-)
-from stantools.cli.output import print_json
-from stantools.cli.serveroptions import server_options, server_user_option
-from stantools.cli.verbs import verb
+from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
+from stantools.cli.output import show
+from stantools.cli.serveroptions import Server
 from stantools.errors import ExitCode, StantoolsError, StoreChangedError
 from stantools.notation import counted, describe_ranges
 
@@ -33,24 +23,11 @@ _COLORS = {"healthy": "green", "flawed": "yellow", "damaged": "red", "in danger"
 _MANY = 8
 
 
-@verb("doctor")
+@verb("doctor", "table", "json", tables=False)
 @store_argument
-@limit_options
-@server_user_option
-@workers_option
+@options_of(Server, "server", limit_options(), without=("server_version", "cluster_id", "read_buffer"))
 @reading_options()
-@output_option("table", "json", tables=False)
-@progress_option
-@common_options
-def command(
-    store: Path,
-    limits: GivenLimits | None,
-    server_user: str | None,
-    workers: int,
-    reading: ReadOptions,
-    output: str,
-    progress: str,
-) -> int:
+def command(store: Path, server: Server, reading: ReadOptions) -> int:
     """Say what is the matter with STORE, what a start of the server would destroy, and the one next command.
 
     The first line is the verdict: healthy; flawed, when nothing is damaged but something is not as a healthy server
@@ -71,21 +48,17 @@ def command(
 
     opened, crc = open_store(store, reading)
     uses = find_uses(opened.path)
-    with Progress(progress, "verify") as shown:
-        if shown.active:
-            shown.total = opened.data_size(opened.channel_names)
+    with Progress("verify", lambda: opened.data_size(opened.channel_names)) as shown:
         found = verify(
             opened,
             crc,
-            workers=workers,
+            workers=server.workers,
             progress=shown.advance,
-            on_finding=lambda _: shown.found(),
+            on_finding=shown.found,
         )
-    options = server_options(opened, crc, reading, version=None, limits=limits, user=server_user, workers=workers)
+    options = server.options(opened, crc, reading)
     starts: list[tuple[Forecast, Forecast]] = []
-    with Progress(progress, "forecast") as shown:
-        if shown.active:
-            shown.total = opened.data_size(opened.channel_names)
+    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
         try:
             starts = forecast_versions(opened, options, progress=shown.advance)
         except StoreChangedError:
@@ -93,10 +66,7 @@ def command(
         except StantoolsError as problem:  # the rest is worth knowing all the same
             console.warning(f"what the server would do cannot be told: {problem.message}", problem.remedy)
     diagnosis = diagnose(store, found, starts, uses)
-    if output == "json":
-        print_json(diagnosis.as_json())
-    else:
-        _print(diagnosis)
+    show(diagnosis.as_json, lambda: _print(diagnosis))
     return ExitCode.CLEAN if diagnosis.state is State.HEALTHY else ExitCode.FINDINGS
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from stantools.cli import console
-from stantools.cli.options import common_options, output_option
-from stantools.cli.output import print_json, print_table
-from stantools.cli.verbs import verb
+from stantools.cli.options import verb
+from stantools.cli.output import print_json, print_table, show
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.notation import counted
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-@verb("explain")
+@verb("explain", "table", "json", progress=False)
 @click.argument("words", nargs=-1, metavar="[CODE | LOG LINE | FILE | -]")
-@output_option("table", "json")
-@common_options
-def command(words: tuple[str, ...], output: str) -> int:
+def command(words: tuple[str, ...]) -> int:
     """Explain a finding of `stantools verify`, or what the server wrote into its log.
 
     A log line can be given as it is, quoted or not. Of a log, a FILE or what comes in on stdin (named - or not at
@@ -44,10 +41,8 @@ def command(words: tuple[str, ...], output: str) -> int:
     found = explain(text) if log is None else explain_log(log)
     if not words and not found and (log is None or not log.lines):
         codes = [{"code": e.code, "severity": e.severity.value, "meaning": e.meaning} for e in CATALOGUE.values()]
-        if output == "json":
-            print_json({"codes": codes})
-        else:
-            print_table(tuple(codes[0]), ([*each.values()] for each in codes), fold=("meaning",))
+        rows = ([*each.values()] for each in codes)
+        show(lambda: {"codes": codes}, lambda: print_table(tuple(codes[0]), rows, fold=("meaning",)))
         return ExitCode.CLEAN
     if not found and log is None:
         close = similar_codes(text)
@@ -57,7 +52,7 @@ def command(words: tuple[str, ...], output: str) -> int:
         )
     if log is not None and not found:
         console.note(f"read {counted(log.lines, 'line')}; nothing there is about the file store")
-    if output == "json":
+    if console.output() == "json":
         print_json({"explanations": [each.as_json() for each in found]})
     elif found:
         from stantools.cli.opening import usual_store

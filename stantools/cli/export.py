@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import click
-
+from stantools.cli import console
 from stantools.cli.exportoptions import (
     STDOUT,
     Exporting,
@@ -16,10 +15,10 @@ from stantools.cli.exportoptions import (
     show_plan,
     show_result,
 )
-from stantools.cli.options import common_options, dry_run_option, output_option, progress_option
-from stantools.cli.pipelineoptions import Reading, stores_argument, table_reading_options
-from stantools.cli.verbs import verb
+from stantools.cli.options import dry_run_option, given, verb
+from stantools.cli.pipelineoptions import stores_argument, table_reading_options
 from stantools.errors import UsageError
+from stantools.options import WORKERS
 
 if TYPE_CHECKING:
     from stantools.pipeline.export.model import Layout, Result
@@ -28,30 +27,18 @@ if TYPE_CHECKING:
     from stantools.progress import Progress as Advance
 
 
-@verb("export")
+@verb("export", "table", "json")
 @stores_argument
 @export_options
 @table_reading_options(local=True)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 256),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Parts that are read and written at the same time.",
-)
+@given(workers=WORKERS.like(help="Parts that are read and written at the same time."))
 @dry_run_option
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
     stores: tuple[str, ...],
     exporting: Exporting,
-    reading: Reading,
+    reading: TableOptions,
     workers: int,
     dry_run: bool,
-    output: str,
-    progress: str,
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson or csv.
 
@@ -74,7 +61,7 @@ def command(
     from stantools.cli.progress import Progress
     from stantools.pipeline.tables.planning import plan as make_plan
 
-    if exporting.to == STDOUT and output == "json":
+    if exporting.to == STDOUT and console.output() == "json":
         raise UsageError("-o json and --to - both want stdout", "leave one of them out")
     if "://" in exporting.to:
         raise UsageError(
@@ -88,10 +75,10 @@ def command(
     check_channels(options, plan)
     check_target(exporting, plan)
     if dry_run:
-        return show_plan(exporting, layout, plan, output)
-    with Progress(progress, "export", sum(split.cost for split in plan.splits)) as shown:
+        return show_plan(exporting, layout, plan)
+    with Progress("export", sum(split.cost for split in plan.splits)) as shown:
         result = _export(plan, options, layout, exporting, workers, shown.advance)
-    return show_result(result, options, output)
+    return show_result(result, options)
 
 
 def _print(data: bytes | memoryview) -> None:

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import (
-    GivenLimits,
-    common_options,
-    limit_options,
-    output_option,
-    progress_option,
-    reading_options,
-    store_argument,
-    workers_option,
-)
+from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
 from stantools.cli.output import print_json, table_text
-from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
-from stantools.cli.values import Size
-from stantools.cli.verbs import verb
+from stantools.cli.serveroptions import Server
 from stantools.errors import ExitCode
 from stantools.escaping import shell_word
 from stantools.notation import counted, describe_ranges
@@ -39,30 +28,11 @@ _LOSSES = 8
 _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(?: |$))")
 
 
-@verb("forecast")
+@verb("forecast", "table", "json")
 @store_argument
-@server_version_option
-@limit_options
-@click.option("--cluster-id", metavar="ID", help="The server's -cluster_id; the store's own if not given.")
-@click.option("--read-buffer", type=Size(), metavar="SIZE", help="The server's -file_read_buffer_size; 0 is off.")
-@server_user_option
-@workers_option
+@options_of(Server, "server", limit_options())
 @reading_options()
-@output_option("table", "json")
-@progress_option
-@common_options
-def command(
-    store: Path,
-    server_version: str | None,
-    limits: GivenLimits | None,
-    cluster_id: str | None,
-    read_buffer: int | None,
-    server_user: str | None,
-    workers: int,
-    reading: ReadOptions,
-    output: str,
-    progress: str,
-) -> int:
+def command(store: Path, server: Server, reading: ReadOptions) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
     The first lines say what a start would destroy although it is intact, and the next safe step. Both starts are
@@ -81,25 +51,13 @@ def command(
     from stantools.inspection.forecast import forecast_versions
 
     opened, crc = open_store(store, reading)
-    options = server_options(
-        opened,
-        crc,
-        reading,
-        version=server_version,
-        limits=limits,
-        cluster_id=cluster_id,
-        read_buffer=read_buffer,
-        user=server_user,
-        workers=workers,
-    )
-    with Progress(progress, "forecast") as shown:
-        if shown.active:
-            shown.total = opened.data_size(opened.channel_names)
+    options = server.options(opened, crc, reading)
+    with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
         versions = forecast_versions(opened, options, progress=shown.advance)
-    if server_version:
+    if server.server_version:
         del versions[1:]
     normal = versions[0][0]
-    if output == "json":
+    if console.output() == "json":
         described = [
             {
                 "server_version": one.server_version,

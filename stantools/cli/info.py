@@ -9,46 +9,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import (
-    GivenLimits,
-    channel_option,
-    common_options,
-    limit_options,
-    output_option,
-    progress_option,
-    reading_options,
-    store_argument,
-)
+from stantools.cli.options import channel_option, limit_options, reading_options, store_argument, verb
 from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
-from stantools.cli.values import format_size, format_time
-from stantools.cli.verbs import verb
 from stantools.errors import ExitCode
-from stantools.notation import counted
+from stantools.notation import counted, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.inspection.overview import ChannelOverview, Overview
+    from stantools.store.limits import StoreLimits
     from stantools.store.options import ReadOptions
 
 _CHANNEL_COLUMNS = ("name", "first_seq", "last_seq", "count", "bytes", "slices", "subscriptions", "disk_bytes")
 _MANY = 20
 
 
-@verb("info")
+@verb("info", "table", "json", "ndjson", "csv")
 @store_argument
 @channel_option
-@limit_options
+@limit_options(unlimited=True)
 @reading_options()
-@output_option("table", "json", "ndjson", "csv")
-@progress_option
 @click.option("--slices", is_flag=True, help="List every slice (table only; json always does).")
-@common_options
 def command(
     store: Path,
     channels: tuple[str, ...],
-    limits: GivenLimits | None,
+    limits: StoreLimits | None,
     reading: ReadOptions,
-    output: str,
-    progress: str,
     slices: bool,
 ) -> int:
     """Show the state that the server would recover from STORE: identity, clients, channels, subscriptions.
@@ -62,18 +47,18 @@ def command(
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.overview import overview
-    from stantools.store.limits import UNLIMITED
 
     opened, crc = open_store(store, reading)
     channel_names(opened, channels)
-    with Progress(progress, "info") as shown:
+    with Progress("info") as shown:
         result = overview(
             opened,
             crc,
             patterns=channels,
-            limits=limits.over(UNLIMITED) if limits else None,
+            limits=limits,
             progress=shown.advance,
         )
+    output = console.output()
     if output == "json":
         print_json(result.as_json(streamed=True))
     elif output == "ndjson":

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,75 +18,62 @@ import click
 
 from stantools.cli import console
 from stantools.cli.completion import complete_channel
-from stantools.cli.options import (
-    common_options,
-    output_option,
-    reading_options,
-    sequence_option,
-    store_argument,
-    time_options,
-)
+from stantools.cli.options import options_of, reading_options, store_argument, verb
 from stantools.cli.output import hex_dump, ndjson_line, plain
-from stantools.cli.values import format_time
-from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import counted
+from stantools.notation import counted, format_time
+from stantools.options import ARCHIVED, COUNT, DATA, SEQUENCES, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
     from stantools.inspection.messages import StoredMessage, Trouble
     from stantools.store.options import ReadOptions
 
 _COLUMNS = ("seq", "timestamp_ns", "time", "subject", "reply", "data", "size")
-_CUT = 160
 #: So many payloads that look encrypted make a note worth while.
 _SUSPECTS = 3
 
 
-@verb("messages")
+@dataclass(frozen=True)
+class Choosing:
+    """Which messages, and how they are shown."""
+
+    sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
+    since: int | None = SINCE.field()
+    until: int | None = UNTIL.field()
+    tail: int | None = COUNT.field(help="Only the last N of what is selected.")
+    following: bool = option("Go on with messages that a running server adds.", "--follow", "-f", default=False)
+    grep: str | None = option("Only messages whose payload contains TEXT.", metavar="TEXT")
+    regex: bool = option("TEXT of --grep is a regular expression over bytes.", default=False)
+    ignore_case: bool = option("Upper and lower case are the same to --grep.", "--ignore-case", "-i", default=False)
+    data: str | None = DATA.field()
+    cut: int = COUNT.field(help="Bytes of each payload in a table; 0 shows all.", default=160)
+    archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
+
+    def pattern(self) -> re.Pattern[bytes] | None:
+        """Returns what payloads have to contain.
+
+        Raises:
+            UsageError: It is no regular expression, or there is none.
+        """
+        if self.grep is None:
+            if self.regex or self.ignore_case:
+                raise UsageError(
+                    "--regex and --ignore-case say how to search, but there is no --grep", "add --grep TEXT"
+                )
+            return None
+        wanted = self.grep.encode("utf-8", "surrogateescape")
+        try:
+            return re.compile(wanted if self.regex else re.escape(wanted), re.IGNORECASE if self.ignore_case else 0)
+        except re.error as problem:
+            raise UsageError(f"{console.escape(self.grep)} is no regular expression: {problem}") from problem
+
+
+@verb("messages", "table", "ndjson", "json", "csv", tables=False, progress=False)
 @store_argument
 @click.argument("channel", shell_complete=complete_channel)
-@sequence_option
-@time_options
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N of what is selected.")
-@click.option("--follow", "-f", "following", is_flag=True, help="Go on with messages that a running server adds.")
-@click.option("--grep", metavar="TEXT", help="Only messages whose payload contains TEXT.")
-@click.option("--regex", is_flag=True, help="TEXT of --grep is a regular expression over bytes.")
-@click.option("--ignore-case", "-i", is_flag=True, help="Upper and lower case are the same to --grep.")
-@click.option(
-    "--data",
-    "data_format",
-    type=click.Choice(["base64", "text", "hex", "none"]),
-    help="How to show payloads; text in tables and base64 elsewhere if not given.",
-)
-@click.option(
-    "--cut",
-    type=click.IntRange(0),
-    default=_CUT,
-    show_default=True,
-    metavar="N",
-    help="Bytes of each payload in a table; 0 shows all.",
-)
-@click.option("--archived", is_flag=True, help="Read .bak slices as well.")
+@options_of(Choosing, "choosing")
 @reading_options()
-@output_option("table", "ndjson", "json", "csv", tables=False)
-@common_options
-def command(
-    store: Path,
-    channel: str,
-    sequences: tuple[int | None, int | None] | None,
-    since: int | None,
-    until: int | None,
-    tail: int | None,
-    following: bool,
-    grep: str | None,
-    regex: bool,
-    ignore_case: bool,
-    data_format: str | None,
-    cut: int,
-    archived: bool,
-    reading: ReadOptions,
-    output: str,
-) -> int:
+def command(store: Path, channel: str, choosing: Choosing, reading: ReadOptions) -> int:
     """Print the messages of CHANNEL, in order.
 
     Every intact message is printed, also those that the server would not see or deliver. Damaged places are
@@ -97,21 +85,21 @@ def command(
 
     opened, crc = open_store(store, reading)
     files = open_channel(opened, channel)
-    first, last = sequences or (None, None)
-    selection = Selection(first, last, since, until, tail, _pattern(grep, regex, ignore_case))
+    first, last = choosing.sequences or (None, None)
+    selection = Selection(first, last, choosing.since, choosing.until, choosing.tail, choosing.pattern())
 
     def make_reader(listing: ChannelFiles) -> MessageReader:
-        return MessageReader(listing, crc, key=reading.encryption_key, archived=archived)
+        return MessageReader(listing, crc, key=reading.encryption_key, archived=choosing.archived)
 
     reader = make_reader(files)
-    start = reader.last_sequence() if following else 0
-    printer = _Printer(output, data_format or ("text" if output == "table" else "base64"), cut, channel)
+    start = reader.last_sequence() if choosing.following else 0
+    printer = _Printer(choosing, channel)
     warnings = _Warnings(channel, encryption_key_given=reading.encryption_key is not None)
     with printer:
         for item in warnings.watch(reader.read(selection)):
             printer.show(item)
             start = max(start, item.sequence)
-        if following:
+        if choosing.following:
             printer.flush()
             added = follow(
                 functools.partial(opened.channel, channel),
@@ -124,18 +112,6 @@ def command(
                 printer.show(item)
                 printer.flush()
     return ExitCode.FINDINGS if warnings.count else ExitCode.CLEAN
-
-
-def _pattern(grep: str | None, regex: bool, ignore_case: bool) -> re.Pattern[bytes] | None:
-    if grep is None:
-        if regex or ignore_case:
-            raise UsageError("--regex and --ignore-case say how to search, but there is no --grep", "add --grep TEXT")
-        return None
-    wanted = grep.encode("utf-8", "surrogateescape")
-    try:
-        return re.compile(wanted if regex else re.escape(wanted), re.IGNORECASE if ignore_case else 0)
-    except re.error as problem:
-        raise UsageError(f"{console.escape(grep)} is no regular expression: {problem}") from problem
 
 
 def _wait() -> bool:
@@ -202,10 +178,10 @@ class _Warnings:
 class _Printer:
     """Prints messages one by one."""
 
-    def __init__(self, output: str, data_format: str, cut: int, channel: str) -> None:
-        self._output = output
-        self._format = data_format
-        self._cut = cut
+    def __init__(self, choosing: Choosing, channel: str) -> None:
+        self._output = console.output()
+        self._format = choosing.data or ("text" if self._output == "table" else "base64")
+        self._cut = choosing.cut
         self._channel = channel
         self._first = True
         self._write: Callable[[str], object] = sys.stdout.write

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,39 +13,35 @@ from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationoptions import (
     Applying,
     Planning,
+    Reopening,
     applying_options,
-    embedded_store_option,
-    force_option,
     place_options,
     planning_options,
-    store_option,
 )
 from stantools.cli.options import (
     GroupedCommand,
-    common_options,
     dry_run_option,
-    key_options,
-    output_option,
-    progress_option,
+    given,
+    options_of,
     store_argument,
-    workers_option,
     yes_option,
 )
+from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, InterruptionError, UsageError
+from stantools.errors import ExitCode, InterruptionError
 from stantools.escaping import shell_word
 from stantools.migration.plan.model import Places
 from stantools.migration.targets.target import connecting_of, opened, places_of
+from stantools.options import Option
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
     from stantools.migration.journal import StreamResult
     from stantools.migration.plan.model import Note, Plan
-    from stantools.migration.source import StoreSource
+    from stantools.migration.source import SourceOptions, StoreSource
     from stantools.migration.targets.target import Destination
     from stantools.nats.options import ConnectOptions
     from stantools.store.directory import Datastore
-    from stantools.store.options import ReadOptions
 
 _PLAIN = "run"
 
@@ -84,18 +80,31 @@ def command() -> None:
     """
 
 
-@command.command(_PLAIN, cls=GroupedCommand, context_settings=CONTEXT, hidden=True)
+def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
+    """Declares a function to be a stage."""
+
+    def add(function: Callable[..., int]) -> click.Command:
+        stage = command_of(name, None, "table", "json", kind=GroupedCommand)(function)
+        stage.hidden = name == _PLAIN
+        command.add_command(stage)
+        return stage
+
+    return add
+
+
+_plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
+_PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=Path, metavar="FILE")
+
+
+@_stage(_PLAIN)
 @store_argument
 @place_options
 @connection_options
 @planning_options
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Where the plan is written.")
+@given(plan_file=_PLAN_FILE)
 @applying_options
 @dry_run_option
 @yes_option
-@output_option("table", "json")
-@progress_option
-@common_options
 def run(
     store: Path,
     places: Places,
@@ -105,8 +114,6 @@ def run(
     applying: Applying,
     dry_run: bool,
     yes: bool,
-    output: str,
-    progress: str,
 ) -> int:
     """Move the channels of STORE into JetStream streams, and its durables into consumers, exactly.
 
@@ -120,44 +127,34 @@ def run(
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
-    from stantools.migration.workflow import check_plan_file, default_plan_file, refuse
+    from stantools.migration.workflow import check_plan_file, default_plan_file, keep_plan, refuse
 
     with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
-        source, plan = _make_plan(store, planning, target, progress)
+        source, plan = _make_plan(store, planning, target)
         file = plan_file or default_plan_file(store)
         if not dry_run:
             check_plan_file(file, plan)
         problems = _judge(plan, source, target, applying, planning.keep_encrypted, file)
-        _show(plan, problems, output)
+        _show(plan, problems)
         if dry_run:
-            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+            return _dry_run_code(plan, problems)
         refuse(plan, problems, accept_loss=applying.accept_loss)
-        _keep_plan(file, plan)
+        keep_plan(file, plan)
+        console.note(f"the plan is in {file}; the journal will be beside it")
         if not _agreed(plan, yes):
             console.note(f"nothing was done; later: stantools migrate apply {shell_word(str(file))}")
             return ExitCode.CLEAN
-        return _carry_out(file, plan, source, target, applying, output, progress)
+        return _carry_out(file, plan, source, target, applying)
 
 
-@command.command("plan", cls=GroupedCommand, context_settings=CONTEXT)
+@_stage("plan")
 @store_argument
 @place_options
 @connection_options
 @planning_options
-@click.option(
-    "--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Where to; - is standard output."
-)
-@output_option("table", "json")
-@progress_option
-@common_options
+@given(plan_file=_PLAN_FILE.like(help="Where to; - is standard output."))
 def plan_stage(
-    store: Path,
-    places: Places,
-    connecting: ConnectOptions,
-    planning: Planning,
-    plan_file: Path | None,
-    output: str,
-    progress: str,
+    store: Path, places: Places, connecting: ConnectOptions, planning: Planning, plan_file: Path | None
 ) -> int:
     """Write the plan of a migration, to be reviewed and edited; change nothing.
 
@@ -166,10 +163,10 @@ def plan_stage(
     """
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.plan.planwriter import render_plan
-    from stantools.migration.workflow import check_plan_file, default_plan_file
+    from stantools.migration.workflow import check_plan_file, default_plan_file, serious
 
     with opened(places, or_selected(connecting), start=False, note=console.note) as target:
-        source, plan = _make_plan(store, planning, target, progress)
+        source, plan = _make_plan(store, planning, target)
         problems = _judge(plan, source, target, None, planning.keep_encrypted)
     if str(plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
@@ -178,92 +175,49 @@ def plan_stage(
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {shell_word(str(file))}")
-        _show(plan, problems, output)
-    return ExitCode.FINDINGS if _serious(problems) or plan.lossy else ExitCode.CLEAN
+        _show(plan, problems)
+    return ExitCode.FINDINGS if serious(problems) or plan.lossy else ExitCode.CLEAN
 
 
-_plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
-
-
-@command.command("apply", cls=GroupedCommand, context_settings=CONTEXT)
+@_stage("apply")
 @_plan_argument
 @connection_options
-@store_option
-@key_options
-@click.option("--keep-encrypted", is_flag=True, help="Migrate encrypted payloads as they are stored, without a key.")
-@click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
-@embedded_store_option
-@force_option
+@options_of(Reopening, "reopening", without=("parallel",))
 @applying_options
-@workers_option
 @dry_run_option
 @yes_option
-@output_option("table", "json")
-@progress_option
-@common_options
 def apply_stage(
-    plan_file: Path,
-    connecting: ConnectOptions,
-    store: Path | None,
-    encryption_key: bytes | None,
-    keep_encrypted: bool,
-    account: str,
-    embedded_store: Path,
-    force: bool,
-    applying: Applying,
-    workers: int,
-    dry_run: bool,
-    yes: bool,
-    output: str,
-    progress: str,
+    plan_file: Path, connecting: ConnectOptions, reopening: Reopening, applying: Applying, dry_run: bool, yes: bool
 ) -> int:
     """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
     from stantools.migration.plan.planfile import read_plan
     from stantools.migration.workflow import refuse
 
     plan = read_plan(plan_file)
-    places = places_of(plan, account, embedded_store, force=force)
+    places = places_of(plan, reopening.account, reopening.embedded_store, force=reopening.force)
     with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
-        problems = _judge(plan, source, target, applying, keep_encrypted, plan_file)
-        _show(plan, problems, output)
+        source = _reopen(plan, reopening)
+        problems = _judge(plan, source, target, applying, reopening.keep_encrypted, plan_file)
+        _show(plan, problems)
         if dry_run:
-            return ExitCode.REFUSED if _serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+            return _dry_run_code(plan, problems)
         refuse(plan, problems, accept_loss=applying.accept_loss)
         if not _agreed(plan, yes):
             return ExitCode.CLEAN
-        return _carry_out(plan_file, plan, source, target, applying, output, progress)
+        return _carry_out(plan_file, plan, source, target, applying)
 
 
-@command.command("verify", cls=GroupedCommand, context_settings=CONTEXT)
+@_stage("verify")
 @_plan_argument
 @connection_options
-@store_option
-@key_options
-@click.option("--keep-encrypted", is_flag=True, help="Payloads were migrated as they are stored, without a key.")
-@click.option("--account", default="$G", show_default=True, help="For a store directory: the account.")
-@embedded_store_option
-@click.option(
-    "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Streams read at the same time."
+@options_of(
+    Reopening,
+    "reopening",
+    without=("force",),
+    keep_encrypted="Payloads were migrated as they are stored, without a key.",
 )
-@workers_option
-@output_option("table", "json")
-@progress_option
-@common_options
-def verify_stage(
-    plan_file: Path,
-    connecting: ConnectOptions,
-    store: Path | None,
-    encryption_key: bytes | None,
-    keep_encrypted: bool,
-    account: str,
-    embedded_store: Path,
-    parallel: int,
-    workers: int,
-    output: str,
-    progress: str,
-) -> int:
+def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopening) -> int:
     """Prove a migration: compare every message and every consumer of the target with the store."""
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.plan.checks import find_changes
@@ -272,18 +226,18 @@ def verify_stage(
     from stantools.migration.workflow import published
 
     plan = read_plan(plan_file)
-    places = places_of(plan, account, embedded_store)
+    places = places_of(plan, reopening.account, reopening.embedded_store)
     with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
-        source = _reopen(plan, store, encryption_key, keep_encrypted, workers, progress)
+        source = _reopen(plan, reopening)
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
-        with StreamsProgress(progress, "verify", plan.messages, place=str(plan.target)) as watch:
-            results = target.verify(prepare(plan, source), published(plan, plan_file), watch, parallel)
-    return _report(plan, results, None, output)
+        with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
+            results = target.verify(prepare(plan, source), published(plan, plan_file), watch, reopening.parallel)
+    return _report(plan, results, None)
 
 
-def _make_plan(store: Path, planning: Planning, target: Destination, progress: str) -> tuple[StoreSource, Plan]:
+def _make_plan(store: Path, planning: Planning, target: Destination) -> tuple[StoreSource, Plan]:
     """Reads the store and plans."""
     from stantools.cli.opening import open_store
     from stantools.migration.plan.planner import make_plan
@@ -291,87 +245,30 @@ def _make_plan(store: Path, planning: Planning, target: Destination, progress: s
     # Everything that can be wrong at once is found before the long reading.
     found = open_store(store, planning.read_options)
     options = planning.options(target.reference())
-    source = _read_source(
-        found,
-        planning.read_options,
-        planning.channels,
-        planning.generation,
-        planning.archived,
-        planning.keep_encrypted,
-        planning.workers,
-        progress,
-    )
+    source = _read_source(found, planning.taking())
     return source, make_plan(source, options, options.target.version)
 
 
-def _reopen(
-    plan: Plan, store: Path | None, key: bytes | None, keep_encrypted: bool, workers: int, progress: str
-) -> StoreSource:
-    """Reads the store that a plan was made for.
-
-    Raises:
-        UsageError: The plan needs the encryption key.
-    """
+def _reopen(plan: Plan, reopening: Reopening) -> StoreSource:
+    """Reads the store that a plan was made for."""
     from stantools.cli.opening import open_store
-    from stantools.store.options import ReadOptions
 
-    source = plan.source
-    if source.decrypted and key is None:
-        raise UsageError(
-            "the plan was made with the encryption key, which it does not hold",
-            "give the key: --encryption-key-env or --encryption-key-file",
-        )
-    reading = ReadOptions(source.crc_poly, True, key)
-    return _read_source(
-        open_store(store or Path(source.path), reading),
-        reading,
-        source.patterns,
-        source.generation,
-        source.archived,
-        keep_encrypted,
-        workers,
-        progress,
-    )
+    found = open_store(reopening.store or Path(plan.source.path), reopening.reading(plan.source))
+    return _read_source(found, reopening.taking(plan.source))
 
 
-def _read_source(
-    found: tuple[Datastore, Crc],
-    reading: ReadOptions,
-    patterns: tuple[str, ...],
-    generation: str,
-    archived: bool,
-    keep_encrypted: bool,
-    workers: int,
-    progress: str,
-) -> StoreSource:
+def _read_source(found: tuple[Datastore, Crc], taking: SourceOptions) -> StoreSource:
     from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
     from stantools.migration.workflow import read_source
     from stantools.store.locks import check_not_in_use
 
-    opened_store, crc = found
-    for use in check_not_in_use(opened_store.path, force=True):
+    store, crc = found
+    for use in check_not_in_use(store.path, force=True):
         console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
-    names = channel_names(opened_store, patterns)
-    with Progress(progress, "read", opened_store.data_size(names)) as shown:
-        return read_source(
-            opened_store,
-            crc,
-            patterns=patterns,
-            generation=generation,
-            archived=archived,
-            key=reading.encryption_key,
-            keep_encrypted=keep_encrypted,
-            workers=workers,
-            progress=shown.advance,
-        )
-
-
-def _keep_plan(file: Path, plan: Plan) -> None:
-    from stantools.migration.workflow import keep_plan
-
-    keep_plan(file, plan)
-    console.note(f"the plan is in {file}; the journal will be beside it")
+    names = channel_names(store, taking.patterns)
+    with Progress("read", store.data_size(names)) as shown:
+        return read_source(store, crc, taking, progress=shown.advance)
 
 
 def _agreed(plan: Plan, yes: bool) -> bool:
@@ -395,22 +292,20 @@ def _judge(
     return judge(plan, source, target, options, keep_encrypted=keep_encrypted, file=file)
 
 
-def _serious(problems: Sequence[Note]) -> bool:
+def _dry_run_code(plan: Plan, problems: Sequence[Note]) -> ExitCode:
     from stantools.migration.workflow import serious
 
-    return bool(serious(problems))
+    return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
 
 
-def _show(plan: Plan, problems: Sequence[Note], output: str) -> None:
+def _show(plan: Plan, problems: Sequence[Note]) -> None:
     from stantools.cli.migrationview import show_plan
 
-    if output == "table":
+    if console.output() == "table":
         show_plan(plan, problems)
 
 
-def _carry_out(
-    file: Path, plan: Plan, source: StoreSource, target: Destination, applying: Applying, output: str, progress: str
-) -> int:
+def _carry_out(file: Path, plan: Plan, source: StoreSource, target: Destination, applying: Applying) -> int:
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.workflow import amount, carry_out, open_journal
 
@@ -419,17 +314,17 @@ def _carry_out(
         if journal.resumed:
             console.note(f"going on with what {journal.path} remembers")
         try:
-            with StreamsProgress(progress, "migrate", amount(plan, options), place=str(plan.target)) as watch:
+            with StreamsProgress("migrate", amount(plan, options), place=str(plan.target)) as watch:
                 results = carry_out(plan, source, target, journal, options, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
                 f"to go on: the same command, or stantools migrate apply {shell_word(str(file))}",
             ) from interruption
-    return _report(plan, results, file, output)
+    return _report(plan, results, file)
 
 
-def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, output: str) -> int:
+def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None) -> int:
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import results_json, show_results
     from stantools.cli.output import print_json
@@ -437,7 +332,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
     from stantools.migration.workflow import exit_code
     from stantools.notation import counted
 
-    if output == "json":
+    if console.output() == "json":
         print_json(results_json(plan, results))
     else:
         show_results(results)
@@ -448,7 +343,7 @@ def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None, outp
         what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
         console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {shell_word(str(file))}")
     code = exit_code(plan, results, changed=file is not None)
-    if output == "table" and not failed and not different:
+    if console.output() == "table" and not failed and not different:
         compared = sum(result.proven for result in results)
         text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
         text += f"; {counted(compared, 'message', 'was/were')} compared one by one" if compared else ""

@@ -2,103 +2,149 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import click
-
-from stantools.cli.options import GivenLimits, channel_option, in_group, limit_options, reading_options, workers_option
+from stantools.cli.options import (
+    KEY_ENV,
+    KEY_FILE,
+    encryption_key,
+    folded,
+    in_group,
+    limit_options,
+    options_of,
+    reading_options,
+    workers_option,
+)
 from stantools.errors import UsageError
 from stantools.migration.plan.model import Places
+from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, FORCE, GENERATION, WORKERS, Option, option
 
 if TYPE_CHECKING:
-    from stantools.cli.pipelineoptions import Reading
-    from stantools.migration.plan.model import TargetRef
+    from stantools.migration.plan.model import SourceRef, TargetRef
     from stantools.migration.plan.options import PlanOptions
+    from stantools.migration.source import SourceOptions
     from stantools.migration.targets.loading import ApplyOptions
+    from stantools.pipeline.tables.options import TableOptions
+    from stantools.store.limits import StoreLimits
     from stantools.store.options import ReadOptions
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def _together(title: str, name: str, make: Callable[..., Any], *decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Adds a group of options and passes them on as one value; `make` is a dataclass whose fields they are."""
-
-    def decorate(function: _F) -> _F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **values: Any) -> Any:
-            fields = make.__dataclass_fields__  # type: ignore[attr-defined]
-            taken = {field: values.pop(field) for field in fields if field in values}
-            return function(*args, **values, **{name: make(**taken)})
-
-        return cast(_F, in_group(title, *decorators)(wrapper))
-
-    return decorate
-
-
 #: Of the stages that go by a plan as well as of the plain command.
-embedded_store_option = click.option(
-    "--embedded-store",
-    type=click.Path(path_type=Path),
-    default="jetstream",
-    show_default=True,
-    metavar="DIR",
+EMBEDDED_STORE = Option(
     help="With --server embedded: where the server that is started keeps its streams.",
+    default=Path("jetstream"),
+    kind=Path,
+    metavar="DIR",
 )
-store_option = click.option(
-    "--store", type=click.Path(path_type=Path), metavar="DIR", help="The store, if it is not where the plan says."
-)
-force_option = click.option(
-    "--force", is_flag=True, help="With --jetstream-store: go on although a server seems to use the directory."
-)
+FORCE_TARGET = FORCE.like(help="With --jetstream-store: go on although a server seems to use the directory.")
+KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
 
-
-place_options = _together(
-    "Where to, if not to a running server",
+place_options = folded(
     "places",
     Places,
-    click.option("--to", type=click.Choice(["jetstream"]), default="jetstream", show_default=True, help="What to."),
-    click.option(
-        "--out",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="No server: write a backup of each stream, which `nats stream restore` takes.",
-    ),
-    click.option(
-        "--jetstream-store",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Put the streams into the store directory of a stopped nats-server.",
-    ),
-    click.option("--account", default="$G", show_default=True, help="With --jetstream-store: the account."),
-    embedded_store_option,
-    force_option,
+    {
+        "to": Option(help="What to.", default="jetstream", choices=("jetstream",)),
+        "out": Option(
+            help="No server: write a backup of each stream, which `nats stream restore` takes.",
+            kind=Path,
+            metavar="DIR",
+        ),
+        "jetstream_store": Option(
+            help="Put the streams into the store directory of a stopped nats-server.", kind=Path, metavar="DIR"
+        ),
+        "account": Option(help="With --jetstream-store: the account.", default="$G"),
+        "embedded_store": EMBEDDED_STORE,
+        "force": FORCE_TARGET,
+    },
+    title="Where to, if not to a running server",
 )
+
+
+@dataclass(frozen=True)
+class Reopening:
+    """How the store of a plan is found and read again, and where its target is."""
+
+    store: Path | None = option("The store, if it is not where the plan says.", kind=Path, metavar="DIR")
+    encryption_key_env: str | None = KEY_ENV.field()
+    encryption_key_file: Path | None = KEY_FILE.field()
+    keep_encrypted: bool = KEEP_ENCRYPTED.field()
+    account: str = option("For a store directory: the account.", default="$G")
+    embedded_store: Path = EMBEDDED_STORE.field()
+    force: bool = FORCE_TARGET.field()
+    parallel: int = option("Streams read at the same time.", default=2, kind=int, least=1, most=64)
+    workers: int = WORKERS.field()
+
+    def reading(self, source: SourceRef) -> ReadOptions:
+        """Returns how the store is read.
+
+        Raises:
+            UsageError: The plan needs the encryption key.
+        """
+        from stantools.store.options import ReadOptions
+
+        key = encryption_key(self.encryption_key_env, self.encryption_key_file)
+        if source.decrypted and key is None:
+            raise UsageError(
+                "the plan was made with the encryption key, which it does not hold",
+                "give the key: --encryption-key-env or --encryption-key-file",
+            )
+        return ReadOptions(source.crc_poly, True, key)
+
+    def taking(self, source: SourceRef) -> SourceOptions:
+        """Returns what is taken of the store."""
+        from stantools.migration.source import SourceOptions
+
+        key = self.reading(source).encryption_key
+        return SourceOptions(
+            source.patterns, source.generation, source.archived, key, self.keep_encrypted, self.workers
+        )
 
 
 @dataclass(frozen=True)
 class Planning:
     """How to plan, as it was given on the command line."""
 
-    channels: tuple[str, ...]
-    via: str
-    maps: tuple[str, ...]
-    override: Path | None
-    stream_prefix: str
-    subject_prefix: str
-    consumers: str
-    push_prefix: str
-    storage: str
-    replicas: int
-    origin_headers: str
-    generation: str
-    archived: bool
-    limits: GivenLimits | None
-    reading: ReadOptions | Reading
-    keep_encrypted: bool
+    channels: tuple[str, ...] = CHANNELS.field()
+    via: str = option(
+        "How: restore is exact in everything; publish is for servers where a restore is not permitted.",
+        default="restore",
+        choices=("restore", "publish"),
+    )
+    maps: tuple[str, ...] = option(
+        "Put all channels that match into one stream: they are ordered by time and numbered anew.",
+        "--map",
+        default=(),
+        metavar="PATTERN=STREAM",
+    )
+    override: Path | None = option(
+        "YAML with what is otherwise for some channels; see the migration guide.", kind=Path, metavar="FILE"
+    )
+    stream_prefix: str = option("What names of streams begin with.", default="", metavar="TEXT")
+    subject_prefix: str = option(
+        "A token, or more, in front of every subject: stan makes stan.orders of orders.", default="", metavar="TEXT"
+    )
+    consumers: str = option(
+        "What becomes of durables and durable queue groups.", default="pull", choices=("pull", "push", "none")
+    )
+    push_prefix: str = option("What deliver subjects of push consumers begin with.", default="deliver", metavar="TEXT")
+    storage: str = option("Of the streams.", default="file", choices=("file", "memory"))
+    replicas: int = option("Of each stream.", default=1, kind=int, least=1, most=5)
+    origin_headers: str = option(
+        "Headers with channel, sequence and time; auto: only where the stream cannot hold these itself.",
+        default="auto",
+        choices=("auto", "on", "off"),
+    )
+    generation: str = GENERATION.field(
+        help="If sequences began again: older generations as streams of their own, only the newest, or the Nth."
+    )
+    archived: bool = ARCHIVED.field()
+    keep_encrypted: bool = KEEP_ENCRYPTED.field()
+    limits: StoreLimits | None = None
+    reading: ReadOptions | TableOptions | None = None
     workers: int = 2
 
     @property
@@ -106,11 +152,17 @@ class Planning:
         """How the store is read here; not for tasks elsewhere."""
         return cast("ReadOptions", self.reading)
 
+    def taking(self) -> SourceOptions:
+        """Returns what is taken of the store."""
+        from stantools.migration.source import SourceOptions
+
+        key = self.read_options.encryption_key
+        return SourceOptions(self.channels, self.generation, self.archived, key, self.keep_encrypted, self.workers)
+
     @property
     def decrypts(self) -> bool:
         """Whether there is an encryption key; tasks elsewhere look theirs up themselves."""
-        given = ("encryption_key", "key_env", "key_file")
-        return any(getattr(self.reading, name, None) is not None for name in given)
+        return self.reading is not None and self.reading.has_key
 
     def options(self, target: TargetRef) -> PlanOptions:
         """Returns the options of the planner.
@@ -128,10 +180,8 @@ class Planning:
             mapping_override,
             read_overrides,
         )
-        from stantools.store.limits import ChannelLimits
 
         overrides = read_overrides(self.override) if self.override else ()
-        unlimited = ChannelLimits()
         return PlanOptions(
             target=target,
             way=Way.PUBLISH if self.via == "publish" else Way.ARCHIVE,
@@ -141,95 +191,21 @@ class Planning:
             push_prefix=self.push_prefix,
             storage=self.storage,
             replicas=self.replicas,
-            limits=self.limits.over(unlimited) if self.limits else None,
+            limits=self.limits,
             origin_headers=OriginHeaders(self.origin_headers),
             decrypted=self.decrypts,
             overrides=(*(mapping_override(text) for text in self.maps), *overrides),
         )
 
 
-_planning = [
-    channel_option,
-    click.option(
-        "--via",
-        type=click.Choice(["restore", "publish"]),
-        default="restore",
-        show_default=True,
-        help="How: restore is exact in everything; publish is for servers where a restore is not permitted.",
-    ),
-    click.option(
-        "--map",
-        "maps",
-        multiple=True,
-        metavar="PATTERN=STREAM",
-        help="Put all channels that match into one stream: they are ordered by time and numbered anew.",
-    ),
-    click.option(
-        "--override",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="YAML with what is otherwise for some channels; see the migration guide.",
-    ),
-    click.option("--stream-prefix", default="", metavar="TEXT", help="What names of streams begin with."),
-    click.option(
-        "--subject-prefix",
-        default="",
-        metavar="TEXT",
-        help="A token, or more, in front of every subject: stan makes stan.orders of orders.",
-    ),
-    click.option(
-        "--consumers",
-        type=click.Choice(["pull", "push", "none"]),
-        default="pull",
-        show_default=True,
-        help="What becomes of durables and durable queue groups.",
-    ),
-    click.option(
-        "--push-prefix",
-        default="deliver",
-        show_default=True,
-        metavar="TEXT",
-        help="What deliver subjects of push consumers begin with.",
-    ),
-    click.option(
-        "--storage", type=click.Choice(["file", "memory"]), default="file", show_default=True, help="Of the streams."
-    ),
-    click.option("--replicas", type=click.IntRange(1, 5), default=1, show_default=True, help="Of each stream."),
-    click.option(
-        "--origin-headers",
-        type=click.Choice(["auto", "on", "off"]),
-        default="auto",
-        show_default=True,
-        help="Headers with channel, sequence and time; auto: only where the stream cannot hold these itself.",
-    ),
-    click.option(
-        "--generation",
-        default="split",
-        show_default=True,
-        metavar="split|newest|N",
-        help="If sequences began again: older generations as streams of their own, only the newest, or the Nth.",
-    ),
-    click.option("--archived", is_flag=True, help="Take messages from .bak slices as well."),
-    in_group("Limits of the streams", limit_options),
-]
-
-
-def planning_options_with(reading: Callable[[Any], Any], *more: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Returns what adds the options for planning as `planning: Planning`.
-
-    Args:
-        reading: What adds `reading`.
-        more: What adds the number of workers, where that is asked for.
-    """
-    keep = click.option(
-        "--keep-encrypted", is_flag=True, help="Migrate encrypted payloads as they are stored, without a key."
-    )
-    return _together("What, and into what", "planning", Planning, *_planning, reading, keep, *more)
+def planning_options_with(*reading: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Returns what adds the options for planning as `planning: Planning`, with those of how stores are read."""
+    limits = in_group("Limits of the streams", limit_options())
+    return options_of(Planning, "planning", limits, *reading, title="What, and into what")
 
 
 planning_options = planning_options_with(
-    in_group("Reading the store", reading_options(unchecked=False)),
-    in_group("Reading the store", workers_option),
+    in_group("Reading the store", reading_options(unchecked=False), workers_option)
 )
 
 
@@ -237,14 +213,34 @@ planning_options = planning_options_with(
 class Applying:
     """How to carry a plan out, as it was given on the command line."""
 
-    replace: bool
-    append_missing: bool
-    accept_loss: bool
-    parallel: int
-    proof: str
-    compress: bool
-    piece_timeout: float
-    restore_timeout: float
+    replace: bool = option("Delete streams that are there and different, and load them anew.", default=False)
+    append_missing: bool = option(
+        "Publish what a stream that is there lacks at its end, if all that it has is equal.", default=False
+    )
+    accept_loss: bool = ACCEPT_LOSS.field()
+    parallel: int = option(
+        "Streams loaded at the same time. nats-server 2.15.1 was seen to crash with several restores at once.",
+        default=1,
+        kind=int,
+        least=1,
+        most=64,
+    )
+    proof: str = option(
+        "Compare every message afterwards, or only the numbers that the server tells.",
+        default="full",
+        choices=("full", "counts"),
+    )
+    compress: bool = option("Compress what goes over the network (snappy).", default=False)
+    piece_timeout: float = option(
+        "Seconds in which the server has to take a piece of an archive.",
+        default=30.0,
+        kind=float,
+        least=1,
+        metavar="S",
+    )
+    restore_timeout: float = option(
+        "Seconds in which the server has to unpack an archive.", default=3600.0, kind=float, least=1, metavar="S"
+    )
 
     def __post_init__(self) -> None:
         if self.replace and self.append_missing:
@@ -270,46 +266,4 @@ class Applying:
         )
 
 
-applying_options = _together(
-    "How it is carried out",
-    "applying",
-    Applying,
-    click.option("--replace", is_flag=True, help="Delete streams that are there and different, and load them anew."),
-    click.option(
-        "--append-missing",
-        is_flag=True,
-        help="Publish what a stream that is there lacks at its end, if all that it has is equal.",
-    ),
-    click.option("--accept-loss", is_flag=True, help="Go on although the store is damaged and something is lost."),
-    click.option(
-        "--parallel",
-        type=click.IntRange(1, 64),
-        default=1,
-        show_default=True,
-        help="Streams loaded at the same time. nats-server 2.15.1 was seen to crash with several restores at once.",
-    ),
-    click.option(
-        "--proof",
-        type=click.Choice(["full", "counts"]),
-        default="full",
-        show_default=True,
-        help="Compare every message afterwards, or only the numbers that the server tells.",
-    ),
-    click.option("--compress", is_flag=True, help="Compress what goes over the network (snappy)."),
-    click.option(
-        "--piece-timeout",
-        type=click.FloatRange(1),
-        default=30.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds in which the server has to take a piece of an archive.",
-    ),
-    click.option(
-        "--restore-timeout",
-        type=click.FloatRange(1),
-        default=3600.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds in which the server has to unpack an archive.",
-    ),
-)
+applying_options = options_of(Applying, "applying", title="How it is carried out")

@@ -9,8 +9,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.output import table_text
-from stantools.cli.values import format_size
-from stantools.notation import counted
+from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding

@@ -1,15 +1,17 @@
-"""The shared vocabulary of the verbs: one decorator for each group of options.
+"""From declared options to click: verbs, what every verb takes, and what several share.
 
-A decorator adds its options to a verb and hands them over as one value, so that a verb's function takes
-`reading: ReadOptions` instead of four loose parameters.
+An option is declared beside the field that takes it (`stantools.options`). A decorator adds the options of a dataclass,
+or a few of them, and hands them over as one value, so that a verb's function takes `reading: ReadOptions` instead of
+four loose parameters. How things are shown is the console's own matter (`console.remember`): no verb hands it on.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,26 +19,216 @@ import click
 
 from stantools.cli import console
 from stantools.cli.completion import complete_channel
-from stantools.cli.values import Duration, Moment, Polynomial, SequenceRange, Size
+from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import UsageError
+from stantools.notation import parse_polynomial
+from stantools.options import AGE, CHANNELS, COUNT, SEQUENCES, SINCE, SIZE, UNTIL, WORKERS, Option, declared
 
 if TYPE_CHECKING:
-    from stantools.store.limits import ChannelLimits, StoreLimits
+    from stantools.store.limits import StoreLimits
+    from stantools.store.options import ReadOptions
+
+    _ParamType = click.ParamType[Any]
+else:  # generic in newer releases of click only
+    _ParamType = click.ParamType
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_Decorator = Callable[[Any], Any]
 
 #: The variable from which the server itself takes its key.
 SERVER_KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
 
 
-def in_group(title: str, *decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
+# Verbs
+
+
+def verb(name: str, *formats: str, tables: bool = True, progress: bool = True) -> Callable[[_F], click.Command]:
+    """Declares a function to be a verb: a click command with the summary from the table of verbs.
+
+    The function's docstring is the help text (a line with a backslash and a b in front of a paragraph keeps its line
+    breaks), what it returns is the exit code.
+
+    Args:
+        name: The verb.
+        formats: What -o takes, the default first; none if there is no -o.
+        tables: Tables are printed, so that there is --wide as well.
+        progress: It can take a while, so that there is --progress.
+    """
+    return command(name, summaries()[name], *formats, tables=tables, progress=progress)
+
+
+def command(
+    name: str,
+    summary: str | None,
+    *formats: str,
+    tables: bool = True,
+    progress: bool = True,
+    kind: type[click.Command] = click.Command,
+) -> Callable[[_F], click.Command]:
+    """Declares a function to be a command, of a kind; see `verb`."""
+
+    def declare(function: _F) -> click.Command:
+        help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
+        made = click.command(name, kind, help=help_text, short_help=summary, context_settings=CONTEXT)(function)
+        made.params += _shown(formats, tables=tables and "table" in formats, progress=progress and bool(formats))
+        return made
+
+    return declare
+
+
+def _shown(formats: tuple[str, ...], *, tables: bool, progress: bool) -> list[click.Option]:
+    """Returns the options of how things are shown."""
+    options: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    if formats:
+        output = {"type": click.Choice(formats), "default": formats[0], "show_default": True}
+        options.append((("-o", "--output"), {**output, "help": "Format of what goes to stdout."}))
+    if tables:
+        wide = "Do not cut tables to the width of the terminal."
+        options.append((("--wide",), {"is_flag": True, "help": wide}))
+    if progress:
+        modes = {"type": click.Choice(["auto", "bar", "json", "none"]), "default": "auto", "show_default": True}
+        how = "How to show progress on stderr; auto is a bar on a terminal."
+        options.append((("--progress",), {**modes, "help": how}))
+    when = {"type": click.Choice(["auto", "always", "never"]), "default": "auto", "show_default": True}
+    options.append((("--color",), {**when, "help": "When to color."}))
+    options.append((("-v", "--verbose"), {"is_flag": True, "help": "Say more, on stderr."}))
+    return [click.Option(names, expose_value=False, callback=console.remember, **more) for names, more in options]
+
+
+# Declared options
+
+
+class _Parsed(_ParamType):
+    """A click type around a function that raises ValueError."""
+
+    name = "value"
+
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Turns the user's text into a value; wrong usage if it makes no sense."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+def option_of(name: str, option: Option) -> Callable[[_F], _F]:
+    """Adds an option as it is declared, under the name of a parameter."""
+    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "required": option.required}
+    if option.default is False:
+        return click.option(*flags, name, is_flag=True, help=option.help)
+    if option.default == ():
+        more["multiple"] = True
+    else:
+        written = option.default if option.written is None else option.written
+        more |= {"default": written, "show_default": bool(written) and not option.quiet}
+    if option.variable:
+        more["envvar"] = option.variable
+    if "--channel" in flags:
+        more["shell_complete"] = complete_channel
+    return click.option(*flags, name, type=_type_of(option), **more)
+
+
+def _type_of(option: Option) -> Any:
+    if option.read is not None:
+        return _Parsed(option.read)
+    if option.choices:
+        return click.Choice([str(each) for each in option.choices], case_sensitive=not option.any_case)
+    if option.kind is Path:
+        return click.Path(path_type=Path)
+    if option.least is None:
+        return option.kind
+    ranged: Any = click.IntRange if option.kind is int else click.FloatRange
+    return ranged(option.least, option.most, min_open=option.above)
+
+
+def each_of(*decorators: _Decorator) -> Callable[[_F], _F]:
+    """Adds options in this order."""
+
+    def decorate(function: _F) -> _F:
+        return functools.reduce(lambda made, add: add(made), reversed(decorators), function)
+
+    return decorate
+
+
+def given(**options: Option) -> Callable[[_F], _F]:
+    """Adds options, each of which is passed on under its own name."""
+    return each_of(*(option_of(name, option) for name, option in options.items()))
+
+
+def folded(
+    name: str,
+    make: Callable[..., Any],
+    options: Mapping[str, Option],
+    *decorators: _Decorator,
+    others: Sequence[str] = (),
+    title: str = "",
+) -> Callable[[_F], _F]:
+    """Adds options, and passes on what is made of them.
+
+    Args:
+        name: The parameter that it is passed on as.
+        make: Is called with the options by name.
+        options: The options.
+        decorators: Add further options, which are passed on as they are, but for `others`.
+        others: What the decorators pass on, and `make` takes if it is there.
+        title: What a `GroupedCommand` shows the options under.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **values: Any) -> Any:
+            taken = {each: values.pop(each) for each in (*options, *others) if each in values}
+            for each, option in options.items():
+                if isinstance(option.choices, type) and taken[each] is not None:
+                    taken[each] = option.choices(taken[each])
+            return function(*args, **values, **{name: make(**taken)})
+
+        own = given(**options)
+        return each_of(in_group(title, own) if title else own, *decorators)(cast(_F, wrapper))
+
+    return decorate
+
+
+def options_of(
+    taker: type,
+    name: str,
+    *decorators: _Decorator,
+    title: str = "",
+    without: Container[str] = (),
+    **helps: str,
+) -> Callable[[_F], _F]:
+    """Adds the options that a dataclass declares, and passes them on as one value of it.
+
+    Args:
+        taker: The dataclass. Its other fields are what the decorators pass on, if they do, else as they are.
+        name: The parameter that it is passed on as.
+        decorators: Further options.
+        title: What a `GroupedCommand` shows the options under.
+        without: Fields whose options are not offered here.
+        helps: Help texts that are otherwise here, by field.
+    """
+    all_of_them = dict(declared(taker))
+    options = {
+        each: option.like(help=helps.get(each, option.help))
+        for each, option in all_of_them.items()
+        if each not in without
+    }
+    others = [each.name for each in fields(taker) if each.name not in all_of_them]
+    return folded(name, taker, options, *decorators, others=others, title=title)
+
+
+def in_group(title: str, *decorators: _Decorator) -> Callable[[_F], _F]:
     """Adds options that a `GroupedCommand` shows under a title; those that are in a group already stay there."""
 
     def decorate(function: _F) -> _F:
         others = list(getattr(function, "__click_params__", ()))
-        decorated: Any = function
-        for decorator in reversed(decorators):
-            decorated = decorator(decorated)
+        decorated: Any = each_of(*decorators)(function)
         for parameter in decorated.__click_params__:
             if isinstance(parameter, click.Option) and not any(parameter is each for each in others):
                 _GROUPS.setdefault(parameter, title)
@@ -63,13 +255,7 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def _each(*decorators: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    def decorate(function: _F) -> _F:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
+# What several verbs share
 
 
 class StoreArgument(click.Argument):
@@ -105,127 +291,28 @@ class StoreArgument(click.Argument):
 store_argument = click.argument(
     "store", cls=StoreArgument, type=click.Path(readable=False, path_type=Path), metavar="STORE"
 )
-file_argument = click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="FILE")
+channel_option = given(channels=CHANNELS)
+sequence_option = given(sequences=SEQUENCES)
+time_options = given(since=SINCE, until=UNTIL)
+workers_option = given(workers=WORKERS)
+dry_run_option = given(dry_run=Option(help="Say what would be done; change nothing.", default=False))
+yes_option = given(yes=Option(help="Do not ask before changing something.", default=False))
 
-channel_option = click.option(
-    "--channel",
-    "channels",
-    multiple=True,
-    metavar="PATTERN",
-    shell_complete=complete_channel,
-    help="Only channels that match; * is one token, > the rest. May be repeated.",
+
+CRC_POLY = Option(
+    help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
+    read=parse_polynomial,
+    written="auto",
+    metavar="N|NAME|auto",
 )
-sequence_option = click.option(
-    "--seq",
-    "sequences",
-    type=SequenceRange(),
-    metavar="A:B",
-    help="Only these sequences, both ends included; negative ones count from the end: -10: is the last ten.",
+NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
+KEY_ENV = Option(
+    help=f"Variable that holds the server's encryption key; its own is {SERVER_KEY_VARIABLE}.", metavar="NAME"
 )
-time_options = _each(
-    click.option("--since", type=Moment(), metavar="TIME", help="Not older: RFC 3339, or an age such as 1d3h."),
-    click.option("--until", type=Moment(), metavar="TIME", help="Older than this: RFC 3339, or an age such as 1d3h."),
+KEY_FILE = Option(
+    help="File with the server's encryption key; a line break at its end does not count.", kind=Path, metavar="PATH"
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before changing something.")
-
-
-def _note_verbose(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value:
-        console.set_verbose(ctx)
-
-
-def _note_color(ctx: click.Context, _param: click.Parameter, value: str) -> None:
-    console.set_color(ctx, value)
-
-
-common_options = _each(
-    click.option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        show_default=True,
-        expose_value=False,
-        callback=_note_color,
-        help="When to color.",
-    ),
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=_note_verbose,
-        help="Say more, on stderr.",
-    ),
-)
-
-workers_option = click.option(
-    "--workers",
-    type=click.IntRange(1, 256),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Files that are read at the same time.",
-)
-progress_option = click.option(
-    "--progress",
-    type=click.Choice(["auto", "bar", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="How to show progress on stderr; auto is a bar on a terminal.",
-)
-
-
-def _note_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value:
-        console.set_wide(ctx)
-
-
-def output_option(*formats: str, tables: bool = True) -> Callable[[_F], _F]:
-    """Adds `-o`, of which the first format is the default, and `--wide` where there are tables."""
-    wide = click.option(
-        "--wide",
-        is_flag=True,
-        expose_value=False,
-        callback=_note_wide,
-        help="Do not cut tables to the width of the terminal.",
-    )
-    output = click.option(
-        "-o",
-        "--output",
-        "output",
-        type=click.Choice(formats),
-        default=formats[0],
-        show_default=True,
-        help="Format of what goes to stdout.",
-    )
-    return _each(output, wide) if tables and "table" in formats else output
-
-
-_key_decorators: Callable[[Any], Any] = _each(
-    click.option(
-        "--encryption-key-env",
-        metavar="NAME",
-        help=f"Variable that holds the server's encryption key; its own is {SERVER_KEY_VARIABLE}.",
-    ),
-    click.option(
-        "--encryption-key-file",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        help="File with the server's encryption key; a line break at its end does not count.",
-    ),
-)
-
-
-def key_options(function: _F) -> _F:
-    """Adds the options for the encryption key and passes it on as `encryption_key: bytes | None`."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **values: Any) -> Any:
-        values["encryption_key"] = _key(values.pop("encryption_key_env"), values.pop("encryption_key_file"))
-        return function(*args, **values)
-
-    return cast(_F, _key_decorators(wrapper))
+_KEYS = {"encryption_key_env": KEY_ENV, "encryption_key_file": KEY_FILE}
 
 
 def reading_options(*, key: bool = True, unchecked: bool = True) -> Callable[[_F], _F]:
@@ -235,75 +322,52 @@ def reading_options(*, key: bool = True, unchecked: bool = True) -> Callable[[_F
         key: Add the options for the encryption key as well; every verb that is given a store takes them.
         unchecked: Add --no-crc. What keeps good records must know which are good.
     """
-    decorators: list[Callable[[Any], Any]] = [
-        click.option(
-            "--crc-poly",
-            type=Polynomial(),
-            default="auto",
-            show_default=True,
-            metavar="N|NAME|auto",
-            help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
-        ),
-    ]
-    if unchecked:
-        no_crc = "Do not check CRCs, like a server with -file_crc=false."
-        decorators.append(click.option("--no-crc", is_flag=True, help=no_crc))
-    if key:
-        decorators.append(_key_decorators)
-
-    def decorate(function: _F) -> _F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **values: Any) -> Any:
-            from stantools.store.options import ReadOptions
-
-            given = _key(values.pop("encryption_key_env", None), values.pop("encryption_key_file", None))
-            values["reading"] = ReadOptions(values.pop("crc_poly"), not values.pop("no_crc", False), given)
-            return function(*args, **values)
-
-        return cast(_F, _each(*decorators)(wrapper))
-
-    return decorate
+    checks = {"no_crc": NO_CRC} if unchecked else {}
+    return folded("reading", _reading, {"crc_poly": CRC_POLY, **checks, **(_KEYS if key else {})})
 
 
-def _key(variable: str | None, path: Path | None) -> bytes | None:
-    if variable and path:
+def _reading(crc_poly: int | None, no_crc: bool = False, **key: Any) -> ReadOptions:
+    from stantools.store.options import ReadOptions
+
+    return ReadOptions(crc_poly, not no_crc, encryption_key(**key))
+
+
+def encryption_key(encryption_key_env: str | None = None, encryption_key_file: Path | None = None) -> bytes | None:
+    """Returns the key that the options name; None if they name none.
+
+    Raises:
+        UsageError: Both were given, the variable is not set, or the file is empty.
+        StoreUnreadableError: The file cannot be read.
+    """
+    if encryption_key_env and encryption_key_file:
         raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
-    if not variable and not path:
-        return None
     from stantools.store.options import key_from_file, key_from_variable
 
-    return key_from_variable(variable) if variable else key_from_file(cast(Path, path))
+    if encryption_key_env:
+        return key_from_variable(encryption_key_env)
+    return key_from_file(encryption_key_file) if encryption_key_file else None
 
 
-def limit_options(function: _F) -> _F:
-    """Adds the server's channel limits and passes them on as `limits: GivenLimits | None`."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **values: Any) -> Any:
-        given = GivenLimits(values.pop("max_msgs"), values.pop("max_bytes"), values.pop("max_age"))
-        values["limits"] = None if given == GivenLimits() else given
-        return function(*args, **values)
-
-    decorated = _each(
-        click.option("--max-msgs", type=click.IntRange(0), metavar="N", help="The server's -mm; 0 is no limit."),
-        click.option("--max-bytes", type=Size(), metavar="SIZE", help="The server's -mb; 0 is no limit."),
-        click.option(
-            "--max-age", type=Duration(), metavar="AGE", help="The server's -ma, such as 72h; 0s is no limit."
-        ),
-    )(wrapper)
-    return cast(_F, decorated)
+#: Adds the options for the encryption key and passes it on as `encryption_key: bytes | None`.
+key_options = folded("encryption_key", encryption_key, _KEYS)
 
 
-@dataclass(frozen=True)
-class GivenLimits:
-    """The channel limits that the user gave; None where nothing was given."""
+def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:
+    """Adds the server's channel limits and passes them on as `limits: StoreLimits | None`, None if none was given.
 
-    max_msgs: int | None = None
-    max_bytes: int | None = None
-    max_age_ns: int | None = None
+    Args:
+        unlimited: What is not given is not limited, instead of being the server's default.
+    """
 
-    def over(self, base: ChannelLimits) -> StoreLimits:
-        """Returns the limits of a store: what was given, and the base for the rest."""
-        from stantools.store.limits import PatternLimits, StoreLimits
+    def limits(max_msgs: int | None, max_bytes: int | None, max_age: int | None) -> StoreLimits | None:
+        from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits
 
-        return StoreLimits(0, PatternLimits(self.max_msgs, self.max_bytes, self.max_age_ns).over(base))
+        given = PatternLimits(max_msgs, max_bytes, max_age)
+        return None if given == PatternLimits() else given.of_store(UNLIMITED if unlimited else ChannelLimits())
+
+    options = {
+        "max_msgs": COUNT.like(help="The server's -mm; 0 is no limit."),
+        "max_bytes": SIZE.like(help="The server's -mb; 0 is no limit."),
+        "max_age": AGE.like(help="The server's -ma, such as 72h; 0s is no limit."),
+    }
+    return folded("limits", limits, options)

@@ -13,11 +13,12 @@ import itertools
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stantools.cli import console
 from stantools.cli.console import escape
+from stantools.errors import ExitCode
 
 SCHEMA = 1
 #: Columns of text are not cut any further.
@@ -34,6 +35,61 @@ def print_json(value: Mapping[str, Any]) -> None:
     """Prints one json document, with the version of its schema first."""
     _stream({"schema": SCHEMA, **value}, "\n")
     sys.stdout.write("\n")
+
+
+def show(
+    document: Callable[[], Mapping[str, Any]],
+    table: Callable[[], object],
+    headers: Sequence[str] = (),
+    rows: Iterable[Sequence[Any]] = (),
+) -> None:
+    """Prints a result in the format that the user chose.
+
+    Args:
+        document: Makes the json document.
+        table: Prints it for people.
+        headers: The names of the columns in csv and ndjson.
+        rows: Their values; may be an iterator.
+    """
+    output = console.output()
+    if output == "json":
+        print_json(document())
+    elif output == "table":
+        table()
+    else:
+        rows_as(output, headers, rows)
+
+
+def show_records(
+    path: str, headers: Sequence[str], rows: Iterable[Sequence[Any]], line: Callable[[Sequence[Any]], None]
+) -> ExitCode:
+    """Prints what a log holds record by record; returns the exit code, which says whether all of it is good.
+
+    Args:
+        path: The store.
+        headers: Names of the values; one is `ok`, and the last are the record's fields, which csv leaves out.
+        rows: The values of each record; may be an iterator.
+        line: Prints one for people.
+    """
+    output, ok, code = console.output(), headers.index("ok"), ExitCode.CLEAN
+
+    def watched() -> Iterator[Sequence[Any]]:
+        nonlocal code
+        for row in rows:
+            if not row[ok]:
+                code = ExitCode.FINDINGS
+            yield row
+
+    if output == "json":
+        print_json({"path": path, "records": (dict(zip(headers, row, strict=True)) for row in watched())})
+    elif output == "table":
+        for row in watched():
+            line(row)
+    elif output == "csv":
+        rows_as(output, headers[:-1], (row[:-1] for row in watched()))
+    else:
+        rows_as(output, headers, watched())
+    return code
 
 
 def stream_ndjson(values: Iterable[Mapping[str, Any]]) -> None:

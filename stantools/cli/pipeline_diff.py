@@ -7,46 +7,41 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, common_options, output_option, progress_option
-from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.diff import DIFFERENCE_COLUMNS
+from stantools.cli.options import channel_option
+from stantools.cli.output import show, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
-    Reading,
     cluster_options,
     job,
     on_spark,
     report_failed,
     table_reading_options,
 )
-from stantools.cli.verify import print_findings
+from stantools.cli.verify import finding_rows, print_findings
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.diff import DiffPlan, DiffResult, PairDifference
+    from stantools.pipeline.tables.options import TableOptions
 
-_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "remedy")
 #: Pairs whose findings are printed in full.
 _NAMED = 10
 
 
-@job("diff")
+@job("diff", "table", "json", "ndjson", "csv")
 @click.argument("stores", metavar="STORES")
 @click.argument("others", metavar="OTHERS")
 @channel_option
 @table_reading_options(unchecked=False, remote=False)
 @cluster_options
-@output_option("table", "json", "ndjson", "csv")
-@progress_option
-@common_options
 def command(
     stores: str,
     others: str,
     channels: tuple[str, ...],
-    reading: Reading,
+    reading: TableOptions,
     cluster: Cluster,
-    output: str,
-    progress: str,
 ) -> int:
     """Compare every message of STORES with OTHERS, and everything else that both hold.
 
@@ -62,7 +57,7 @@ def command(
 
     plan = _planned(stores, others, channels, reading)
     with (
-        Progress(progress, "diff", plan.bytes) as shown,
+        Progress("diff", plan.bytes) as shown,
         on_spark(cluster, "diff", shown) as spark,
     ):
         result = run_diff(SparkWork(spark, cluster.partitions), plan, progress=shown.advance)
@@ -70,35 +65,28 @@ def command(
         for ref, damaged in zip((pair.pair.first, pair.pair.second), pair.found.damaged, strict=True):
             if damaged:
                 console.note(f"{console.escape(ref.root)} is damaged; only what is intact was compared")
-    if output == "json":
-        print_json(result.as_json())
-    elif output == "table":
-        _print(result)
-    else:
-        rows_as(output, ("store", "other", *_COLUMNS), _rows(result))
+    rows = (
+        row
+        for each in result.pairs
+        for row in finding_rows(
+            each.found.findings, DIFFERENCE_COLUMNS, of=[each.pair.first.root, each.pair.second.root]
+        )
+    )
+    show(result.as_json, lambda: _print(result), ("store", "other", *DIFFERENCE_COLUMNS), rows)
     report_failed(result.failed)
     return ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
 
 
-def _planned(stores: str, others: str, channels: tuple[str, ...], reading: Reading) -> DiffPlan:
+def _planned(stores: str, others: str, channels: tuple[str, ...], reading: TableOptions) -> DiffPlan:
     from stantools.pipeline.jobs.diff import Found, match_stores, plan_diff
     from stantools.pipeline.tables.discovery import discover
 
     for each in (stores, others):
         if each.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
             raise UsageError(f"{each} is a stream, and stores are compared here", "compare it with: stantools diff")
-    options = [reading.table((each,), channels=channels) for each in (stores, others)]
+    options = [reading.of((each,), channels=channels) for each in (stores, others)]
     sides = [Found(each.paths[0], *discover(each)) for each in options]
     return plan_diff(*match_stores(*sides), options[0])
-
-
-def _rows(result: DiffResult) -> list[list[object]]:
-    rows = []
-    for pair in result.pairs:
-        for finding in pair.found.findings:
-            values = finding.as_json()
-            rows.append([pair.pair.first.root, pair.pair.second.root, *(values[name] for name in _COLUMNS)])
-    return rows
 
 
 def _print(result: DiffResult) -> None:

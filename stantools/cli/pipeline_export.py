@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-
-import click
+from typing import TYPE_CHECKING
 
 from stantools.cli.exportoptions import (
     STDOUT,
@@ -17,10 +16,9 @@ from stantools.cli.exportoptions import (
     show_plan,
     show_result,
 )
-from stantools.cli.options import common_options, dry_run_option, output_option, progress_option
+from stantools.cli.options import dry_run_option, given
 from stantools.cli.pipelineoptions import (
     Cluster,
-    Reading,
     cluster_options,
     job,
     on_spark,
@@ -28,33 +26,32 @@ from stantools.cli.pipelineoptions import (
     table_reading_options,
 )
 from stantools.errors import UsageError
+from stantools.options import Option
+
+if TYPE_CHECKING:
+    from stantools.pipeline.tables.options import TableOptions
 
 
-@job("export")
+@job("export", "table", "json")
 @stores_argument
 @export_options
-@click.option(
-    "--writer",
-    type=click.Choice(["auto", "tasks", "spark"]),
-    default="auto",
-    show_default=True,
-    help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
+@given(
+    writer=Option(
+        help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
+        default="auto",
+        choices=("auto", "tasks", "spark"),
+    )
 )
 @table_reading_options()
 @cluster_options
 @dry_run_option
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
     stores: tuple[str, ...],
     exporting: Exporting,
     writer: str,
-    reading: Reading,
+    reading: TableOptions,
     cluster: Cluster,
     dry_run: bool,
-    output: str,
-    progress: str,
 ) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, on Spark.
 
@@ -86,10 +83,10 @@ def command(
     check_channels(options, plan)
     check_target(replace(exporting, to=_directory(exporting.to)), plan)
     if dry_run:
-        return show_plan(exporting, layout, plan, output)
+        return show_plan(exporting, layout, plan)
 
     total = sum(split.cost for split in plan.splits)
-    with Progress(progress, "export", total) as shown, on_spark(cluster, "export", shown) as spark:
+    with Progress("export", total) as shown, on_spark(cluster, "export", shown) as spark:
         if by_spark:
             target = exporting.to if "://" in exporting.to else str(Path(exporting.to).absolute())
             result = export_by_spark(spark, plan, options, layout, target, overwrite=exporting.overwrite)
@@ -103,7 +100,7 @@ def command(
                 overwrite=exporting.overwrite,
                 progress=shown.advance,
             )
-    return show_result(result, options, output)
+    return show_result(result, options)
 
 
 def _directory(path: str) -> str:

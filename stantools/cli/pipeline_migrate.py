@@ -6,18 +6,17 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationoptions import Applying, Planning, applying_options, planning_options_with
-from stantools.cli.options import common_options, dry_run_option, output_option, progress_option, yes_option
+from stantools.cli.options import dry_run_option, yes_option
 from stantools.cli.output import print_json, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
-    Reading,
     cluster_options,
     job,
     on_spark,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.jobs.migrate import MigrateResult
     from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources
     from stantools.pipeline.tables.found import FoundStore
+    from stantools.pipeline.tables.options import TableOptions
 
 #: Stores whose plans and results are shown in full.
 _NAMED = 5
@@ -44,7 +44,7 @@ _NAMED = 5
 _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
 
 
-@job("migrate")
+@job("migrate", "table", "json")
 @stores_argument
 @click.option(
     "--out",
@@ -67,9 +67,6 @@ _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LO
 @cluster_options
 @dry_run_option
 @yes_option
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
     stores: tuple[str, ...],
     out: Path | None,
@@ -81,8 +78,6 @@ def command(
     cluster: Cluster,
     dry_run: bool,
     yes: bool,
-    output: str,
-    progress: str,
 ) -> int:
     """Move the channels of STORES into JetStream streams, and their durables into consumers: one task a stream.
 
@@ -116,19 +111,19 @@ def command(
         work = SparkWork(spark, cluster.partitions)
         if out is None and not compare:
             check_speculation(spark, how.way)
-        with Progress(progress, "plan", sum(_size(store, planning) for store in found)) as shown:
+        with Progress("plan", sum(_size(store, planning) for store in found)) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
         result = MigrateResult(failed=[*failed, *unread])
         if not planned:
             report_failed(result.failed)
-            if output == "json":
+            if console.output() == "json":
                 print_json(_json(result))
             return ExitCode.UNREACHABLE
         files = _files(planned, plans)
         total = sum(store.plan.messages for store in planned)
         if compare:
             published = _published(files)
-            with StreamsProgress(progress, "verify", total) as watch:
+            with StreamsProgress("verify", total) as watch:
                 result.stores = verify_stores(
                     work,
                     planned,
@@ -137,10 +132,10 @@ def command(
                     lambda store, stream: how.way is Way.PUBLISH or stream.name in published[store.root],
                     watch=watch,
                 )
-            return _report(result, output, changed=False)
+            return _report(result, changed=False)
         begun = _begun(files)
         notes = find_obstacles(planned, target, how, begun)
-        _show(planned, notes, output)
+        _show(planned, notes)
         lossy = any(store.plan.lossy for store in planned)
         if dry_run:
             report_failed(result.failed)
@@ -152,7 +147,7 @@ def command(
         if not _agreed(planned, reference, yes=yes):
             console.note("nothing was done")
             return ExitCode.CLEAN
-        with _journals(planned, files) as journals, StreamsProgress(progress, "migrate", total) as watch:
+        with _journals(planned, files) as journals, StreamsProgress("migrate", total) as watch:
             result.stores = apply_stores(
                 SparkWork(spark, _partitions(out, how, applying, cluster)),
                 planned,
@@ -163,7 +158,7 @@ def command(
                 there=_there(connecting) if out is None else frozenset(),
                 watch=watch,
             )
-    return _report(result, output, changed=True)
+    return _report(result, changed=True)
 
 
 def _target(out: Path | None, connecting: ConnectOptions) -> Destination:
@@ -191,9 +186,8 @@ def _sources(stores: tuple[str, ...], planning: Planning) -> tuple[Sources, tupl
     from stantools.pipeline.jobs.outcome import Failed
     from stantools.pipeline.tables.discovery import discover
 
-    reading = planning.reading
-    assert isinstance(reading, Reading)
-    options = reading.table(stores, channels=planning.channels)
+    reading = cast("TableOptions", planning.reading)
+    options = reading.of(stores, channels=planning.channels)
     found, unreadable = discover(options)
     sources = Sources(options, planning.channels, planning.generation, planning.archived, planning.keep_encrypted)
     return sources, (found, [Failed.unreadable(each) for each in unreadable])
@@ -257,10 +251,10 @@ def _partitions(out: Path | None, how: ApplyOptions, applying: Applying, cluster
     return cluster.partitions
 
 
-def _show(planned: Sequence[PlannedStore], notes: Sequence[Note], output: str) -> None:
+def _show(planned: Sequence[PlannedStore], notes: Sequence[Note]) -> None:
     from stantools.cli.migrationview import show_notes, show_plan
 
-    if output != "table":
+    if console.output() != "table":
         return
     if len(planned) <= _NAMED:
         for store in planned:
@@ -356,7 +350,7 @@ def _json(result: MigrateResult) -> dict[str, Any]:
     }
 
 
-def _report(result: MigrateResult, output: str, *, changed: bool) -> int:
+def _report(result: MigrateResult, *, changed: bool) -> int:
     """Prints the results and returns the exit code."""
     from stantools.cli.migrationview import show_results
     from stantools.migration.workflow import exit_code
@@ -364,7 +358,7 @@ def _report(result: MigrateResult, output: str, *, changed: bool) -> int:
     codes = {exit_code(store.plan, streams, changed=changed) for store, streams in result.stores}
     if result.failed:
         codes.add(ExitCode.FINDINGS)
-    if output == "json":
+    if console.output() == "json":
         print_json(_json(result))
     else:
         bad = [each for each in result.stores if not all(stream.good for stream in each[1])]

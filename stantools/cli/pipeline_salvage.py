@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, common_options, dry_run_option, output_option, progress_option
-from stantools.cli.output import print_json, table_text
+from stantools.cli.options import dry_run_option, given, options_of
+from stantools.cli.output import show, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
-    Reading,
     cluster_options,
     job,
     on_spark,
@@ -22,48 +21,40 @@ from stantools.cli.pipelineoptions import (
     stores_argument,
     table_reading_options,
 )
-from stantools.cli.salvage import salvage_options
-from stantools.cli.values import format_size
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import counted, describe_sequences
+from stantools.notation import counted, describe_sequences, format_size
+from stantools.options import FORCE
+from stantools.recovery.options import SalvageOptions
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
     from stantools.pipeline.jobs.salvagejob import SalvageJob
+    from stantools.pipeline.tables.options import TableOptions
 
 #: Stores of which losses are listed, and losses of each.
 _NAMED = 10
 
 
-@job("salvage")
+@job("salvage", "table", "json")
 @stores_argument
 @click.option(
     "--out",
     metavar="DIR",
     help="Where to put the new stores, each under its own name, where all workers can write.",
 )
-@channel_option
-@salvage_options
+@options_of(SalvageOptions, "options", without=("workers",))
+@given(force=FORCE)
 @dry_run_option
 @table_reading_options(unchecked=False, remote=False)
 @cluster_options
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
     stores: tuple[str, ...],
     out: str | None,
-    channels: tuple[str, ...],
-    cluster_id: str | None,
-    generation: str,
-    fill_gaps: bool,
-    archived: bool,
+    options: SalvageOptions,
     force: bool,
     dry_run: bool,
-    reading: Reading,
+    reading: TableOptions,
     cluster: Cluster,
-    output: str,
-    progress: str,
 ) -> int:
     """Write new stores that hold every intact record of STORES, and start in the real server.
 
@@ -82,25 +73,20 @@ def command(
     from stantools.pipeline.jobs.salvage import run_salvage
     from stantools.pipeline.spark.tasks import SparkWork
 
-    work = _planned(
-        stores, channels, reading, out, (cluster_id, generation, fill_gaps, archived), dry_run=dry_run, force=force
-    )
+    work = _planned(stores, options, reading, out, dry_run=dry_run, force=force)
 
     @contextmanager
     def phase(task: str, total: int) -> Iterator[Callable[[int], object]]:
         from stantools.cli.progress import Progress
 
-        with Progress(progress, task, total) as shown:
+        with Progress(task, total) as shown:
             yield shown.advance
 
     with on_spark(cluster, "salvage") as spark:
         result = run_salvage(SparkWork(spark, cluster.partitions), work, phase)
     for warning in result.warnings:
         console.warning(warning)
-    if output == "json":
-        print_json(result.as_json())
-    else:
-        _print(result, dry_run=dry_run)
+    show(result.as_json, lambda: _print(result, dry_run=dry_run))
     report_failed(result.failed)
     for store in result.stores:
         if store.is_wrong:
@@ -113,10 +99,9 @@ def command(
 
 def _planned(
     stores: tuple[str, ...],
-    channels: tuple[str, ...],
-    reading: Reading,
+    options: SalvageOptions,
+    reading: TableOptions,
     out: str | None,
-    how: tuple[str | None, str, bool, bool],
     *,
     dry_run: bool,
     force: bool,
@@ -124,7 +109,6 @@ def _planned(
     from stantools.pipeline.jobs.salvagejob import plan_job
     from stantools.pipeline.tables.discovery import discover
     from stantools.pipeline.tables.remote import is_remote
-    from stantools.recovery.salvage import SalvageOptions
 
     if out is None and not dry_run:
         raise UsageError(
@@ -137,16 +121,14 @@ def _planned(
             f"{console.escape(remote[0])}: stores are salvaged from a file system, not from a URL",
             "mount it where all workers see it, or copy the store; `stantools pipeline export` reads URLs",
         )
-    cluster_id, generation, fill_gaps, archived = how
-    options = SalvageOptions(cluster_id, generation, fill_gaps, archived, channels)
-    table = reading.table(stores, channels=channels)
+    table = reading.of(stores, channels=options.patterns)
     target = Path(out).absolute() if out is not None else None
     work = plan_job(*discover(table), options, target, dry_run=dry_run, force=force)
     for each in work.passed:
         console.note(console.escape(each))
     if not work.stores and not work.failed:
-        if channels:
-            listed = ", ".join(map(console.escape, channels))
+        if options.patterns:
+            listed = ", ".join(map(console.escape, options.patterns))
             raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
         raise UsageError("there is nothing to salvage", "name the stores that are damaged")
     return work

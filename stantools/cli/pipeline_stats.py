@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, common_options, output_option, progress_option, time_options
-from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.options import options_of
+from stantools.cli.output import show, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
-    Reading,
     cluster_options,
     job,
     on_spark,
@@ -20,12 +20,13 @@ from stantools.cli.pipelineoptions import (
     stores_argument,
     table_reading_options,
 )
-from stantools.cli.values import format_size, format_time
 from stantools.errors import ExitCode, StantoolsError, UsageError
-from stantools.notation import counted
+from stantools.notation import counted, format_size, format_time
+from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
+    from stantools.pipeline.tables.options import TableOptions
 
 _COLUMNS = (
     "store",
@@ -56,44 +57,32 @@ _COLUMNS = (
 _SHOWN = 50
 
 
-@job("stats")
+@dataclass(frozen=True)
+class Counting:
+    """What is counted, and where the results go beside stdout."""
+
+    channels: tuple[str, ...] = CHANNELS.field()
+    since: int | None = SINCE.field()
+    until: int | None = UNTIL.field()
+    archived: bool = ARCHIVED.field(help="Count messages of .bak slices as well.")
+    directory: Path | None = option(
+        "Also write the tables channels, hours, sizes and intervals as Parquet into this new directory.",
+        "--to",
+        kind=Path,
+        metavar="DIR",
+    )
+    report: Path | None = option(
+        "Also write a page of HTML with plots, which needs nothing beside it.", kind=Path, metavar="FILE"
+    )
+    overwrite: bool = option("Write over the page if it is there.", default=False)
+
+
+@job("stats", "table", "json", "ndjson", "csv")
 @stores_argument
-@channel_option
-@time_options
-@click.option("--archived", is_flag=True, help="Count messages of .bak slices as well.")
-@click.option(
-    "--to",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Also write the tables channels, hours, sizes and intervals as Parquet into this new directory.",
-)
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write a page of HTML with plots, which needs nothing beside it.",
-)
-@click.option("--overwrite", is_flag=True, help="Write over the page if it is there.")
+@options_of(Counting, "counting")
 @table_reading_options()
 @cluster_options
-@output_option("table", "json", "ndjson", "csv")
-@progress_option
-@common_options
-def command(
-    stores: tuple[str, ...],
-    channels: tuple[str, ...],
-    since: int | None,
-    until: int | None,
-    archived: bool,
-    directory: Path | None,
-    report: Path | None,
-    overwrite: bool,
-    reading: Reading,
-    cluster: Cluster,
-    output: str,
-    progress: str,
-) -> int:
+def command(stores: tuple[str, ...], counting: Counting, reading: TableOptions, cluster: Cluster) -> int:
     """Count the messages of STORES by channel and hour: how many, how big, how fast, with what gaps.
 
     Only intact messages are counted; damaged places are counted by themselves. Missing are sequences between the first
@@ -107,41 +96,37 @@ def command(
     from stantools.pipeline.tables.options import Bounds
     from stantools.pipeline.tables.planning import plan
 
-    _check_outputs(directory, report, overwrite=overwrite)
-    options = reading.table(
+    _check_outputs(counting)
+    options = reading.of(
         stores,
-        channels=channels,
-        bounds=Bounds(since=since, until=until),
-        archived=archived,
+        channels=counting.channels,
+        bounds=Bounds(since=counting.since, until=counting.until),
+        archived=counting.archived,
         **({"partitions": cluster.partitions} if cluster.partitions else {}),
     )
     planned = plan(options)
-    if channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
-        listed = ", ".join(map(console.escape, channels))
+    if counting.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
+        listed = ", ".join(map(console.escape, counting.channels))
         raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
     total = sum(split.cost for split in planned.splits)
-    with Progress(progress, "stats", total) as shown, on_spark(cluster, "stats", shown) as spark:
+    with Progress("stats", total) as shown, on_spark(cluster, "stats", shown) as spark:
         stats = run_stats(spark, planned, options, progress=shown.advance)
-    if output == "json":
-        print_json({"schema": 1, **stats.as_json()})
-    elif output == "table":
-        _print(stats)
-    else:
-        rows_as(output, _COLUMNS, map(_row, stats.channels))
-    _write(stats, directory, report)
+    show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
+    _write(stats, counting.directory, counting.report)
     report_failed(stats.failed)
     return ExitCode.CLEAN if stats.clean else ExitCode.FINDINGS
 
 
-def _check_outputs(directory: Path | None, report: Path | None, *, overwrite: bool) -> None:
+def _check_outputs(counting: Counting) -> None:
     """Finds out before the work what would only fail after it."""
     import importlib.util
 
     from stantools.errors import StoreUnwritableError
     from stantools.store.atomic import check_vacant
 
-    if directory is not None:
-        check_vacant(directory)
+    if counting.directory is not None:
+        check_vacant(counting.directory)
+    report = counting.report
     if report is None:
         return
     missing = [name for name in ("matplotlib", "jinja2") if not importlib.util.find_spec(name)]
@@ -149,7 +134,7 @@ def _check_outputs(directory: Path | None, report: Path | None, *, overwrite: bo
         raise StantoolsError(f"the page needs {' and '.join(missing)}", "pip install 'stantools[report]'")
     if report.is_dir():
         raise UsageError(f"{report}: is a directory, expected the name of a file", "name a file in it")
-    if report.exists() and not overwrite:
+    if report.exists() and not counting.overwrite:
         raise StoreUnwritableError(f"{report}: is there already", "--overwrite replaces it")
     if not report.absolute().parent.is_dir():
         raise StoreUnwritableError(f"{report.absolute().parent}: there is no such directory", "make it first")

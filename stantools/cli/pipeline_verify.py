@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, common_options, output_option, progress_option
-from stantools.cli.output import print_json, rows_as, table_text
+from stantools.cli.options import channel_option
+from stantools.cli.output import show, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
-    Reading,
     cluster_options,
     job,
     on_spark,
@@ -19,30 +18,25 @@ from stantools.cli.pipelineoptions import (
     stores_argument,
     table_reading_options,
 )
-from stantools.cli.values import format_size
-from stantools.cli.verify import FINDING_COLUMNS, print_findings, print_verdict
+from stantools.cli.verify import FINDING_COLUMNS, finding_rows, print_findings, print_verdict
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import counted
+from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
     from stantools.pipeline.jobs.verify import StoreVerdict, VerifyPlan, VerifyResult
+    from stantools.pipeline.tables.options import TableOptions
 
 
-@job("verify")
+@job("verify", "table", "json", "ndjson", "csv")
 @stores_argument
 @channel_option
 @table_reading_options()
 @cluster_options
-@output_option("table", "json", "ndjson", "csv")
-@progress_option
-@common_options
 def command(
     stores: tuple[str, ...],
     channels: tuple[str, ...],
-    reading: Reading,
+    reading: TableOptions,
     cluster: Cluster,
-    output: str,
-    progress: str,
 ) -> int:
     """Read every byte of STORES, check every record, and say what is intact, damaged and missing.
 
@@ -58,45 +52,32 @@ def command(
 
     plan = _planned(stores, channels, reading)
     with (
-        Progress(progress, "verify", plan.bytes) as shown,
+        Progress("verify", plan.bytes) as shown,
         on_spark(cluster, "verify", shown) as spark,
     ):
         result = run_verify(
             SparkWork(spark, cluster.partitions),
             plan,
             progress=shown.advance,
-            on_finding=lambda _: shown.found(),
+            on_finding=shown.found,
         )
-    if output == "json":
-        print_json(result.as_json())
-    elif output == "table":
-        _print(result)
-    else:
-        rows_as(output, ("store", *FINDING_COLUMNS), _rows(result))
+    rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, of=[each.root]))
+    show(result.as_json, lambda: _print(result), ("store", *FINDING_COLUMNS), rows)
     report_failed(result.failed)
     return ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
 
 
-def _planned(stores: tuple[str, ...], channels: tuple[str, ...], reading: Reading) -> VerifyPlan:
+def _planned(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOptions) -> VerifyPlan:
     from stantools.pipeline.jobs.verify import plan_verify
     from stantools.pipeline.tables.discovery import discover
     from stantools.pipeline.tables.model import Table
 
-    options = reading.table(stores, table=Table.FINDINGS, channels=channels)
+    options = reading.of(stores, table=Table.FINDINGS, channels=channels)
     plan = plan_verify(*discover(options), options)
     if channels and not plan.has_channels:
         listed = ", ".join(map(console.escape, channels))
         raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
     return plan
-
-
-def _rows(result: VerifyResult) -> list[list[object]]:
-    rows = []
-    for store in result.stores:
-        for finding in store.verdict.findings:
-            values = finding.as_json()
-            rows.append([store.root, *(values[name] for name in FINDING_COLUMNS)])
-    return rows
 
 
 def _print(result: VerifyResult) -> None:

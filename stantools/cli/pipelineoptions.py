@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stantools.cli import console
-from stantools.cli.options import StoreArgument
-from stantools.cli.values import Polynomial
-from stantools.cli.verbs import CONTEXT
+from stantools.cli.options import (
+    CRC_POLY,
+    KEY_ENV,
+    KEY_FILE,
+    NO_CRC,
+    StoreArgument,
+    command,
+    folded,
+    options_of,
+)
 from stantools.errors import UsageError
+from stantools.options import Option, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,14 +48,9 @@ JOBS = {
 _IDLE_SECONDS = 20.0
 
 
-def job(name: str) -> Callable[[Callable[..., int]], click.Command]:
-    """Declares a function to be a job: a click command; its docstring is the help text, its result the exit code."""
-
-    def declare(function: Callable[..., int]) -> click.Command:
-        help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
-        return click.command(name, help=help_text, short_help=JOBS[name], context_settings=CONTEXT)(function)
-
-    return declare
+def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
+    """Declares a function to be a job; see `stantools.cli.options.verb`."""
+    return command(name, JOBS[name], *formats)
 
 
 @dataclass(frozen=True)
@@ -60,70 +60,51 @@ class Cluster:
     Attributes:
         master: A Spark master; None is all cores here, or what spark-submit was told.
         remote: A Spark Connect server instead.
-        conf: Spark's settings.
+        conf: Spark's settings, as KEY=VALUE.
         partitions: Into how many tasks the work is cut; None leaves that to us.
     """
 
-    master: str | None
-    remote: str | None
-    conf: Mapping[str, str]
-    partitions: int | None
+    master: str | None = option(
+        "Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
+        "and up to 4 attempts of a task whose worker dies.",
+        metavar="URL",
+    )
+    remote: str | None = option("A Spark Connect server instead of a master: sc://HOST:PORT.", metavar="URL")
+    conf: tuple[str, ...] = option("A setting of Spark's. May be repeated.", default=(), metavar="KEY=VALUE")
+    partitions: int | None = option(
+        "Cut the work into this many tasks; by default as its size and the cores ask for.",
+        kind=int,
+        least=1,
+        most=1_000_000,
+        metavar="N",
+    )
 
-
-def cluster_options(function: _F) -> _F:
-    """Adds the options of where a job runs and passes them on as `cluster: Cluster`."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **values: Any) -> Any:
+    def __post_init__(self) -> None:
         from stantools.pipeline.spark.session import check_packages
 
         check_packages()
-        values["cluster"] = Cluster(
-            values.pop("master"), values.pop("remote"), _settings(values.pop("conf")), values.pop("partitions")
-        )
-        return function(*args, **values)
+        for each in self.conf:
+            key, separator, _ = each.partition("=")
+            if not separator or not key.strip():
+                raise UsageError(f"--conf {each}: is not KEY=VALUE", "for example: --conf spark.executor.memory=2g")
+            if not key.strip().startswith("spark."):
+                raise UsageError(f"--conf {each}: Spark's settings begin with spark.", f"did you mean spark.{each}?")
 
-    options = (
-        click.option(
-            "--master",
-            metavar="URL",
-            help="Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
-            "and up to 4 attempts of a task whose worker dies.",
-        ),
-        click.option("--remote", metavar="URL", help="A Spark Connect server instead of a master: sc://HOST:PORT."),
-        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's. May be repeated."),
-        click.option(
-            "--partitions",
-            type=click.IntRange(1, 1_000_000),
-            metavar="N",
-            help="Cut the work into this many tasks; by default as its size and the cores ask for.",
-        ),
-    )
-    decorated: Any = wrapper
-    for option in reversed(options):
-        decorated = option(decorated)
-    return cast(_F, decorated)
+    @property
+    def settings(self) -> dict[str, str]:
+        """Spark's settings by name."""
+        return {key.strip(): value for key, _, value in (each.partition("=") for each in self.conf)}
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
-    settings = {}
-    for each in given:
-        key, separator, value = each.partition("=")
-        if not separator or not key.strip():
-            raise UsageError(f"--conf {each}: is not KEY=VALUE", "for example: --conf spark.executor.memory=2g")
-        if not key.strip().startswith("spark."):
-            raise UsageError(f"--conf {each}: Spark's settings begin with spark.", f"did you mean spark.{each}?")
-        settings[key.strip()] = value
-    return settings
-
-
+#: Adds the options of where a job runs and passes them on as `cluster: Cluster`.
+cluster_options = options_of(Cluster, "cluster")
 stores_argument = click.argument("stores", cls=StoreArgument, nargs=-1, required=True, metavar="STORES...")
 
 
 def table_reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
-    """Adds the options of how tasks read stores and passes them on as `reading: Reading`.
+    """Adds the options of how tasks read stores and passes them on as `reading: TableOptions`, without paths.
 
-    Unlike those of the local verbs they are not resolved here: a key is looked up by the task that reads.
+    A key is not looked up here, as for the local verbs, but by the task that reads.
 
     Args:
         unchecked: Add --no-crc.
@@ -131,111 +112,44 @@ def table_reading_options(*, unchecked: bool = True, remote: bool = True, local:
         local: There are no tasks; what is read is read here.
     """
     where = "" if local else ", where the tasks run"
-    options = [
-        click.option(
-            "--crc-poly",
-            type=Polynomial(),
-            default="auto",
-            show_default=True,
-            metavar="N|NAME|auto",
-            help="CRC polynomial, as in the server's -file_crc_poly: a number, ieee, castagnoli or koopman.",
-        ),
-    ]
-    if remote:
-        options.append(
-            click.option(
-                "--storage",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="An option of fsspec for stores that are given as URLs. May be repeated.",
-            )
-        )
-    if unchecked:
-        options.append(
-            click.option("--no-crc", is_flag=True, help="Do not check CRCs, like a server with -file_crc=false.")
-        )
-    options += [
-        click.option(
-            "--encryption-key-env",
-            metavar="NAME",
-            help=f"Variable that holds the server's encryption key{where}.",
-        ),
-        click.option(
-            "--encryption-key-file",
-            metavar="PATH",
-            help=f"File with the server's encryption key{where}.",
-        ),
-    ]
-
-    def decorate(function: _F) -> _F:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **values: Any) -> Any:
-            values["reading"] = Reading(
-                values.pop("crc_poly"),
-                not values.pop("no_crc", False),
-                values.pop("encryption_key_env", None),
-                values.pop("encryption_key_file", None),
-                tuple(values.pop("storage")) if remote else (),
-            )
-            return function(*args, **values)
-
-        decorated: Any = wrapper
-        for option in reversed(options):
-            decorated = option(decorated)
-        return cast(_F, decorated)
-
-    return decorate
+    storage = Option(
+        help="An option of fsspec for stores that are given as URLs. May be repeated.", default=(), metavar="KEY=VALUE"
+    )
+    options = {
+        "crc_poly": CRC_POLY,
+        **({"storage": storage} if remote else {}),
+        **({"no_crc": NO_CRC} if unchecked else {}),
+        "encryption_key_env": KEY_ENV.like(help=f"Variable that holds the server's encryption key{where}."),
+        "encryption_key_file": KEY_FILE.like(help=f"File with the server's encryption key{where}."),
+    }
+    return folded("reading", _reading, options)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How tasks read stores.
+def _reading(
+    crc_poly: int | None,
+    encryption_key_env: str | None,
+    encryption_key_file: Path | None,
+    storage: tuple[str, ...] = (),
+    no_crc: bool = False,
+) -> TableOptions:
+    from stantools.pipeline.tables.options import TableOptions
 
-    Attributes:
-        polynomial: CRC polynomial, None to find it out for each store.
-        check_crc: Check CRCs.
-        key_env: Variable with the encryption key.
-        key_file: File with the encryption key.
-        storage: Options for fsspec as KEY=VALUE.
-    """
-
-    polynomial: int | None
-    check_crc: bool
-    key_env: str | None
-    key_file: str | None
-    storage: tuple[str, ...]
-
-    def table(self, stores: Sequence[str], **values: Any) -> TableOptions:
-        """Makes options of a table for some stores.
-
-        Args:
-            stores: Paths, patterns or URLs; relative ones are taken from here.
-            values: Further fields of `TableOptions`.
-
-        Raises:
-            UsageError: A path is empty, an option for fsspec is not KEY=VALUE, or two keys are given.
-        """
-        from stantools.pipeline.tables.options import TableOptions
-
-        if "" in stores:
-            raise UsageError("the path of a store is empty", "name a directory; the current one is .")
-        if self.key_env and self.key_file:
-            raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
-        storage = []
-        for each in self.storage:
-            name, separator, value = each.partition("=")
-            if not separator or not name:
-                raise UsageError(f"--storage {each}: is not KEY=VALUE", "for example: --storage anon=true")
-            storage.append((name, value))
-        return TableOptions(
-            tuple(path if "://" in path else os.path.abspath(path) for path in stores),  # noqa: PTH100
-            polynomial=self.polynomial,
-            check_crc=self.check_crc,
-            key_env=self.key_env,
-            key_file=str(Path(self.key_file).absolute()) if self.key_file else None,
-            storage=tuple(storage),
-            **values,
-        )
+    if encryption_key_env and encryption_key_file:
+        raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
+    named = []
+    for each in storage:
+        name, separator, value = each.partition("=")
+        if not separator or not name:
+            raise UsageError(f"--storage {each}: is not KEY=VALUE", "for example: --storage anon=true")
+        named.append((name, value))
+    return TableOptions(
+        (),
+        polynomial=crc_poly,
+        check_crc=not no_crc,
+        key_env=encryption_key_env,
+        key_file=str(encryption_key_file.absolute()) if encryption_key_file else None,
+        storage=tuple(named),
+    )
 
 
 @contextlib.contextmanager
@@ -267,7 +181,7 @@ def on_spark(cluster: Cluster, name: str, progress: Progress | None = None) -> I
         session(
             cluster.master,
             name=f"stantools {name}",
-            conf=cluster.conf,
+            conf=cluster.settings,
             remote=cluster.remote,
             quiet=not console.is_verbose(),
         ) as spark,

@@ -1,4 +1,4 @@
-"""Progress on stderr: bytes, rate, time left, findings so far.
+"""Progress on stderr: how much is done, how fast, how long it takes yet, and what was found.
 
 `bar` redraws one line on a terminal, `json` writes one object a line for other programs, `none` is silent.
 `auto` is the bar if stderr is a terminal and silence otherwise. Nothing is drawn in the first half second, so
@@ -11,54 +11,119 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any, Self
 
-from stantools.cli.values import format_size
+from stantools.cli import console
+from stantools.notation import format_size
 
 _QUIET = 0.5
 _EVERY = 0.2
-_JSON_EVERY = 1.0
+JSON_EVERY = 1.0
 
 
-class Progress:
-    """Shows how far a piece of work is; a context manager. May be advanced from several threads.
+class Line:
+    """One line that is drawn again and again, or a json object now and then; a context manager.
 
     Args:
-        mode: auto, bar, json or none.
         task: What is going on, for example `verify`.
-        total: Bytes to go through, 0 if not known.
+        mode: auto, bar, json or none; what the user said if not given.
     """
 
-    def __init__(self, mode: str, task: str, total: int = 0) -> None:
+    def __init__(self, task: str, mode: str | None) -> None:
+        mode = mode or console.progress()
         if mode == "auto":
             mode = "bar" if sys.stderr.isatty() else "none"
         self._mode = mode
         self._task = task
-        self.total = total
         self._done = 0
-        self._findings = 0
-        self._tasks: tuple[int, int] | None = None
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._next = self._started + _QUIET
         self._width = 0
 
-    @property
-    def active(self) -> bool:
-        """Something is shown: it is worth finding out the total."""
-        return self._mode != "none"
-
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        raise NotImplementedError
+
+    def _show(self) -> None:
+        """Shows how far it is, if it is time to; the lock is held."""
+        now = time.monotonic()
+        if self._mode == "none" or now < self._next:
+            return
+        self._look(now)
         if self._mode == "json":
-            self._write_json(final=True)
-        elif self._width:
+            self._next = now + JSON_EVERY
+            self._write_json(final=False)
+        else:
+            self._next = now + _EVERY
+            text = self._text(now)
+            self._width = max(self._width, len(text))
+            sys.stderr.write("\r" + text.ljust(self._width))
+            sys.stderr.flush()
+
+    def _look(self, now: float) -> None:
+        """Takes note of how far it is at a moment that is shown."""
+
+    def _text(self, now: float) -> str:
+        """Returns the line."""
+        raise NotImplementedError
+
+    def _state(self, now: float, *, final: bool) -> dict[str, Any]:
+        """Returns the json object."""
+        raise NotImplementedError
+
+    def _write_json(self, *, final: bool) -> None:
+        state = {"progress": self._task, **self._state(time.monotonic(), final=final), "done": final}
+        sys.stderr.write(json.dumps(state) + "\n")
+        sys.stderr.flush()
+
+    def _clear(self) -> None:
+        if self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()
+            self._width = 0
+
+
+def bar(done: int, total: int) -> str:
+    """Returns a bar, and how much of the total is done."""
+    share = min(done / total, 1.0) if total else 1.0
+    filled = int(share * 20)
+    return f"[{'#' * filled}{'.' * (20 - filled)}] {share:4.0%}"
+
+
+def left_text(seconds: float | None) -> str:
+    """Returns how long it takes yet, to stand at the end of a line; "" if that is not known."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"  {minutes}:{rest:02d} left"
+
+
+class Progress(Line):
+    """Shows how many bytes of a piece of work are done. May be advanced from several threads.
+
+    Args:
+        task: What is going on, for example `verify`.
+        total: Bytes to go through, 0 if not known; a function is asked only if something is shown.
+        mode: auto, bar, json or none; what the user said if not given.
+    """
+
+    def __init__(self, task: str, total: int | Callable[[], int] = 0, mode: str | None = None) -> None:
+        super().__init__(task, mode)
+        self._total = total if isinstance(total, int) else total() if self._mode != "none" else 0
+        self._findings = 0
+        self._tasks: tuple[int, int] | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._mode == "json":
+            self._write_json(final=True)
+        self._clear()
 
     def advance(self, count: int) -> None:
         """Says that so many more bytes are done."""
@@ -66,18 +131,10 @@ class Progress:
             self._done += count
             self._show()
 
-    def report(self, done: int, total: int | None = None) -> None:
-        """Says how many bytes are done altogether, and corrects how many there are."""
-        with self._lock:
-            self._done = done
-            if total is not None:
-                self.total = total
-            self._show()
-
-    def found(self, count: int = 1) -> None:
+    def found(self, _finding: object) -> None:
         """Says that something was found."""
         with self._lock:
-            self._findings += count
+            self._findings += 1
 
     def tasks(self, done: int, total: int) -> None:
         """Says how many of the tasks are done that the work consists of, where it runs on several machines."""
@@ -85,60 +142,33 @@ class Progress:
             self._tasks = (done, total)
             self._show()
 
-    def _show(self) -> None:
-        if self._mode == "none":
-            return
-        now = time.monotonic()
-        if now < self._next:
-            return
-        if self._mode == "json":
-            self._next = now + _JSON_EVERY
-            self._write_json()
-        else:
-            self._next = now + _EVERY
-            self._draw()
+    def _rate(self, now: float) -> float:
+        return self._done / max(now - self._started, 1e-6)
 
-    def _rate(self) -> float:
-        return self._done / max(time.monotonic() - self._started, 1e-6)
+    def _left(self, now: float) -> float | None:
+        rate = self._rate(now)
+        return (self._total - self._done) / rate if rate and self._total >= self._done else None
 
-    def _left(self) -> float | None:
-        rate = self._rate()
-        return (self.total - self._done) / rate if rate and self.total >= self._done else None
-
-    def _write_json(self, final: bool = False) -> None:
-        left = self._left()
+    def _state(self, now: float, *, final: bool) -> dict[str, Any]:
+        left = self._left(now)
         state = {
-            "progress": self._task,
             "bytes": self._done,
-            "total": self.total or None,
-            "bytes_per_second": round(self._rate()),
+            "total": self._total or None,
+            "bytes_per_second": round(self._rate(now)),
             "seconds_left": None if left is None else round(left, 1),
             "findings": self._findings,
-            "done": final,
         }
         if self._tasks is not None:
             state["tasks"], state["tasks_total"] = self._tasks
-        sys.stderr.write(json.dumps(state) + "\n")
-        sys.stderr.flush()
+        return state
 
-    def _draw(self) -> None:
+    def _text(self, now: float) -> str:
         text = f"{self._task}  {format_size(self._done)}"
-        if self.total:
-            share = min(self._done / self.total, 1.0)
-            filled = int(share * 20)
-            text = (
-                f"{self._task}  [{'#' * filled}{'.' * (20 - filled)}] {share:4.0%}"
-                f"  {format_size(self._done)} of {format_size(self.total)}"
-            )
-        text += f"  {format_size(int(self._rate()))}/s"
+        if self._total:
+            text = f"{self._task}  {bar(self._done, self._total)}"
+            text += f"  {format_size(self._done)} of {format_size(self._total)}"
+        text += f"  {format_size(int(self._rate(now)))}/s"
         if self._tasks is not None:
             text += f"  {self._tasks[0]} of {self._tasks[1]} tasks"
-        left = self._left() if self.total else None
-        if left is not None:
-            minutes, seconds = divmod(round(left), 60)
-            text += f"  {minutes}:{seconds:02d} left"
-        if self._findings:
-            text += f"  {self._findings} findings"
-        self._width = max(self._width, len(text))
-        sys.stderr.write("\r" + text.ljust(self._width))
-        sys.stderr.flush()
+        text += left_text(self._left(now) if self._total else None)
+        return text + (f"  {self._findings} findings" if self._findings else "")

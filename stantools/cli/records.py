@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import common_options, file_argument, output_option, reading_options
+from stantools.cli.options import given, reading_options, verb
 from stantools.cli.output import hex_dump, plain, print_csv, print_ndjson
-from stantools.cli.values import format_time
-from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
+from stantools.notation import format_time
+from stantools.options import DATA, Option
 
 if TYPE_CHECKING:
     from stantools.inspection.records import FileRecord
@@ -24,22 +24,15 @@ _KINDS = ("server", "clients", "subs", "messages", "index")
 _CUT = 64
 
 
-@verb("records")
-@file_argument
-@click.option("--kind", type=click.Choice(_KINDS), help="What the file holds, if its name does not say so.")
-@click.option("--damaged", is_flag=True, help="Only what is not a good record.")
-@click.option(
-    "--data",
-    "data_format",
-    type=click.Choice(["base64", "text", "hex", "none"]),
-    help="How to show message payloads; none in tables and base64 elsewhere if not given.",
+@verb("records", "table", "ndjson", "json", "csv", tables=False, progress=False)
+@click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="FILE")
+@given(
+    kind=Option(help="What the file holds, if its name does not say so.", choices=_KINDS),
+    damaged=Option(help="Only what is not a good record.", default=False),
+    data=DATA.like(help="How to show message payloads; none in tables and base64 elsewhere if not given."),
 )
 @reading_options(key=False)
-@output_option("table", "ndjson", "json", "csv", tables=False)
-@common_options
-def command(
-    file: Path, kind: str | None, damaged: bool, data_format: str | None, reading: ReadOptions, output: str
-) -> int:
+def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions, output: str) -> int:
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and what is damaged in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
@@ -65,13 +58,14 @@ def command(
         crc = file_crc(file, buffer, reading)
         channel = _channel_of(file)
         counted = _Counted(read_records(buffer, known, crc, channel=channel), damaged)
+        output = console.output()
         if output == "table":
             for record in counted:
-                _print_line(record, data_format or "none")
+                _print_line(record, data or "none")
         elif output == "csv":
             print_csv(("offset", "length", "type", "ok", "crc", "computed_crc", "detail"), map(_row, counted))
         else:
-            objects = (_json(record, data_format or "base64") for record in counted)
+            objects = (_json(record, data or "base64") for record in counted)
             if output == "ndjson":
                 print_ndjson(objects)
             else:

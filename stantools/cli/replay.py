@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,22 +15,20 @@ import click
 
 from stantools.cli import console
 from stantools.cli.connecting import connection_options
-from stantools.cli.options import (
-    channel_option,
-    common_options,
-    dry_run_option,
-    output_option,
-    progress_option,
-    reading_options,
-    sequence_option,
-    store_argument,
-    time_options,
-    workers_option,
-)
+from stantools.cli.options import dry_run_option, options_of, reading_options, store_argument, verb, workers_option
 from stantools.cli.replayreport import how_to_go_on, show_outcome, show_plan, tell_pace, warn
-from stantools.cli.values import Duration
-from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, StantoolsError, StoreUnreadableError, UsageError
+from stantools.options import (
+    AGE,
+    ARCHIVED,
+    CHANNELS,
+    CLUSTER_ID,
+    GENERATION,
+    SEQUENCES,
+    SINCE,
+    UNTIL,
+    option,
+)
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Destination, Outcome, Pace
@@ -57,7 +56,7 @@ def _to_option(function: _F) -> _F:
     )
 
 
-def _read_speed(_ctx: click.Context, _param: click.Parameter, text: str) -> float | None:
+def _read_speed(text: str) -> float | None:
     """Reads a speed; None is as fast as possible."""
     if text == "max":
         return None
@@ -68,97 +67,104 @@ def _read_speed(_ctx: click.Context, _param: click.Parameter, text: str) -> floa
     except ValueError:
         speed = 0.0
     if not 0 < speed <= _MAX_SPEED:
-        raise click.BadParameter(f"{text!r} is not a speed: original, max, or a number such as 10 or 0.5")
+        raise ValueError(f"{text!r} is not a speed: original, max, or a number such as 10 or 0.5")
     return speed
 
 
-@verb("replay")
+@dataclass(frozen=True)
+class Replaying:
+    """What is published again, as what, and how fast."""
+
+    channels: tuple[str, ...] = CHANNELS.field()
+    sequences: tuple[int | None, int | None] | None = SEQUENCES.field()
+    since: int | None = SINCE.field()
+    until: int | None = UNTIL.field()
+    kind: str = option(
+        "Publish to NATS subjects, to streams that take them, or to channels of a streaming server.",
+        "--as",
+        default="core",
+        choices=("core", "jetstream", "streaming"),
+    )
+    speed: float | None = option(
+        "At the original pace, N times as fast, or as fast as possible.",
+        default=1.0,
+        read=_read_speed,
+        written="original",
+        metavar="original|N|max",
+    )
+    rate: float | None = option("Messages a second, at most.", kind=float, least=0, above=True, metavar="N")
+    max_pause: int | None = AGE.field(help="Shorten longer pauses between messages to this.", metavar="TIME")
+    rules: tuple[str, ...] = option(
+        "Rewrite names: 'old.*=new.*'. * is one token ($1, $2 to reorder), > the rest; the first that matches counts.",
+        "--subject",
+        default=(),
+        metavar="RULE",
+    )
+    prefix: str = option("Put this and a dot in front of every subject.", default="", metavar="PREFIX")
+    origin_headers: bool = option("Say in headers where messages come from: channel, sequence, time.", default=False)
+    cluster_id: str | None = CLUSTER_ID.field(help="Of the streaming server; test-cluster if not given.")
+    client_id: str | None = option("The name to register under with the streaming server.", metavar="ID")
+    discover_prefix: str | None = option("The streaming server's discover_prefix.", metavar="SUBJECT")
+    resume: bool = option("Go on with a replay that was interrupted.", default=False)
+    state: Path | None = option(
+        "Where to remember how far it is; by default a file in the current directory that is found by the command.",
+        kind=Path,
+        metavar="FILE",
+    )
+    generation: str = GENERATION.field()
+    archived: bool = ARCHIVED.field()
+
+    def destination(self) -> Destination:
+        """Returns as what messages are published.
+
+        Raises:
+            UsageError: An option is of no use there.
+        """
+        from stantools.migration.replay.run import CLUSTER_ID, Destination, Kind
+        from stantools.migration.replay.session import DISCOVER_PREFIX
+
+        if self.kind != Kind.STREAMING:
+            for name in ("cluster_id", "client_id", "discover_prefix"):
+                if getattr(self, name) is not None:
+                    flag = f"--{name.replace('_', '-')}"
+                    raise UsageError(f"{flag} is of no use without --as streaming", "add that, or leave it out")
+        elif self.origin_headers:
+            raise UsageError(
+                "messages of a streaming server have no headers, which --origin-headers would write", "leave it out"
+            )
+        return Destination(
+            Kind(self.kind),
+            self.origin_headers,
+            self.cluster_id or CLUSTER_ID,
+            self.client_id,
+            self.discover_prefix or DISCOVER_PREFIX,
+        )
+
+    def identity(self, store: Path, servers: Sequence[str], cluster_id: str) -> dict[str, Any]:
+        """Returns what makes it the same replay when it is gone on with."""
+        return {
+            "store": str(store.resolve()),
+            "to": list(servers),
+            "as": self.kind,
+            "channels": list(self.channels),
+            "rules": list(self.rules),
+            "prefix": self.prefix,
+            "generation": self.generation,
+            "archived": self.archived,
+            "cluster_id": cluster_id if self.kind == "streaming" else None,
+        }
+
+
+@verb("replay", "table", "json")
 @store_argument
 @_to_option
-@channel_option
-@sequence_option
-@time_options
-@click.option(
-    "--as",
-    "kind",
-    type=click.Choice(["core", "jetstream", "streaming"]),
-    default="core",
-    show_default=True,
-    help="Publish to NATS subjects, to streams that take them, or to channels of a streaming server.",
-)
-@click.option(
-    "--speed",
-    callback=_read_speed,
-    default="original",
-    show_default=True,
-    metavar="original|N|max",
-    help="At the original pace, N times as fast, or as fast as possible.",
-)
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Messages a second, at most.")
-@click.option("--max-pause", type=Duration(), metavar="TIME", help="Shorten longer pauses between messages to this.")
-@click.option(
-    "--subject",
-    "rules",
-    multiple=True,
-    metavar="RULE",
-    help="Rewrite names: 'old.*=new.*'. * is one token ($1, $2 to reorder), > the rest; the first that matches counts.",
-)
-@click.option("--prefix", default="", metavar="PREFIX", help="Put this and a dot in front of every subject.")
-@click.option(
-    "--origin-headers", is_flag=True, help="Say in headers where messages come from: channel, sequence, time."
-)
-@click.option("--cluster-id", metavar="ID", help="Of the streaming server; test-cluster if not given.")
-@click.option("--client-id", metavar="ID", help="The name to register under with the streaming server.")
-@click.option("--discover-prefix", metavar="SUBJECT", help="The streaming server's discover_prefix.")
-@click.option("--resume", is_flag=True, help="Go on with a replay that was interrupted.")
-@click.option(
-    "--state",
-    "state_path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Where to remember how far it is; by default a file in the current directory that is found by the command.",
-)
-@click.option(
-    "--generation",
-    default="split",
-    show_default=True,
-    metavar="split|newest|N",
-    help="If sequences began again: older generations as channels of their own, only the newest, or the Nth.",
-)
-@click.option("--archived", is_flag=True, help="Take messages from .bak slices as well.")
+@options_of(Replaying, "replaying")
 @dry_run_option
 @workers_option
 @connection_options
 @reading_options(unchecked=False)
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
-    store: Path,
-    channels: tuple[str, ...],
-    sequences: tuple[int | None, int | None] | None,
-    since: int | None,
-    until: int | None,
-    kind: str,
-    speed: float | None,
-    rate: float | None,
-    max_pause: int | None,
-    rules: tuple[str, ...],
-    prefix: str,
-    origin_headers: bool,
-    cluster_id: str | None,
-    client_id: str | None,
-    discover_prefix: str | None,
-    resume: bool,
-    state_path: Path | None,
-    generation: str,
-    archived: bool,
-    dry_run: bool,
-    workers: int,
-    connecting: ConnectOptions,
-    reading: ReadOptions,
-    output: str,
-    progress: str,
+    store: Path, replaying: Replaying, dry_run: bool, workers: int, connecting: ConnectOptions, reading: ReadOptions
 ) -> int:
     """Publish the messages of STORE again, in their order and at their pace.
 
@@ -175,28 +181,18 @@ def command(
     from stantools.migration.replay.state import StateFile, default_path
     from stantools.migration.replay.subjects import SubjectRules
 
-    destination = _destination(kind, origin_headers, cluster_id, client_id, discover_prefix)
+    destination = replaying.destination()
     if not dry_run and not connecting.servers:
         raise UsageError("where to is missing", "add --to nats://HOST:4222, or --dry-run to see what would be sent")
-    subjects = SubjectRules.parse(rules, prefix)
-    pace = Pace(speed, rate, max_pause)
-    first, last = sequences or (None, None)
-    chosen = Chosen(first, last, since, until)
-    identity = {
-        "store": str(store.resolve()),
-        "to": list(connecting.servers),
-        "as": kind,
-        "channels": list(channels),
-        "rules": list(rules),
-        "prefix": prefix,
-        "generation": generation,
-        "archived": archived,
-        "cluster_id": destination.cluster_id if destination.kind is Kind.STREAMING else None,
-    }
-    path = state_path or default_path(identity)
-    with StateFile(path, identity, resume=True) if resume else nullcontext() as earlier:
+    subjects = SubjectRules.parse(replaying.rules, replaying.prefix)
+    pace = Pace(replaying.speed, replaying.rate, replaying.max_pause)
+    first, last = replaying.sequences or (None, None)
+    chosen = Chosen(first, last, replaying.since, replaying.until)
+    identity = replaying.identity(store, connecting.servers, destination.cluster_id)
+    path = replaying.state or default_path(identity)
+    with StateFile(path, identity, resume=True) if replaying.resume else nullcontext() as earlier:
         # Nothing is written before it is known that the store can be read.
-        source = _source(store, channels, generation, archived, workers, reading, progress)
+        source = _source(store, replaying, workers, reading)
         if earlier is not None:
             chosen = _chosen_before(earlier, chosen)
         plan = plan_replay(source, subjects, chosen, streaming=destination.kind is Kind.STREAMING)
@@ -205,73 +201,36 @@ def command(
         left = plan.after(positions)
         code = ExitCode.FINDINGS if source.lossy else ExitCode.CLEAN
         if dry_run:
-            show_plan(left, pace, source, output)
+            show_plan(left, pace, source)
             return code
         if not left.messages:
             console.note("there is no message to replay in what was chosen")
             if earlier is not None:
                 earlier.remove()
-            show_outcome(left, Outcome(finished=True), source, output, None)
+            show_outcome(left, Outcome(finished=True), source, None)
             return code
         tell_pace(left, pace)
         with nullcontext(earlier) if earlier is not None else StateFile(path, identity, resume=False) as file:
             file.state.selection = chosen.fixed(source.channels).as_json()
-            outcome = _replay(plan, left, connecting, destination, file, pace, progress)
-            show_outcome(left, outcome, source, output, None if outcome.finished else path)
+            outcome = _replay(plan, left, connecting, destination, file, pace)
+            show_outcome(left, outcome, source, None if outcome.finished else path)
     return code if outcome.finished else ExitCode.INTERRUPTED
 
 
-def _destination(
-    kind: str, origin: bool, cluster_id: str | None, client_id: str | None, discover_prefix: str | None
-) -> Destination:
-    from stantools.migration.replay.run import CLUSTER_ID, Destination, Kind
-    from stantools.migration.replay.session import DISCOVER_PREFIX
-
-    given = {"--cluster-id": cluster_id, "--client-id": client_id, "--discover-prefix": discover_prefix}
-    if kind != Kind.STREAMING:
-        for option, value in given.items():
-            if value is not None:
-                raise UsageError(f"{option} is of no use without --as streaming", "add that, or leave it out")
-    elif origin:
-        raise UsageError(
-            "messages of a streaming server have no headers, which --origin-headers would write", "leave it out"
-        )
-    return Destination(Kind(kind), origin, cluster_id or CLUSTER_ID, client_id, discover_prefix or DISCOVER_PREFIX)
-
-
-def _source(
-    store: Path,
-    channels: tuple[str, ...],
-    generation: str,
-    archived: bool,
-    workers: int,
-    reading: ReadOptions,
-    progress: str,
-) -> StoreSource:
+def _source(store: Path, replaying: Replaying, workers: int, reading: ReadOptions) -> StoreSource:
     """Reads the store, and says what of it cannot be replayed."""
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
-    from stantools.migration.source import open_source
+    from stantools.migration.source import SourceOptions
+    from stantools.migration.workflow import read_source
 
     opened, crc = open_store(store, reading)
-    names = channel_names(opened, channels)
-    with Progress(progress, "plan") as shown:
-        if shown.active:
-            shown.total = opened.data_size(names)
-        source = open_source(
-            opened,
-            crc,
-            patterns=channels,
-            generation=generation,
-            archived=archived,
-            key=reading.encryption_key,
-            workers=workers,
-            progress=shown.advance,
-        )
-    if reading.encryption_key is not None:
-        for channel in source.channels:
-            channel.check_key()
-    warn(source, key_given=reading.encryption_key is not None)
+    names = channel_names(opened, replaying.channels)
+    key = reading.encryption_key
+    taking = SourceOptions(replaying.channels, replaying.generation, replaying.archived, key, workers=workers)
+    with Progress("plan", lambda: opened.data_size(names)) as shown:
+        source = read_source(opened, crc, taking, progress=shown.advance)
+    warn(source, key_given=key is not None)
     return source
 
 
@@ -305,7 +264,6 @@ def _replay(
     destination: Destination,
     file: StateFile,
     pace: Pace,
-    progress: str,
 ) -> Outcome:
     """Runs it; Ctrl-C stops it, a second one at once."""
     from stantools.cli.progress import Progress
@@ -331,7 +289,7 @@ def _replay(
             # Not in a thread, and not on every system: then Python's own handling counts.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, on_signal)
-        with Progress(progress, "replay", left.payload) as shown:
+        with Progress("replay", left.payload) as shown:
             return await replay(
                 plan, connecting, destination, file, pace, stop=stop, say=console.note, progress=shown.advance
             )

@@ -10,8 +10,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.output import print_json, table_text
-from stantools.cli.values import format_size, format_time
-from stantools.notation import counted, describe_sequences
+from stantools.notation import counted, describe_sequences, format_size, format_time
 
 if TYPE_CHECKING:
     from stantools.migration.replay.run import Outcome, Pace
@@ -41,16 +40,15 @@ def warn(source: StoreSource, *, key_given: bool) -> None:
             )
 
 
-def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource, output: str) -> None:
+def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource) -> None:
     """Prints what a replay would do.
 
     Args:
         plan: What is left to do.
         pace: How fast.
         source: The store.
-        output: table or json.
     """
-    if output == "json":
+    if console.output() == "json":
         document: dict[str, Any] = {
             "messages": plan.messages,
             "payload_bytes": plan.payload,
@@ -77,17 +75,16 @@ def show_plan(plan: ReplayPlan, pace: Pace, source: StoreSource, output: str) ->
     click.echo(f"would publish {_counted(plan)}{_takes(plan, pace)}; nothing was sent")
 
 
-def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, output: str, state: Path | None) -> None:
+def show_outcome(left: ReplayPlan, outcome: Outcome, source: StoreSource, state: Path | None) -> None:
     """Prints what a replay has done.
 
     Args:
         left: What there was to do.
         outcome: What was done.
         source: The store.
-        output: table or json.
         state: The state file, if the replay is not finished.
     """
-    if output == "json":
+    if console.output() == "json":
         document: dict[str, Any] = {
             "finished": outcome.finished,
             "messages": outcome.messages,

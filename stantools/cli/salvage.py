@@ -3,88 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from stantools.cli import console
 from stantools.cli.options import (
     SERVER_KEY_VARIABLE,
-    channel_option,
-    common_options,
     dry_run_option,
-    output_option,
-    progress_option,
+    given,
+    options_of,
     reading_options,
     store_argument,
-    workers_option,
+    verb,
 )
-from stantools.cli.output import print_json, table_text
-from stantools.cli.values import format_size
-from stantools.cli.verbs import verb
+from stantools.cli.output import show, table_text
 from stantools.errors import UsageError
 from stantools.escaping import beside, shell_word
-from stantools.notation import counted, describe_ranges, describe_sequences
+from stantools.notation import counted, describe_ranges, describe_sequences, format_size
+from stantools.options import FORCE, OUT
+from stantools.recovery.options import SalvageOptions
 
 if TYPE_CHECKING:
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
     from stantools.recovery.salvage.check import NewStoreCheck
     from stantools.store.options import ReadOptions
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 _MANY = 20
 
 
-def salvage_options(function: _F) -> _F:
-    """Adds the options of how to salvage, which the job on Spark has as well."""
-    options = (
-        click.option("--cluster-id", metavar="ID", help="For a lost server.dat; a readable one keeps its id."),
-        click.option(
-            "--generation",
-            default="split",
-            show_default=True,
-            metavar="split|newest|N",
-            help="If sequences began again: keep older generations as channels of their own, only the newest, or the "
-            "Nth.",
-        ),
-        click.option("--fill-gaps", is_flag=True, help="Put an empty message in the place of each that is lost."),
-        click.option("--archived", is_flag=True, help="Take messages from .bak slices as well."),
-        click.option("--force", is_flag=True, help="Go on although a server seems to be using the store."),
-    )
-    decorated: Any = function
-    for option in reversed(options):
-        decorated = option(decorated)
-    return cast(_F, decorated)
-
-
-@verb("salvage")
+@verb("salvage", "table", "json")
 @store_argument
-@click.option("--out", type=click.Path(path_type=Path), metavar="NEW", help="Where to write the new store.")
-@channel_option
-@salvage_options
+@given(out=OUT)
+@options_of(SalvageOptions, "options")
+@given(force=FORCE)
 @dry_run_option
-@workers_option
 @reading_options(unchecked=False)
-@output_option("table", "json")
-@progress_option
-@common_options
 def command(
-    store: Path,
-    out: Path | None,
-    channels: tuple[str, ...],
-    cluster_id: str | None,
-    generation: str,
-    fill_gaps: bool,
-    archived: bool,
-    force: bool,
-    dry_run: bool,
-    workers: int,
-    reading: ReadOptions,
-    output: str,
-    progress: str,
+    store: Path, out: Path | None, options: SalvageOptions, force: bool, dry_run: bool, reading: ReadOptions
 ) -> int:
     """Write a new store that holds every intact record of STORE, and starts in the real server.
 
@@ -97,7 +54,7 @@ def command(
     """
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
-    from stantools.recovery.salvage import SalvageOptions, apply_salvage, plan_salvage
+    from stantools.recovery.salvage import apply_salvage, plan_salvage
     from stantools.recovery.salvage.check import check_new_store, exit_code
     from stantools.recovery.salvage.report import report
     from stantools.store.locks import check_not_in_use
@@ -105,25 +62,19 @@ def command(
     if out is None and not dry_run:
         raise UsageError("--out is missing: where is the new store to go?", "add --out NEW, or --dry-run for the plan")
     opened, crc = open_store(store, reading)
-    names = channel_names(opened, channels)
+    names = channel_names(opened, options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: what is being written may look damaged")
-    options = SalvageOptions(cluster_id, generation, fill_gaps, archived, channels, workers)
-    with Progress(progress, "plan") as shown:
-        if shown.active:
-            shown.total = opened.data_size(names)
+    with Progress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, crc, options, progress=shown.advance)
     result: SalvageResult | None = None
     check: NewStoreCheck | None = None
     if not dry_run and out is not None:
-        with Progress(progress, "write", plan.bytes) as shown:
+        with Progress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
-        with Progress(progress, "verify") as shown:
+        with Progress("verify") as shown:
             check = check_new_store(plan, result, progress=shown.advance)
-    if output == "json":
-        print_json(report(plan, result, check.as_json() if check else None))
-    else:
-        _print(plan, result, check)
+    show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
         console.error(
             f"{console.escape(str(out))}: the new store is not as it should be",

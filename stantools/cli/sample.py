@@ -2,104 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stantools.cli import console
-from stantools.cli.options import common_options, key_options, output_option, progress_option
+from stantools.cli.options import CRC_POLY, KEY_ENV, KEY_FILE, encryption_key, given, options_of, verb
 from stantools.cli.output import print_json, print_table
-from stantools.cli.values import Polynomial, Size, format_size
-from stantools.cli.verbs import verb
 from stantools.errors import ExitCode, UsageError
-from stantools.notation import counted
+from stantools.notation import counted, format_size
+from stantools.options import CLUSTER_ID, COUNT, SIZE, Option, option
 
 if TYPE_CHECKING:
-    from stantools.store.sample import Sample
+    from stantools.store.sample import Sample, SampleOptions
 
 
-@verb("sample")
+@dataclass(frozen=True)
+class Sampling:
+    """What the store holds, and what is done to it."""
+
+    channels: int = COUNT.field(help="How many channels.", default=3)
+    names: tuple[str, ...] = option("A channel by name; may be repeated.", "--name", default=(), metavar="CHANNEL")
+    messages: int = COUNT.field(help="Messages in each channel.", default=100)
+    size: int = SIZE.field(help="Bytes of a payload.", default=128)
+    seed: int = option("The same seed gives the same store.", default=1, kind=int)
+    cluster_id: str = CLUSTER_ID.field(default="test-cluster")
+    no_subscriptions: bool = option("No clients and no subscriptions.", default=False)
+    gaps: bool = option("Gaps in the sequences of the last channel.", default=False)
+    slice_msgs: int = COUNT.field(help="Messages of a slice.", default=0)
+    slice_bytes: int = SIZE.field(help="Bytes of a slice.", default=0)
+    crc_poly: int | None = CRC_POLY.field(help="CRC polynomial.", written="ieee", metavar="N|NAME")
+    encryption_key_env: str | None = KEY_ENV.field()
+    encryption_key_file: Path | None = KEY_FILE.field()
+    cipher: str = option("How to encrypt.", default="AES", choices=("AES", "CHACHA"), any_case=True, quiet=True)
+    damages: tuple[str, ...] = option("Damage the store; may be repeated.", "--damage", default=(), metavar="NAME")
+
+    def options(self) -> SampleOptions:
+        """Returns the options of `write_sample`."""
+        from stantools.store.limits import SliceLimits
+        from stantools.store.sample import SampleOptions
+
+        if self.crc_poly is None:
+            raise UsageError(
+                "a new store has no polynomial that could be found out", "give --crc-poly a number or a name"
+            )
+        return SampleOptions(
+            channels=self.names or self.channels,
+            messages=self.messages,
+            size=self.size,
+            seed=self.seed,
+            cluster_id=self.cluster_id,
+            subscriptions=not self.no_subscriptions,
+            gaps=self.gaps,
+            slices=SliceLimits(self.slice_msgs, self.slice_bytes) if self.slice_msgs or self.slice_bytes else None,
+            polynomial=self.crc_poly,
+            encryption_key=encryption_key(self.encryption_key_env, self.encryption_key_file),
+            cipher=self.cipher,
+            damage=self.damages,
+        )
+
+
+@verb("sample", "table", "json", tables=False)
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR", required=False)
-@click.option(
-    "--channels", type=click.IntRange(0), default=3, show_default=True, metavar="N", help="How many channels."
-)
-@click.option("--name", "names", multiple=True, metavar="CHANNEL", help="A channel by name; may be repeated.")
-@click.option(
-    "--messages", type=click.IntRange(0), default=100, show_default=True, metavar="N", help="Messages in each channel."
-)
-@click.option("--size", type=Size(), default="128", show_default=True, metavar="SIZE", help="Bytes of a payload.")
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same store.")
-@click.option("--cluster-id", default="test-cluster", show_default=True, metavar="ID", help="The server's cluster id.")
-@click.option("--no-subscriptions", is_flag=True, help="No clients and no subscriptions.")
-@click.option("--gaps", is_flag=True, help="Gaps in the sequences of the last channel.")
-@click.option("--slice-msgs", type=click.IntRange(0), default=0, metavar="N", help="Messages of a slice.")
-@click.option("--slice-bytes", type=Size(), default="0", metavar="SIZE", help="Bytes of a slice.")
-@click.option(
-    "--crc-poly", type=Polynomial(), default="ieee", show_default=True, metavar="N|NAME", help="CRC polynomial."
-)
-@key_options
-@click.option(
-    "--cipher", type=click.Choice(["AES", "CHACHA"], case_sensitive=False), default="AES", help="How to encrypt."
-)
-@click.option("--damage", "damages", multiple=True, metavar="NAME", help="Damage the store; may be repeated.")
-@click.option("--list-damages", is_flag=True, help="List the damages there are, and end.")
-@output_option("table", "json", tables=False)
-@progress_option
-@common_options
-def command(
-    directory: Path | None,
-    channels: int,
-    names: tuple[str, ...],
-    messages: int,
-    size: int,
-    seed: int,
-    cluster_id: str,
-    no_subscriptions: bool,
-    gaps: bool,
-    slice_msgs: int,
-    slice_bytes: int,
-    crc_poly: int | None,
-    encryption_key: bytes | None,
-    cipher: str,
-    damages: tuple[str, ...],
-    list_damages: bool,
-    output: str,
-    progress: str,
-) -> int:
+@options_of(Sampling, "sampling")
+@given(list_damages=Option(help="List the damages there are, and end.", default=False))
+def command(directory: Path | None, sampling: Sampling, list_damages: bool) -> int:
     """Write a sample store into the new directory DIR, as a server would have written it.
 
     Messages are JSON, random bytes or text; there are durables, queue groups and plain subscriptions, with pending
     messages. With --damage the store is damaged in the way of crashes, bad disks and people.
     """
-    from stantools.store.limits import SliceLimits
-    from stantools.store.sample import SampleOptions, write_sample
+    from stantools.cli.progress import Progress
+    from stantools.store.sample import write_sample
 
     if list_damages:
-        return _list_damages(output)
+        return _list_damages()
     if directory is None:
         raise UsageError("DIR is missing: where is the sample to go?", "see: stantools sample --help")
-    if crc_poly is None:
-        raise UsageError("a new store has no polynomial that could be found out", "give --crc-poly a number or a name")
-    options = SampleOptions(
-        channels=names or channels,
-        messages=messages,
-        size=size,
-        seed=seed,
-        cluster_id=cluster_id,
-        subscriptions=not no_subscriptions,
-        gaps=gaps,
-        slices=SliceLimits(slice_msgs, slice_bytes) if slice_msgs or slice_bytes else None,
-        polynomial=crc_poly,
-        encryption_key=encryption_key,
-        cipher=cipher,
-        damage=damages,
-    )
-    from stantools.cli.progress import Progress
-
-    with Progress(progress, "sample", messages * (len(names) or channels) * size) as shown:
-        result = write_sample(directory, options, progress=lambda count: shown.advance(count * size))
-    if output == "json":
+    options = sampling.options()
+    total = options.messages * len(options.names) * options.size
+    with Progress("sample", total) as shown:
+        result = write_sample(directory, options, progress=lambda count: shown.advance(count * options.size))
+    if console.output() == "json":
         print_json(_as_json(result))
         return ExitCode.CLEAN
     click.echo(
@@ -111,10 +97,10 @@ def command(
     return ExitCode.CLEAN
 
 
-def _list_damages(output: str) -> int:
+def _list_damages() -> int:
     from stantools.store.damage import DAMAGES
 
-    if output == "json":
+    if console.output() == "json":
         print_json({"damages": [{"name": name, "description": each.description} for name, each in DAMAGES.items()]})
     else:
         print_table(("damage", "what it does"), ((name, each.description) for name, each in DAMAGES.items()))

@@ -1,62 +1,52 @@
-"""How the server whose behaviour is predicted would be started: shared by forecast and truncate-bad-eof."""
+"""How the server whose behaviour is predicted would be started: shared by forecast, doctor and truncate-bad-eof."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import click
-
 from stantools.cli import console
-from stantools.cli.options import GivenLimits
 from stantools.errors import UsageError
+from stantools.options import CLUSTER_ID, SIZE, WORKERS, option
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
     from stantools.inspection.forecast import OtherUser, ServerOptions
     from stantools.store.directory import Datastore
+    from stantools.store.limits import StoreLimits
     from stantools.store.options import ReadOptions
 
 # The versions are those of `inspection.forecast.SERVER_VERSIONS`; that module is too big to import for --help.
 _VERSIONS = ("0.23.2", "0.25.6")
 
-server_version_option = click.option(
-    "--server-version",
-    type=click.Choice(_VERSIONS),
-    help=f"Which server; {_VERSIONS[0]} if not given.",
-)
-server_user_option = click.option(
-    "--server-user", metavar="USER", help="Name or number of the user that runs the server, if not you."
-)
 
+@dataclass(frozen=True)
+class Server:
+    """How the server is started; what is not given is the server's default."""
 
-def server_options(
-    store: Datastore,
-    crc: Crc,
-    reading: ReadOptions,
-    *,
-    version: str | None,
-    limits: GivenLimits | None = None,
-    cluster_id: str | None = None,
-    read_buffer: int | None = None,
-    user: str | None = None,
-    workers: int = 2,
-) -> ServerOptions:
-    """Puts together how the server is started; what is not given is the server's default.
+    server_version: str | None = option(f"Which server; {_VERSIONS[0]} if not given.", choices=_VERSIONS)
+    cluster_id: str | None = CLUSTER_ID.field(help="The server's -cluster_id; the store's own if not given.")
+    read_buffer: int | None = SIZE.field(help="The server's -file_read_buffer_size; 0 is off.")
+    server_user: str | None = option("Name or number of the user that runs the server, if not you.", metavar="USER")
+    workers: int = WORKERS.field()
+    limits: StoreLimits | None = None
 
-    The cluster id is the store's own if it is not given: a start with another one fails anyway.
-    """
-    from stantools.inspection.forecast.options import own_server
-    from stantools.store.limits import ChannelLimits
+    def options(self, store: Datastore, crc: Crc, reading: ReadOptions) -> ServerOptions:
+        """Returns how the server is started on a store.
 
-    options = own_server(store, crc, reading, version=version or _VERSIONS[0], workers=workers)
-    if limits:
-        options = replace(options, limits=limits.over(ChannelLimits()))
-    if read_buffer is not None:
-        options = replace(options, read_buffer_size=read_buffer)
-    if cluster_id:
-        options = replace(options, cluster_id=cluster_id)
-    return replace(options, access=_user(user)) if user else options
+        The cluster id is the store's own if it is not given: a start with another one fails anyway.
+        """
+        from stantools.inspection.forecast.options import own_server
+
+        version = self.server_version or _VERSIONS[0]
+        options = own_server(store, crc, reading, version=version, workers=self.workers)
+        if self.limits:
+            options = replace(options, limits=self.limits)
+        if self.read_buffer is not None:
+            options = replace(options, read_buffer_size=self.read_buffer)
+        if self.cluster_id:
+            options = replace(options, cluster_id=self.cluster_id)
+        return replace(options, access=_user(self.server_user)) if self.server_user else options
 
 
 def _user(name: str) -> OtherUser:

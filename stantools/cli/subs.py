@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, common_options, output_option, reading_options, store_argument
-from stantools.cli.output import print_json, print_table, rows_as
-from stantools.cli.verbs import verb
+from stantools.cli.options import channel_option, reading_options, store_argument, verb
+from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode
 from stantools.notation import describe_ranges
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending_after", "detail", "fields")
 
 
-@verb("subs")
+@verb("subs", "table", "json", "ndjson", "csv", progress=False)
 @store_argument
 @channel_option
 @click.option("--id", "ids", type=click.IntRange(0), multiple=True, metavar="ID", help="Only this subscription id.")
@@ -35,8 +34,6 @@ _HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending
 )
 @click.option("--history", is_flag=True, help="Record by record instead of what they add up to.")
 @reading_options()
-@output_option("table", "json", "ndjson", "csv")
-@common_options
 def command(
     store: Path,
     channels: tuple[str, ...],
@@ -44,7 +41,6 @@ def command(
     statuses: tuple[str, ...],
     history: bool,
     reading: ReadOptions,
-    output: str,
 ) -> int:
     r"""Show the subscriptions of STORE as the server would recover them: position, pending messages, lag.
 
@@ -64,22 +60,20 @@ def command(
     opened, crc = open_store(store, reading)
     names = channel_names(opened, channels)
     if history:
-        return _history(opened, names, crc, ids, reading, output)
+        records = (row for name in names for row in _channel_history(opened, name, crc, ids, reading))
+        return show_records(str(opened.path), _HISTORY, records, _print_record)
     from stantools.inspection.overview import overview
 
     result = overview(opened, crc, patterns=channels)
     wanted = [(channel, _wanted(channel.subscriptions, ids, statuses)) for channel in result.channels]
-    if output == "json":
-        print_json({"path": result.path, "channels": (_channel_json(channel, subs) for channel, subs in wanted)})
-    elif output == "table":
-        _print_table(wanted)
-    else:
-        rows = (_row(channel, each, output) for channel, subs in wanted for each in subs)
-        first = next(rows, None)
-        if first is None:
-            rows_as(output, ["channel"], ())
-        else:
-            rows_as(output, list(first), (list(row.values()) for row in chain([first], rows)))
+    rows = (_row(channel, each) for channel, subs in wanted for each in subs)
+    first = None if console.output() in ("json", "table") else next(rows, None)
+    show(
+        lambda: {"path": result.path, "channels": (_channel_json(channel, subs) for channel, subs in wanted)},
+        lambda: _print_table(wanted),
+        list(first or ["channel"]),
+        (list(row.values()) for row in chain([first] if first else [], rows)),
+    )
     return _report(result)
 
 
@@ -100,9 +94,9 @@ def _channel_json(channel: ChannelOverview, subs: Subscribers) -> dict[str, Any]
     }
 
 
-def _row(channel: ChannelOverview, each: Subscriber, output: str) -> dict[str, Any]:
+def _row(channel: ChannelOverview, each: Subscriber) -> dict[str, Any]:
     row = {"channel": channel.name, **each.as_json()}
-    return {**row, "pending": " ".join(map(str, row["pending"]))} if output == "csv" else row
+    return {**row, "pending": " ".join(map(str, row["pending"]))} if console.output() == "csv" else row
 
 
 def _print_table(wanted: list[tuple[ChannelOverview, Subscribers]]) -> None:
@@ -165,30 +159,6 @@ def _report(result: Overview) -> int:
     return ExitCode.FINDINGS if found else ExitCode.CLEAN
 
 
-def _history(
-    store: Datastore, names: list[str], crc: Crc, ids: tuple[int, ...], reading: ReadOptions, output: str
-) -> int:
-    damaged = 0
-
-    def rows() -> Iterator[list[Any]]:
-        nonlocal damaged
-        for name in names:
-            for row in _channel_history(store, name, crc, ids, reading):
-                damaged += not row[4]
-                yield row
-
-    if output == "json":
-        print_json({"path": str(store.path), "records": [dict(zip(_HISTORY, row, strict=True)) for row in rows()]})
-    elif output == "table":
-        for row in rows():
-            _print_history_line(row)
-    elif output == "csv":
-        rows_as(output, _HISTORY[:-1], (row[:-1] for row in rows()))
-    else:
-        rows_as(output, _HISTORY, rows())
-    return ExitCode.FINDINGS if damaged else ExitCode.CLEAN
-
-
 def _channel_history(
     store: Datastore, name: str, crc: Crc, ids: tuple[int, ...], reading: ReadOptions
 ) -> Iterator[list[Any]]:
@@ -205,7 +175,7 @@ def _channel_history(
             yield [*place, each.id, each.sequence, each.pending, record.detail, record.fields]
 
 
-def _print_history_line(row: list[Any]) -> None:
+def _print_record(row: Sequence[Any]) -> None:
     name, offset, _, kind, ok, number, sequence, pending, detail, fields = row
     line = f"{console.escape(name)}  {offset:>10}  {kind:<8}"
     if number is not None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import common_options, dry_run_option, output_option, reading_options, store_argument
+from stantools.cli.options import dry_run_option, given, options_of, reading_options, store_argument, verb
 from stantools.cli.output import print_json, table_text
-from stantools.cli.serveroptions import server_options, server_user_option, server_version_option
-from stantools.cli.values import format_size
-from stantools.cli.verbs import verb
+from stantools.cli.serveroptions import Server
 from stantools.errors import ExitCode
-from stantools.notation import counted, describe_sequences
+from stantools.notation import counted, describe_sequences, format_size
+from stantools.options import FORCE, Option
 
 if TYPE_CHECKING:
     from stantools.recovery.truncate import RemovedRecord, TruncationPlan, TruncationResult
@@ -24,23 +23,19 @@ if TYPE_CHECKING:
 _MANY = 40
 
 
-@verb("truncate-bad-eof")
+@verb("truncate-bad-eof", "table", "json", progress=False)
 @store_argument
-@click.option(
-    "--backup",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Where to save what is removed; STORE.truncated beside it if not given.",
+@given(
+    backup=Option(
+        help="Where to save what is removed; STORE.truncated beside it if not given.", kind=Path, metavar="DIR"
+    ),
+    force=FORCE.like(help="Also if salvage would keep more, or a server seems to be using the store."),
+    in_place=Option(help="Do not ask before STORE is changed (same as --yes).", default=False),
+    yes=Option(help="Do not ask before STORE is changed.", default=False),
 )
-@click.option("--force", is_flag=True, help="Also if salvage would keep more, or a server seems to be using the store.")
-@click.option("--in-place", is_flag=True, help="Do not ask before STORE is changed (same as --yes).")
-@click.option("--yes", is_flag=True, help="Do not ask before STORE is changed.")
 @dry_run_option
-@server_version_option
-@server_user_option
+@options_of(Server, "server", without=("cluster_id", "read_buffer", "workers"))
 @reading_options()
-@output_option("table", "json")
-@common_options
 def command(
     store: Path,
     backup: Path | None,
@@ -48,10 +43,8 @@ def command(
     in_place: bool,
     yes: bool,
     dry_run: bool,
-    server_version: str | None,
-    server_user: str | None,
+    server: Server,
     reading: ReadOptions,
-    output: str,
 ) -> int:
     """Do to STORE what a start of the server with -file_truncate_bad_eof does, to the byte, and nothing else.
 
@@ -69,12 +62,11 @@ def command(
     from stantools.recovery.truncate.apply import default_backup, exit_code, refusal
 
     opened, crc = open_store(store, reading)
-    options = server_options(opened, crc, reading, version=server_version, user=server_user)
-    plan = plan_truncation(opened, options)
-    removed = [_removed_json(each) for each in plan.removed()] if output == "json" else []
+    plan = plan_truncation(opened, server.options(opened, crc, reading))
+    removed = [_removed_json(each) for each in plan.removed()] if console.output() == "json" else []
     idle = bool(plan.idle) and not force
     refused = bool(plan.refusals) and not force
-    if output == "table" and not idle:
+    if console.output() == "table" and not idle:
         _print_plan(plan, force)
     result: TruncationResult | None = None
     if not (dry_run or idle or refused):
@@ -82,7 +74,7 @@ def command(
             console.note("nothing was changed")
             return ExitCode.REFUSED
         result = apply_truncation(plan, backup or default_backup(store), force=force)
-    if output == "json":
+    if console.output() == "json":
         print_json(_as_json(store, plan, removed, result))
     elif result is None:
         click.echo(f"{plan.idle}; nothing was changed" if idle else "nothing was changed")

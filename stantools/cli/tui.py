@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli.connecting import connection_options
-from stantools.cli.options import common_options, reading_options, workers_option
-from stantools.cli.verbs import verb
+from stantools.cli.options import reading_options, verb, workers_option
 from stantools.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Keys and theme; see the TUI guide.")
 @workers_option
 @reading_options()
-@common_options
 def command(
     store: Path | None,
     monitor: str | None,

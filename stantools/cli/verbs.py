@@ -6,11 +6,7 @@ verb needs a row here and a module `stantools.cli.<name with underscores>` with 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
-
-import click
 
 #: Question -> verb -> what it does, in one line.
 QUESTIONS: dict[str, dict[str, str]] = {
@@ -62,18 +58,3 @@ def summaries() -> dict[str, str]:
 def module_of(name: str) -> str:
     """Returns the module that a verb lives in."""
     return f"stantools.cli.{name.replace('-', '_')}"
-
-
-def verb(name: str) -> Callable[[Callable[..., int]], click.Command]:
-    """Declares a function to be a verb: a click command with the summary from the table.
-
-    The function's docstring is the help text (a line with a backslash and a b in front of a paragraph keeps its line
-    breaks), what it returns is the exit code.
-    """
-
-    def declare(function: Callable[..., int]) -> click.Command:
-        help_text = inspect.cleandoc(function.__doc__ or "").replace("\\b\n", "\b\n")
-        decorate = click.command(name, help=help_text, short_help=summaries()[name], context_settings=CONTEXT)
-        return decorate(function)
-
-    return declare

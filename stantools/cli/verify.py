@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stantools.cli import console
-from stantools.cli.options import (
-    channel_option,
-    common_options,
-    output_option,
-    progress_option,
-    reading_options,
-    store_argument,
-    workers_option,
-)
-from stantools.cli.output import print_json, rows_as, table_text
-from stantools.cli.values import format_size
-from stantools.cli.verbs import verb
+from stantools.cli.options import channel_option, reading_options, store_argument, verb, workers_option
+from stantools.cli.output import show, table_text
 from stantools.errors import ExitCode
 from stantools.escaping import fill_in
-from stantools.notation import counted, describe_ranges
+from stantools.notation import counted, describe_ranges, format_size
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
@@ -35,17 +26,12 @@ FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "s
 _MANY = 50
 
 
-@verb("verify")
+@verb("verify", "table", "json", "ndjson", "csv")
 @store_argument
 @channel_option
 @workers_option
 @reading_options()
-@output_option("table", "json", "ndjson", "csv")
-@progress_option
-@common_options
-def command(
-    store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions, output: str, progress: str
-) -> int:
+def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions, progress: str) -> int:
     """Read every byte of STORE, check every record, and say what is intact, damaged and missing.
 
     Nothing is changed, whatever is found. ndjson and csv give the findings, json the channels as well. What a
@@ -59,29 +45,32 @@ def command(
 
     opened, crc = open_store(store, reading)
     names = channel_names(opened, channels)
-    with Progress(progress, "verify") as shown:
-        if shown.active:
-            shown.total = opened.data_size(names)
+    with Progress("verify", lambda: opened.data_size(names)) as shown:
         verdict = verify(
             opened,
             crc,
             patterns=channels,
             workers=workers,
             progress=shown.advance,
-            on_finding=lambda _: shown.found(),
+            on_finding=shown.found,
         )
-    if output == "json":
-        print_json(verdict.as_json())
-    elif output == "table":
-        print_verdict(verdict)
-    else:
-        rows_as(output, FINDING_COLUMNS, (_row(finding) for finding in verdict.findings))
+    show(verdict.as_json, lambda: print_verdict(verdict), FINDING_COLUMNS, finding_rows(verdict.findings))
     return ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS
 
 
-def _row(finding: Finding) -> list[Any]:
-    values = finding.as_json()
-    return [values[name] for name in FINDING_COLUMNS]
+def finding_rows(
+    findings: Iterable[Finding], columns: Sequence[str] = FINDING_COLUMNS, *, of: Sequence[object] = ()
+) -> Iterator[list[Any]]:
+    """Iterates over findings as rows for csv and ndjson.
+
+    Args:
+        findings: The findings.
+        columns: What is taken of each.
+        of: What every row begins with, such as the store.
+    """
+    for finding in findings:
+        values = finding.as_json()
+        yield [*of, *(values[name] for name in columns)]
 
 
 def print_verdict(verdict: Verdict) -> None:

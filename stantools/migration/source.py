@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -334,16 +334,32 @@ class StoreSource:
         return next((channel for channel in self.channels if channel.name == name), None)
 
 
+@dataclass(frozen=True)
+class SourceOptions:
+    """What is taken of a store, and how it is read.
+
+    Attributes:
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        generation: `split`, `newest` or a number, as for salvage, where sequences began again.
+        archived: Also take messages from `.bak` slices.
+        key: The encryption key given to the server; None leaves payloads as they are stored.
+        keep_encrypted: Leave a payload as it is stored where it cannot be decrypted, instead of giving up.
+        workers: Slices that are scanned at the same time.
+    """
+
+    patterns: tuple[str, ...] = ()
+    generation: str = SPLIT
+    archived: bool = False
+    key: bytes | None = field(default=None, repr=False)
+    keep_encrypted: bool = False
+    workers: int = 2
+
+
 def open_source(
     store: Datastore,
     crc: Crc,
+    options: SourceOptions | None = None,
     *,
-    patterns: Sequence[str] = (),
-    generation: str = SPLIT,
-    archived: bool = False,
-    key: bytes | None = None,
-    keep_sealed: bool = False,
-    workers: int = 2,
     progress: Progress | None = None,
     surveys: Iterable[ChannelSurvey] | None = None,
 ) -> StoreSource:
@@ -352,31 +368,28 @@ def open_source(
     Args:
         store: The store, in any state; nothing in it is changed.
         crc: Its CRC.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        generation: `split`, `newest` or a number, as for salvage, where sequences began again.
-        archived: Also take messages from `.bak` slices.
-        key: The encryption key given to the server; None leaves payloads as they are stored.
-        keep_sealed: Leave a payload as it is stored where it cannot be decrypted, instead of giving up.
-        workers: Slices that are scanned at the same time.
+        options: What is taken; every channel if not given.
         progress: Told the number of bytes as they are read.
         surveys: Those of its channels, if they were made already; see `plan_salvage`.
 
     Raises:
         UsageError: There is no such generation, or the key is empty.
     """
-    if key is not None:
-        master_key(key)
-    options = SalvageOptions(
+    options = options or SourceOptions()
+    if options.key is not None:
+        master_key(options.key)
+    salvaged = SalvageOptions(
         cluster_id=_NO_CLUSTER,
-        generation=generation,
-        archived=archived,
-        patterns=tuple(patterns),
-        workers=workers,
+        generation=options.generation,
+        archived=options.archived,
+        patterns=options.patterns,
+        workers=options.workers,
         keep_positions=True,
     )
-    plan = plan_salvage(store, crc, options, progress=progress, surveys=surveys)
+    plan = plan_salvage(store, crc, salvaged, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
-    return StoreSource(plan, [ChannelSource(channel, plan.crc, Key(key, keep_sealed)) for channel in plan.channels])
+    key = Key(options.key, options.keep_encrypted)
+    return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels])
 
 
 def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:

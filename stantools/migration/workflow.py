@@ -16,7 +16,7 @@ from stantools.migration.plan.checks import find_changes, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, Way
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import prepare
-from stantools.migration.source import StoreSource, open_source
+from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
 from stantools.notation import counted
@@ -24,29 +24,13 @@ from stantools.progress import Progress
 from stantools.store.directory import Datastore
 
 
-def read_source(
-    store: Datastore,
-    crc: Crc,
-    *,
-    patterns: Sequence[str] = (),
-    generation: str = "split",
-    archived: bool = False,
-    key: bytes | None = None,
-    keep_encrypted: bool = False,
-    workers: int = 2,
-    progress: Progress | None = None,
-) -> StoreSource:
-    """Reads a store and says what can be migrated from it; tries the key on it.
+def read_source(store: Datastore, crc: Crc, options: SourceOptions, *, progress: Progress | None = None) -> StoreSource:
+    """Reads a store and says what can be migrated from it; tries the key on it, unless payloads may stay encrypted.
 
     Args:
         store: The store, in any state; nothing in it is changed.
         crc: Its CRC.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        generation: As in `SalvageOptions.generation`.
-        archived: Also take messages from `.bak` slices.
-        key: The encryption key given to the server.
-        keep_encrypted: Leave payloads as they are stored where they cannot be decrypted.
-        workers: Slices that are scanned at the same time.
+        options: What is taken of it.
         progress: Told the number of bytes as they are read.
 
     Raises:
@@ -54,18 +38,8 @@ def read_source(
         DecryptError: The key is not that of the store.
         StoreUnreadableError: It cannot be read.
     """
-    source = open_source(
-        store,
-        crc,
-        patterns=patterns,
-        generation=generation,
-        archived=archived,
-        key=key,
-        keep_sealed=keep_encrypted,
-        workers=workers,
-        progress=progress,
-    )
-    if key is not None and not keep_encrypted:
+    source = open_source(store, crc, options, progress=progress)
+    if options.key is not None and not options.keep_encrypted:
         for channel in source.channels:
             channel.check_key()
     return source

@@ -121,6 +121,10 @@ class PatternLimits:
             values[each.name] = getattr(wider, each.name) if own is None else max(own, 0)
         return ChannelLimits(**values)
 
+    def of_store(self, wider: ChannelLimits) -> StoreLimits:
+        """Returns the limits of a store without any of its own: these for each channel, the wider ones for the rest."""
+        return StoreLimits(0, self.over(wider))
+
 
 @dataclass(frozen=True)
 class StoreLimits:

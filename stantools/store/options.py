@@ -52,6 +52,11 @@ class ReadOptions:
     check_crc: bool = True
     encryption_key: bytes | None = field(default=None, repr=False)
 
+    @property
+    def has_key(self) -> bool:
+        """There is an encryption key."""
+        return self.encryption_key is not None
+
 
 def key_from_variable(name: str) -> bytes:
     """Returns the encryption key that an environment variable holds.

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from stantools.cli import progress, streamprogress
+from stantools.cli import progress
 from stantools.cli.progress import Progress
 from stantools.cli.streamprogress import StreamsProgress
 
@@ -28,13 +28,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     terminal = Terminal()
     monkeypatch.setattr(progress.sys, "stderr", terminal)
-    with Progress("auto", "verify", 4 << 20) as shown:
-        assert shown.active
+    with Progress("verify", 4 << 20, mode="auto") as shown:
         clock[0] += 0.1
         shown.advance(1 << 20)
         assert terminal.getvalue() == ""  # too early
         clock[0] += 0.9
-        shown.found()
+        shown.found(object())
         shown.advance(1 << 20)
         line = "[##########..........]  50%  2.0 MiB of 4.0 MiB  2.0 MiB/s  0:01 left  1 findings"
         assert line in terminal.getvalue()
@@ -47,18 +46,18 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]
 def test_silence_without_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(progress.sys, "stderr", stream)
+    asked: list[str] = []
     for mode in ("auto", "none"):
-        with Progress(mode, "verify", 100) as shown:
-            assert not shown.active
+        with Progress("verify", lambda: asked.append("total") or 100, mode=mode) as shown:
             clock[0] += 5
             shown.advance(50)
-    assert stream.getvalue() == ""
+    assert stream.getvalue() == "" and not asked
 
 
 def test_json_lines(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(progress.sys, "stderr", stream)
-    with Progress("json", "salvage", 100) as shown:
+    with Progress("salvage", 100, mode="json") as shown:
         for _ in range(4):
             clock[0] += 0.6
             shown.advance(25)
@@ -79,19 +78,20 @@ def test_json_lines(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None
 def test_totals_that_are_wrong_or_unknown(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     terminal = Terminal()
     monkeypatch.setattr(progress.sys, "stderr", terminal)
-    with Progress("bar", "info") as shown:
+    with Progress("info", mode="bar") as shown:
         clock[0] += 1
         shown.advance(10)
-        shown.report(500, 100)
+    assert "info  10 B  10 B/s" in terminal.getvalue()
+    with Progress("info", lambda: 100, mode="bar") as shown:
         clock[0] += 1
-        shown.advance(1)
+        shown.advance(500)
     assert "100%" in terminal.getvalue()
 
 
 def test_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(progress.sys, "stderr", stream)
-    with Progress("json", "verify", 40_000) as shown:
+    with Progress("verify", 40_000, mode="json") as shown:
         threads = [threading.Thread(target=lambda: [shown.advance(1) for _ in range(10_000)]) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -112,8 +112,8 @@ def test_what_is_waited_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return len(text)
 
     monkeypatch.setattr(terminal, "write", write)
-    monkeypatch.setattr(streamprogress.sys, "stderr", terminal)
-    with StreamsProgress(mode, "migrate", 1000, place="nats://somewhere:4222") as shown:
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    with StreamsProgress("migrate", 1000, place="nats://somewhere:4222", mode=mode) as shown:
         shown.begin("orders", "load", 1000)
         shown.advance("orders", 500)
         assert not written.is_set()
@@ -124,5 +124,5 @@ def test_what_is_waited_for(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_streams_in_silence_have_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
-    with StreamsProgress("none", "migrate", 1000):
+    with StreamsProgress("migrate", 1000, mode="none"):
         assert threading.active_count() == before

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stantools.cli.values import (
+from stantools.notation import (
     format_size,
     format_time,
     parse_duration,

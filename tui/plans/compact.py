@@ -107,7 +107,7 @@ class CompactWizard(Wizard):
         values = [self.form.value(name) for name in ("max-msgs", "max-bytes", "max-age")]
         if values == [None, None, None]:
             return None
-        return StoreLimits(0, PatternLimits(*values).over(UNLIMITED))
+        return PatternLimits(*values).of_store(UNLIMITED)
 
     def _slices(self) -> SliceLimits:
         values = [self.form.value(name) for name in ("slice-msgs", "slice-bytes", "slice-age")]

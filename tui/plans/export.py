@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size, format_time, parse_range, parse_size, parse_time
@@ -36,28 +33,6 @@ _MEANINGS = {
 }
 
 
-class _Reading:
-    """How the store is read, see `stantools.pipeline.export.request.Reading`."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def table(self, stores: Sequence[str], **values: Any) -> TableOptions:
-        """Makes options of a table; relative paths are taken from here."""
-        reading = self._source.reading
-        return TableOptions(
-            tuple(os.path.abspath(path) for path in stores),  # noqa: PTH100 (links stay)
-            polynomial=reading.polynomial,
-            check_crc=reading.check_crc,
-            key=reading.encryption_key,
-            **values,
-        )
-
-
-def _moment(text: str) -> int:
-    return parse_time(text, time.time_ns())
-
-
 class ExportWizard(Wizard):
     """Writes a table of the store."""
 
@@ -70,8 +45,8 @@ class ExportWizard(Wizard):
             choice("table", "which table", tuple(each.value for each in Table), Table.MESSAGES.value),
             Field("channel", "only channels that match, with * and >; several with blanks", many=True),
             Field("seq", "only these sequences of each channel: 10:20, 10: or :20", parse=optional(parse_range)),
-            Field("since", "not older: 2026-11-21T03:00:00Z, or an age such as 1d3h", parse=optional(_moment)),
-            Field("until", "older than this", parse=optional(_moment)),
+            Field("since", "not older: 2026-11-21T03:00:00Z, or an age such as 1d3h", parse=optional(parse_time)),
+            Field("until", "older than this", parse=optional(parse_time)),
             choice("format", "kind of files; what the name says, else parquet", ("", "parquet", "ndjson", "csv"), ""),
             choice("compression", "snappy in Parquet, none of text", ("", "snappy", "zstd", "gzip", "none"), ""),
             Field("columns", "only these columns, with commas; all if empty"),
@@ -101,10 +76,9 @@ class ExportWizard(Wizard):
         self._planned = None
         exporting = self._exporting()
         layout = exporting.layout()
-        workers = self.source.workers
-        options = exporting.options(
-            (os.fspath(self.source.path),), _Reading(self.source), layout, 1 if exporting.single else workers
-        )
+        workers, given = self.source.workers, self.source.reading
+        reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=given.encryption_key)
+        options = exporting.options((os.fspath(self.source.path),), reading, layout, 1 if exporting.single else workers)
         preview = Preview(headings=_HEADINGS)
         job.begin_phase("planning")
         plan = make_plan(options)

@@ -20,7 +20,7 @@ from stantools.migration.plan.options import (
     read_overrides,
 )
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.source import StoreSource
+from stantools.migration.source import SourceOptions, StoreSource
 from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
@@ -38,7 +38,7 @@ from stantools.migration.workflow import (
 from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import format_size, parse_duration, parse_size
 from stantools.recovery.place import free_bytes
-from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
+from stantools.store.limits import ChannelLimits, PatternLimits
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
@@ -207,17 +207,15 @@ class MigrateWizard(Wizard):
             )
         job.begin_phase("reading", store.data_size(names))
         keep = form.flag("keep-encrypted")
-        found = read_source(
-            store,
-            source.crc,
-            patterns=patterns,
-            generation=form.text("generation") or "split",
-            archived=form.flag("archived"),
-            key=source.reading.encryption_key,
-            keep_encrypted=keep,
-            workers=source.workers,
-            progress=job.advance,
+        taking = SourceOptions(
+            patterns,
+            form.text("generation") or "split",
+            form.flag("archived"),
+            source.reading.encryption_key,
+            keep,
+            source.workers,
         )
+        found = read_source(store, source.crc, taking, progress=job.advance)
         job.begin_phase("asking the target")
         with opened(places, connecting, start=False, check=job.check) as target:
             planning = self._planning(target.reference(), overrides)
@@ -280,7 +278,7 @@ class MigrateWizard(Wizard):
             push_prefix=form.text("push-prefix"),
             storage=form.text("storage"),
             replicas=int(form.text("replicas")),
-            limits=None if limits == [None] * 3 else StoreLimits(0, PatternLimits(*limits).over(ChannelLimits())),
+            limits=None if limits == [None] * 3 else PatternLimits(*limits).of_store(ChannelLimits()),
             origin_headers=OriginHeaders(form.text("origin-headers")),
             decrypted=self.source.reading.encryption_key is not None,
             overrides=overrides,  # type: ignore[arg-type]

@@ -62,11 +62,11 @@ class SalvageWizard(Wizard):
         self._plan = None
         out = form.needed("out", "where is the new store to go?")
         options = SalvageOptions(
+            form.words_of("channel"),
             form.text("cluster-id") or None,
             form.text("generation") or SPLIT,
             form.flag("fill-gaps"),
             form.flag("archived"),
-            form.words_of("channel"),
             source.workers,
         )
         preview = Preview(headings=_HEADINGS)

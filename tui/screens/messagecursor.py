@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -132,7 +131,7 @@ def find(text: str, window: Window, today: int) -> Jump | None:
     if _CLOCK.fullmatch(text):
         text = f"{format_time(today)[:10]}T{text}"
     try:
-        return to_time(window, parse_time(text, time.time_ns()))
+        return to_time(window, parse_time(text))
     except (ValueError, OverflowError):
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -376,7 +375,7 @@ class TimelineScreen(ViewScreen):
         if _CLOCK.fullmatch(text):
             text = f"{format_time(self._cursor)[:10]}T{text}"
         try:
-            self._jump(parse_time(text, time.time_ns()))
+            self._jump(parse_time(text))
         except ValueError as error:
             return None if not text[:1].isdigit() else str(error)
         return ""

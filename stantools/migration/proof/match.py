@@ -21,7 +21,7 @@ from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
 from stantools.migration.plan.names import stream_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.proof.stream import Proof, prove_stream
-from stantools.migration.source import ChannelSource, StoreSource, open_source
+from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.migration.stream_source import StreamSource, stream_source
 from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
@@ -223,7 +223,11 @@ async def read_source(
         StantoolsError: It cannot be read.
     """
     return await asyncio.to_thread(
-        open_source, store, crc, patterns=patterns_for(channels), key=key, workers=workers, progress=progress
+        open_source,
+        store,
+        crc,
+        SourceOptions(tuple(patterns_for(channels)), key=key, workers=workers),
+        progress=progress,
     )
 
 

@@ -20,7 +20,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.batches import Piece
-from stantools.migration.source import ChannelSource, StoreSource, open_source
+from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.notation import counted
 from stantools.progress import Progress
 from stantools.store.clientlog import salvage_clients
@@ -233,7 +233,9 @@ def compare_stores(
         DecryptError: A payload cannot be decrypted.
     """
     a, b = (
-        open_source(side.store, side.crc, patterns=patterns, key=side.key, workers=workers, progress=progress)
+        open_source(
+            side.store, side.crc, SourceOptions(tuple(patterns), key=side.key, workers=workers), progress=progress
+        )
         for side in (first, second)
     )
     result = StoresDifference(damaged=(a.lossy, b.lossy))

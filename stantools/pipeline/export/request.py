@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.escaping import escape
+from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import Mode, Piece, Table
 
 if TYPE_CHECKING:
@@ -23,13 +23,6 @@ STDOUT: Final = "-"
 #: How a name that ends so is to be written.
 _FORMATS: Final = {".parquet": "parquet", ".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
-
-
-class Reading(Protocol):
-    """How stores are read."""
-
-    def table(self, stores: Sequence[str], **values: Any) -> TableOptions:
-        """Makes options of a table for some stores; `values` are further fields of `TableOptions`."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +46,42 @@ class Exporting:
         overwrite: Replace an earlier export.
     """
 
-    to: str
-    table: str
-    format: str | None
-    compression: str | None
-    columns: str
-    by: str
-    file_size: int
-    mode: str
-    channels: tuple[str, ...]
-    sequences: tuple[int | None, int | None] | None
-    since: int | None
-    until: int | None
-    archived: bool
-    overwrite: bool
+    to: str = option(
+        "A new directory of files; a single file, if the name ends in .parquet, .ndjson or .csv; or stdout.",
+        default="",
+        required=True,
+        metavar="DIR|FILE|-",
+    )
+    format: str | None = option(
+        "Kind of files; what the name of --to says if not given, else parquet.", choices=("parquet", "ndjson", "csv")
+    )
+    table: str = option("Which table.", default=Table.MESSAGES.value, choices=tuple(each.value for each in Table))
+    columns: str = option("Only these columns, in this order; all if not given.", default="", metavar="A,B,…")
+    by: str = option(
+        "Directories such as channel=orders/date=2026-11-21: store, channel, date, with commas.",
+        default="",
+        metavar="LEVELS",
+    )
+    compression: str | None = option(
+        "snappy in Parquet files if not given; none of text files.", choices=("snappy", "zstd", "gzip", "none")
+    )
+    file_size: int = SIZE.field(
+        help="Bytes of the store that become one file, about.", default=128 << 20, written="128MB"
+    )
+    mode: str = option(
+        "Damaged places: as rows with a status, left out, or the end of it.",
+        default=Mode.PERMISSIVE.value,
+        choices=tuple(each.value for each in Mode),
+        any_case=True,
+    )
+    channels: tuple[str, ...] = CHANNELS.field()
+    sequences: tuple[int | None, int | None] | None = SEQUENCES.field(
+        help="Only these sequences of each channel, both ends included."
+    )
+    since: int | None = SINCE.field()
+    until: int | None = UNTIL.field()
+    archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
+    overwrite: bool = option("Replace an earlier export, when the new one is complete.", default=False)
 
     @property
     def target(self) -> Path:
@@ -127,12 +142,12 @@ class Exporting:
             require_arrow("zstd compression")
         return layout
 
-    def options(self, stores: tuple[str, ...], reading: Reading, layout: Layout, tasks: int) -> TableOptions:
+    def options(self, stores: tuple[str, ...], reading: TableOptions, layout: Layout, tasks: int) -> TableOptions:
         """Returns how the table is to be read.
 
         Args:
             stores: Paths, patterns or URLs.
-            reading: How files are read.
+            reading: How files are read; its paths do not matter.
             layout: What is to be in the files.
             tasks: Parts there shall be at least.
 
@@ -149,7 +164,7 @@ class Exporting:
             )
         if self.since is not None and self.until is not None and self.until <= self.since:
             raise UsageError("--since and --until leave no time in between", "--until has to be later than --since")
-        options = reading.table(
+        options = reading.of(
             stores,
             table=layout.table,
             columns=layout.read_columns,

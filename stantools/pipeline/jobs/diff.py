@@ -30,7 +30,7 @@ from stantools.migration.proof.stores import (
     only_in_one,
     root_differences,
 )
-from stantools.migration.source import ChannelSource, Key, StoreSource, open_source
+from stantools.migration.source import ChannelSource, Key, SourceOptions, StoreSource, open_source
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.model import StoreRef, Unreadable
@@ -281,7 +281,8 @@ def _open_pairs(work: Work, plan: DiffPlan, result: DiffResult, progress: _Progr
                 break  # told above
             ordered = [mine[at] for at in sorted(mine)]
             try:
-                sources.append(open_source(side.store, side.crc, patterns=plan.options.channels, surveys=ordered))
+                taking = SourceOptions(plan.options.channels)
+                sources.append(open_source(side.store, side.crc, taking, surveys=ordered))
             except StantoolsError as error:
                 result.failed.append(Failed(str(side.store.path), error.message, error.remedy))
                 break

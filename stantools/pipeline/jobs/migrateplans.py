@@ -17,10 +17,11 @@ from stantools.migration.plan.names import safe_name
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.planner import make_plan
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.source import ChannelSource, Key, open_source
+from stantools.migration.source import ChannelSource, Key, SourceOptions
 from stantools.migration.stream_source import stream_source
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
+from stantools.migration.workflow import read_source
 from stantools.nats.subjects import overlap
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.tables.options import TableOptions
@@ -203,19 +204,10 @@ def _plan(item: _Item, *, sources: Sources, planning: PlanOptions) -> PlannedSto
         for use in check_not_in_use(root, force=True)
     ]
     key = sources.key()
-    source = open_source(
-        store,
-        Crc(item.polynomial),
-        patterns=sources.patterns,
-        generation=sources.generation,
-        archived=sources.archived,
-        key=key.key,
-        keep_sealed=sources.keep_sealed,
-        workers=1,
+    taking = SourceOptions(
+        sources.patterns, sources.generation, sources.archived, key.key, sources.keep_sealed, workers=1
     )
-    if key.key is not None and not sources.keep_sealed:
-        for channel in source.channels:
-            channel.check_key()
+    source = read_source(store, Crc(item.polynomial), taking)
     name = safe_name(root.name)
     planning = replace(
         planning,

@@ -15,7 +15,7 @@ from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import listed
 from stantools.pipeline.tables.model import StoreRef, Unreadable
-from stantools.recovery.salvage.model import SalvageOptions
+from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import open_datastore
 

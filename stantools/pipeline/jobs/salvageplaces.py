@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreUnwritableError
+from stantools.recovery.options import SalvageOptions
 from stantools.recovery.place import check_outside
 from stantools.recovery.salvage.manifest import describe
-from stantools.recovery.salvage.model import SalvageOptions, SalvagePlan
+from stantools.recovery.salvage.model import SalvagePlan
 from stantools.store.atomic import absolute
 from stantools.store.directory import MANIFEST_FILE
 from stantools.store.durable import replace_file, unwritable, writing

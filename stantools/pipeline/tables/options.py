@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stantools.errors import UsageError
 from stantools.pipeline.tables.model import Mode, Table
@@ -78,6 +79,27 @@ class TableOptions:
     batch_rows: int = 16384
     batch_bytes: int = 8 << 20
     storage: tuple[tuple[str, str], ...] = ()
+
+    def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
+        """Returns the options for some stores.
+
+        Args:
+            stores: Paths, patterns or URLs; relative ones are taken from here.
+            changes: Further fields that are otherwise.
+
+        Raises:
+            UsageError: A path is empty.
+        """
+        if "" in stores:
+            raise UsageError("the path of a store is empty", "name a directory; the current one is .")
+        # Links stay, and so do `..` in patterns.
+        paths = tuple(path if "://" in path else os.path.abspath(path) for path in stores)  # noqa: PTH100
+        return replace(self, paths=paths, **changes)
+
+    @property
+    def has_key(self) -> bool:
+        """An encryption key was named; whether it can be found is not looked at."""
+        return self.key is not None or self.key_env is not None or self.key_file is not None
 
     def encryption_key(self) -> bytes | None:
         """Returns the key that the server was given, None if none was named. To be asked for where files are read.

@@ -11,7 +11,8 @@ What the server makes of the store stays the same, except that limits that are r
 """
 
 from stantools.recovery.compact.apply import CompactionResult, apply_compaction, compact_in_place
-from stantools.recovery.compact.plan import ChannelPlan, CompactionPlan, CompactOptions, plan_compaction
+from stantools.recovery.compact.plan import ChannelPlan, CompactionPlan, plan_compaction
+from stantools.recovery.options import CompactOptions
 from stantools.store.atomic import finish_replacement
 
 __all__ = [

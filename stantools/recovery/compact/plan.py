@@ -16,9 +16,10 @@ from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.slicesummary import SliceSummary, logical_view, summarise
 from stantools.inspection.verify import ChannelVerdict, verify
 from stantools.progress import Progress
+from stantools.recovery.options import CompactOptions
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import ChannelFiles, Datastore
-from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits, StoreLimits
+from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, SliceLimits
 from stantools.store.mapping import mapped
 from stantools.store.ranges import Ranges
 from stantools.store.sublog import Subscription, SubStatus, classify, read_subs
@@ -44,27 +45,6 @@ HARMLESS = frozenset(
 )
 #: Something is lost already, and a compaction would cover the traces: only on demand.
 ACCEPTABLE = frozenset({"clients-missing", "slice-missing", "subs-missing", "subscription-ahead"})
-
-
-@dataclass(frozen=True)
-class CompactOptions:
-    """How to compact.
-
-    Attributes:
-        limits: Leave out messages that a server with these limits has removed; None keeps all messages.
-        slices: When a slice of the new store is full.
-        drop_orphans: Leave out plain subscriptions whose client is gone, which the server never removes.
-        accept_loss: Go on although slices or logs are missing.
-        now_ns: The present, for limits of age; the clock's if not given.
-        workers: Slices that are read, and channels that are written, at the same time.
-    """
-
-    limits: StoreLimits | None = None
-    slices: SliceLimits = DEFAULT_SLICES
-    drop_orphans: bool = False
-    accept_loss: bool = False
-    now_ns: int | None = None
-    workers: int = 2
 
 
 @dataclass
@@ -204,7 +184,7 @@ def _plan_channel(plan: CompactionPlan, files: ChannelFiles, verdict: ChannelVer
     raw = files.raw_name
     limits = options.limits.limits_for(files.name) if options.limits else UNLIMITED
     slices = [each for each in (summarise(one, raw, crc) for one in files.slices) if each.count]
-    channel = ChannelPlan(files, slices, options.slices.for_channel(limits), kept=verdict.intact)
+    channel = ChannelPlan(files, slices, (options.slices or DEFAULT_SLICES).for_channel(limits), kept=verdict.intact)
     channel.messages = sum(each.count for each in slices)
     channel.bytes = sum(each.bytes for each in slices)
     if options.limits and slices:

@@ -9,6 +9,7 @@ from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.runs import Run
+from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage.subscriptions import NONE_KEPT, KeptSubscriptions
 from stantools.store.ranges import Ranges
 from stantools.store.resync import Damage, Repair
@@ -18,30 +19,6 @@ SPLIT, NEWEST = "split", "newest"
 
 #: Empty messages that may fill a channel's gaps, however few messages it has.
 _FILLERS = 1_000_000
-
-
-@dataclass(frozen=True)
-class SalvageOptions:
-    """How to salvage.
-
-    Attributes:
-        cluster_id: Cluster id for a lost server.dat; the one in the store counts if it can be read.
-        generation: `split`, `newest`, or the number of the generation to keep, from 1 for the oldest.
-        fill_gaps: Put an empty message in the place of every missing one, as servers do (filestore.md section 5.3).
-        archived: Also take messages from `.bak` slices.
-        patterns: Channels to take, with NATS wildcards; none takes all.
-        workers: Slices that are scanned, and channels that are written, at the same time.
-        keep_positions: Leave the positions of subscriptions as they are up to the last sequence that was ever known.
-            A store does not hold a last sequence without its message, other targets do.
-    """
-
-    cluster_id: str | None = None
-    generation: str = SPLIT
-    fill_gaps: bool = False
-    archived: bool = False
-    patterns: tuple[str, ...] = ()
-    workers: int = 2
-    keep_positions: bool = False
 
 
 @dataclass(frozen=True)

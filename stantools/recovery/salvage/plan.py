@@ -21,6 +21,7 @@ from stantools.inspection.survey import (
 )
 from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
+from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage.identity import find_identity
 from stantools.recovery.salvage.model import (
     NEWEST,
@@ -29,7 +30,6 @@ from stantools.recovery.salvage.model import (
     Copy,
     Dropped,
     Rewrite,
-    SalvageOptions,
     SalvagePlan,
     Step,
 )

@@ -11,7 +11,7 @@ from typing import Any
 from stantools.format import kernels
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.source import StoreSource, open_source
+from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.store.directory import open_datastore
 from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter
@@ -68,4 +68,4 @@ def write_store(root: Path, channels: Mapping[str | bytes, Channel], clients: It
 
 
 def opened(root: Path, **options: Any) -> StoreSource:
-    return open_source(open_datastore(root), CRC, **options)
+    return open_source(open_datastore(root), CRC, SourceOptions(**options))

@@ -15,7 +15,7 @@ import nats
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.migration.source import StoreSource, open_source
+from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.migration.stream_source import SingleSource
 from stantools.migration.target.restore import time_ns
 from stantools.nats.connection import connect
@@ -58,7 +58,7 @@ def write_store(
 
 
 def opened(root: Path, *patterns: str) -> StoreSource:
-    return open_source(open_datastore(root), CRC, patterns=patterns)
+    return open_source(open_datastore(root), CRC, SourceOptions(patterns))
 
 
 def single(root: Path, channel: str, subject: bytes | None = None) -> SingleSource:

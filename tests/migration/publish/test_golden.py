@@ -16,7 +16,7 @@ from stantools.migration.prepared import prepare
 from stantools.migration.proof.stream import prove_stream
 from stantools.migration.publish import Publishing, publish_stream
 from stantools.migration.publish import stream as stream_module
-from stantools.migration.source import open_source
+from stantools.migration.source import SourceOptions, open_source
 from stantools.nats.jetstream import JetStream
 from stantools.store.directory import open_datastore
 from tests.conftest import load_expected
@@ -62,7 +62,8 @@ def test_golden_stores(
             expected = load_expected(case)
             key = (expected["options"].get("encryption") or {}).get("key")
             crc = Crc(expected["options"]["file_crc_poly"])
-            source = open_source(open_datastore(golden_copy(case)), crc, key=key.encode() if key else None)
+            taking = SourceOptions(key=key.encode() if key else None)
+            source = open_source(open_datastore(golden_copy(case)), crc, taking)
             options = PlanOptions(
                 way=Way.PUBLISH,
                 stream_prefix=case,

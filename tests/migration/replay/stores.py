@@ -18,7 +18,7 @@ from stantools.migration.replay.selection import Chosen, ReplayPlan, plan_replay
 from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import SubjectRules
-from stantools.migration.source import StoreSource, open_source
+from stantools.migration.source import SourceOptions, StoreSource, open_source
 from stantools.nats.connection import Connection, connect
 from stantools.nats.options import ConnectOptions
 from stantools.store.directory import open_datastore
@@ -51,7 +51,7 @@ def write_store(root: Path, channels: Mapping[str, Sequence[Record]]) -> Path:
 
 
 def opened(root: Path, *patterns: str, **options: Any) -> StoreSource:
-    return open_source(open_datastore(root), CRC, patterns=patterns, **options)
+    return open_source(open_datastore(root), CRC, SourceOptions(patterns, **options))
 
 
 def planned(root: Path, *rules: str, streaming: bool = False, prefix: str = "", **chosen: Any) -> ReplayPlan:

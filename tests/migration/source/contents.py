@@ -12,7 +12,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import IEEE, Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.migration.batches import Batch
-from stantools.migration.source import ChannelSource, StoreSource, open_source
+from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
 from stantools.store.directory import open_datastore
 from stantools.store.mapping import mapped
 from stantools.store.reading import scan_slice
@@ -90,7 +90,7 @@ def write_slices(
 
 def opened(root: Path, **options: Any) -> StoreSource:
     """Opens a store as a source."""
-    return open_source(open_datastore(root), options.pop("crc", CRC), **options)
+    return open_source(open_datastore(root), options.pop("crc", CRC), SourceOptions(**options))
 
 
 def only(source: StoreSource) -> ChannelSource:

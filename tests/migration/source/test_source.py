@@ -232,7 +232,7 @@ def test_plain_payloads_that_only_look_encrypted(tmp_path: Path) -> None:
     with pytest.raises(DecryptError, match=r"message 5 .*\(2 of 18 ") as caught:
         list(channel.read())
     assert "leave their payloads" in caught.value.remedy
-    kept = only(opened(tmp_path, key=KEY, keep_sealed=True))
+    kept = only(opened(tmp_path, key=KEY, keep_encrypted=True))
     assert contents(kept.read()) == as_messages(plain) | as_messages([listed[4], listed[9]])
 
 

@@ -1,0 +1,113 @@
+"""Options, each declared once: beside the field that takes its value, in the frozen dataclass of a function.
+
+    archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
+
+The command line makes its options of such fields (`stantools.cli.options.options_of`) and hands the dataclass over.
+What several verbs take is declared here. Nothing here imports numpy or click.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools.notation import parse_duration, parse_range, parse_size, parse_time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What users are told of an option, and what it may hold.
+
+    Attributes:
+        help: What it does, in a sentence.
+        default: Its value if it is not given. False makes a flag of it, an empty tuple lets it be repeated.
+        flags: Its names on the command line; the field's name if there are none.
+        kind: What it holds: `str`, `int`, `float` or `Path`.
+        read: Reads what `kind` does not: raises ValueError saying what is wrong with a text.
+        choices: The words that it may be; of an enumeration, the value is a member.
+        any_case: The case of these words does not matter.
+        least: The smallest number, itself included unless `above` is set.
+        most: The biggest number.
+        above: The number has to be above `least`.
+        metavar: What stands for its value in help texts.
+        written: The default as users write it, if it is not the default's own text.
+        variable: The environment variable that it comes from if it is not given.
+        quiet: Help texts do not name the default.
+        required: It has to be given.
+    """
+
+    help: str
+    default: Any = None
+    flags: tuple[str, ...] = ()
+    kind: type = str
+    read: Callable[[str], Any] | None = None
+    choices: tuple[str, ...] | type[enum.StrEnum] = ()
+    any_case: bool = False
+    least: float | None = None
+    most: float | None = None
+    above: bool = False
+    metavar: str | None = None
+    written: str | None = None
+    variable: str = ""
+    quiet: bool = False
+    required: bool = False
+
+    def like(self, **changes: Any) -> Option:
+        """Returns the option with what is otherwise in another place."""
+        return dataclasses.replace(self, **changes)
+
+    def field(self, **changes: Any) -> Any:
+        """Returns a field of a dataclass that takes the option, with what is otherwise in this place."""
+        option = self.like(**changes)
+        return dataclasses.field(default=option.default, metadata={Option: option})
+
+
+def option(help: str, *flags: str, **more: Any) -> Any:
+    """Returns a field of a dataclass that takes an option of its own; see `Option`."""
+    return Option(help=help, flags=flags, **more).field()
+
+
+def declared(taker: type) -> Iterator[tuple[str, Option]]:
+    """Iterates over the options that a dataclass declares, with the names of their fields, in order."""
+    for each in dataclasses.fields(taker):
+        if option := each.metadata.get(Option):
+            yield each.name, option
+
+
+CHANNELS = Option(
+    help="Only channels that match; * is one token, > the rest. May be repeated.",
+    default=(),
+    flags=("--channel",),
+    metavar="PATTERN",
+)
+SEQUENCES = Option(
+    help="Only these sequences, both ends included; negative ones count from the end: -10: is the last ten.",
+    flags=("--seq",),
+    read=parse_range,
+    metavar="A:B",
+)
+SINCE = Option(help="Not older: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
+UNTIL = Option(help="Older than this: RFC 3339, or an age such as 1d3h.", read=parse_time, metavar="TIME")
+ARCHIVED = Option(help="Take messages from .bak slices as well.", default=False)
+GENERATION = Option(
+    help="If sequences began again: older generations as channels of their own, only the newest, or the Nth.",
+    default="split",
+    metavar="split|newest|N",
+)
+WORKERS = Option(help="Files that are read at the same time.", default=2, kind=int, least=1, most=256, metavar="N")
+OUT = Option(help="Where to write the new store.", kind=Path, metavar="NEW")
+FORCE = Option(help="Go on although a server seems to be using the store.", default=False)
+ACCEPT_LOSS = Option(help="Go on although the store is damaged and something is lost.", default=False)
+CLUSTER_ID = Option(help="The server's cluster id.", metavar="ID")
+DATA = Option(
+    help="How to show payloads; text in tables and base64 elsewhere if not given.",
+    choices=("base64", "text", "hex", "none"),
+)
+#: Kinds of values, to be declared with a help text of their own by `like` or `field`.
+COUNT = Option(help="", kind=int, least=0, metavar="N")
+SIZE = Option(help="", read=parse_size, metavar="SIZE")
+AGE = Option(help="", read=parse_duration, metavar="AGE")
