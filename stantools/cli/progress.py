@@ -131,10 +131,10 @@ class Progress(Line):
             self._done += count
             self._show()
 
-    def found(self, _finding: object) -> None:
+    def found(self, *findings: object) -> None:
         """Says that something was found."""
         with self._lock:
-            self._findings += 1
+            self._findings += len(findings)
 
     def tasks(self, done: int, total: int) -> None:
         """Says how many of the tasks are done that the work consists of, where it runs on several machines."""

@@ -32,7 +32,7 @@ _CUT = 64
     data=DATA.like(help="How to show message payloads; none in tables and base64 elsewhere if not given."),
 )
 @reading_options(key=False)
-def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions, output: str) -> int:
+def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions) -> int:
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and what is damaged in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy

@@ -31,7 +31,7 @@ _MANY = 50
 @channel_option
 @workers_option
 @reading_options()
-def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions, progress: str) -> int:
+def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadOptions) -> int:
     """Read every byte of STORE, check every record, and say what is intact, damaged and missing.
 
     Nothing is changed, whatever is found. ndjson and csv give the findings, json the channels as well. What a
