@@ -230,10 +230,9 @@ class _Process:
             raise _FatalError(options.problem)
         if not options.port:
             return
-        from broker.monitoring.options import PageOptions
         from broker.monitoring.server import MonitoringError, MonitoringServer
 
-        monitoring = MonitoringServer(nats, server, PageOptions(base_path=options.base_path))
+        monitoring = MonitoringServer(nats, server, options.base_path)
         try:
             await monitoring.start(options.host, options.port, self._options.nats.tls if options.https else None)
         except MonitoringError as error:

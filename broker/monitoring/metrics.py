@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.monitoring.exposition import CONTENT_TYPE, Family
-from broker.monitoring.query import Query
-from broker.monitoring.replies import Reply
-from broker.monitoring.sources import Document, NatsViews, StreamingViews
+from broker.monitoring.http import Query, Reply
+
+Document = Mapping[str, Any]
 
 _GAUGE: Final = "gauge"
 _COUNTER: Final = "counter"
@@ -70,6 +71,8 @@ _NATS: Final = (
     ("nats_memory_bytes", _GAUGE, "mem", "Resident memory of the process."),
     ("nats_cpu_percent", _GAUGE, "cpu", "CPU that the process uses, percent of one core."),
 )
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Metrics:
@@ -85,9 +88,9 @@ class Metrics:
     def __init__(
         self,
         nats: object | None,
-        nats_views: NatsViews,
+        nats_views: Any,
         streaming: object | None,
-        streaming_views: StreamingViews,
+        streaming_views: Any,
     ) -> None:
         self._nats = nats
         self._nats_views = nats_views
@@ -202,3 +205,46 @@ def _seconds(time: str) -> float:
         return 0.0
     whole = datetime.datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
     return whole + float(found[2] or 0)
+
+
+@dataclass(slots=True)
+class Family:
+    """All samples of one name.
+
+    Attributes:
+        name: Its name; counters end with `_total`.
+        kind: `gauge` or `counter`.
+        help: What it says, in one line, with the unit.
+        samples: Values with their labels.
+    """
+
+    name: str
+    kind: str
+    help: str
+    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
+
+    def add(self, value: float, **labels: str) -> None:
+        """Adds a sample."""
+        self.samples.append((labels, value))
+
+    def lines(self) -> Iterator[str]:
+        """Writes it down; nothing if there is no sample."""
+        if not self.samples:
+            return
+        yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
+        for labels, value in self.samples:
+            yield f"{self.name}{_labels(labels.items())} {_number(value)}\n"
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    inner = ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels])
+    return f"{{{inner}}}" if inner else ""
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    # Sequences are exact, however large.
+    return str(int(value)) if value == int(value) else repr(float(value))

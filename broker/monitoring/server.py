@@ -18,22 +18,15 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Callable, MutableMapping
-from types import ModuleType
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from broker import log
 from broker.listening import MAX_PORT, open_sockets
-from broker.monitoring.gojson import written
+from broker.monitoring.http import Query, Reply, document, not_found, problem, written
 from broker.monitoring.metrics import Metrics
-from broker.monitoring.natspages import NatsPages
-from broker.monitoring.options import PageOptions
-from broker.monitoring.query import Query
-from broker.monitoring.replies import Answer, Reply, document, not_found, problem
-from broker.monitoring.sources import NatsViews, StreamingViews
-from broker.monitoring.streamingpages import StreamingPages
-from broker.monitoring.ui import LivePage
+from broker.monitoring.pages import NatsPages, Page, streaming_pages
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
@@ -50,8 +43,6 @@ _KEEP_ALIVE: Final = 75
 _SHUTDOWN: Final = 1
 #: Characters of what is wrong with a request that are logged.
 _REASON: Final = 200
-
-Page = Callable[[Query], Reply | Answer]
 
 
 class _OneLine(logging.LoggerAdapter[logging.Logger]):
@@ -76,7 +67,8 @@ class MonitoringServer:
     Args:
         nats: The NATS server; None for none, its paths do not exist then.
         streaming: The streaming server; None for none.
-        options: What to serve.
+        base_path: In front of the paths of the NATS server; empty or `/` for nothing. Those of the streaming server do
+            not have it.
         nats_views: What makes documents about the NATS server; `broker.nats.views` if not given.
         streaming_views: What makes documents about the streaming server; `broker.streaming.views` if not given.
 
@@ -92,30 +84,25 @@ class MonitoringServer:
         self,
         nats: object | None,
         streaming: object | None,
-        options: PageOptions | None = None,
+        base_path: str = "",
         *,
-        nats_views: NatsViews | ModuleType | None = None,
-        streaming_views: StreamingViews | ModuleType | None = None,
+        nats_views: Any = None,
+        streaming_views: Any = None,
     ) -> None:
-        options = options or PageOptions()
         self.host = ""
         self.port = 0
+        self._base_path = base_path
         self._pages: dict[str, Page] = {}
         self._nats: NatsPages | None = None
-        self._metrics: Metrics | None = None
         self._runner: web.ServerRunner | None = None
-        self._options = options
-        views_of_nats: Any = nats_views or _views("broker.nats.views", nats)
-        views_of_streaming: Any = streaming_views or _views("broker.streaming.views", streaming)
         if nats is not None:
-            self._nats = NatsPages(nats, views_of_nats, options.base_path)
+            nats_views = nats_views or importlib.import_module("broker.nats.views")
+            self._nats = NatsPages(nats, nats_views, base_path)
             self._pages |= self._nats.paths
         if streaming is not None:
-            self._pages |= StreamingPages(streaming, views_of_streaming, live=options.live).paths
-            if options.live:
-                self._pages |= LivePage().paths
-        if options.metrics:
-            self._metrics = Metrics(nats, views_of_nats, streaming, views_of_streaming)
+            streaming_views = streaming_views or importlib.import_module("broker.streaming.views")
+            self._pages |= streaming_pages(streaming, streaming_views)
+        self._metrics = Metrics(nats, nats_views, streaming, streaming_views)
 
     async def start(self, host: str, port: int, tls: TLSOptions | None = None) -> None:
         """Begins to listen.
@@ -148,7 +135,7 @@ class MonitoringServer:
             self._nats.listening = {
                 "http_host": host,
                 "http_port": 0 if tls else self.port,
-                "http_base_path": self._options.base_path.rstrip("/"),
+                "http_base_path": self._base_path.rstrip("/"),
                 "https_port": self.port if tls else 0,
             }
         log.NATS.info("Starting %s monitor on %s", "https" if tls else "http", _joined(host or "0.0.0.0", self.port))
@@ -201,7 +188,7 @@ class MonitoringServer:
         path, _, text = target.partition("?") if target.startswith("/") else _split(target)
         path, query = unquote(path, errors="replace"), Query(text)
         try:
-            if path == "/metrics" and self._metrics is not None:
+            if path == "/metrics":
                 return await self._metrics.reply(query)
             page = self._pages.get(path)
             if page is None:
@@ -209,7 +196,7 @@ class MonitoringServer:
             found = page(query)
             if isinstance(found, Reply):
                 return found
-            return document(await _written(found.document), query)
+            return document(await _written(found), query)
         except Exception as error:  # whatever it is, the broker goes on
             log.NATS.error(
                 "Error getting information about %s: %s", path, error, exc_info=log.NATS.isEnabledFor(logging.DEBUG)
@@ -234,12 +221,6 @@ def _split(target: str) -> tuple[str, str, str]:
     except ValueError:
         return "", "", ""
     return parts.path, "?", parts.query
-
-
-def _views(name: str, server: object | None) -> ModuleType | None:
-    if server is None:
-        return None
-    return importlib.import_module(name)
 
 
 def _aiohttp() -> Any:

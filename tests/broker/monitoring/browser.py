@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from broker.monitoring.options import PageOptions
 from tests.broker.monitoring.standins import Nats, Streaming, monitoring
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -52,16 +51,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 class Monitored:
     """A monitoring server on a thread of its own, for tests that block. A context manager."""
 
-    def __init__(self, streaming: Streaming, options: PageOptions | None = None) -> None:
+    def __init__(self, streaming: Streaming) -> None:
         self._streaming = streaming
-        self._options = options
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self.port = 0
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        async with monitoring(self._streaming, Nats(), self._options) as server:
+        async with monitoring(self._streaming, Nats()) as server:
             self.port = server.port
             self._ready.set()
             await self._over.wait()

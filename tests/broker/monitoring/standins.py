@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.monitoring.options import PageOptions
 from broker.monitoring.server import MonitoringServer
 from tests.conftest import GOLDEN
 
@@ -216,12 +215,12 @@ class Nats:
 async def monitoring(
     streaming: Streaming | None = None,
     nats: Nats | None = None,
-    options: PageOptions | None = None,
+    base_path: str = "",
     tls: Any = None,
 ) -> AsyncIterator[MonitoringServer]:
     """A monitoring server on a free port, for servers that are not there."""
     server = MonitoringServer(
-        object(), object(), options, nats_views=nats or Nats(), streaming_views=streaming or Streaming()
+        object(), object(), base_path, nats_views=nats or Nats(), streaming_views=streaming or Streaming()
     )
     await server.start("127.0.0.1", 0, tls)
     try:

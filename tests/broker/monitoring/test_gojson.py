@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.monitoring.gojson import compact, encoded, written
+from broker.monitoring.http import compact, encoded, written
 
 
 def text(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.monitoring.exposition import Family
+from broker.monitoring.metrics import Family
 from tests.broker.monitoring.standins import MEMBER, SUBSCRIPTION, Got, Streaming, get, monitoring
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.monitoring.query import Query, integer
+from broker.monitoring.http import Query, integer
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,239 @@
+"""What is asked about: endpoints of both servers (server-operations.md section 14), and the live page `/streaming/ui`.
+
+A page gets the query and returns a document, or a `Reply` that is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from html import escape
+from typing import Any, Final
+
+from broker.monitoring.http import HTML, Query, Reply, compact, document, problem, refusal, text
+
+Page = Callable[[Query], Any]
+
+_NATS_LINKS: Final = (
+    ("varz", "General"),
+    ("jsz", "JetStream"),
+    ("connz", "Connections"),
+    ("accountz", "Accounts"),
+    ("accstatz", "Account Stats"),
+    ("subsz", "Subscriptions"),
+    ("routez", "Routes"),
+    ("leafz", "LeafNodes"),
+    ("gatewayz", "Gateways"),
+    ("healthz", "Health Probe"),
+)
+#: Accounts are not there; a server without any shows these two.
+_ACCOUNTS: Final = ("$G", "$SYS")
+_SYSTEM_ACCOUNT: Final = "$SYS"
+_NO_JETSTREAM: Final[dict[str, Any]] = {
+    "disabled": True,
+    "config": {"max_memory": 0, "max_storage": 0},
+    **dict.fromkeys(("memory", "storage", "reserved_memory", "reserved_storage", "accounts", "ha_assets"), 0),
+    "api": {"total": 0, "errors": 0},
+    **dict.fromkeys(("streams", "consumers", "messages", "bytes"), 0),
+}
+_ROOT: Final = "/streaming"
+_STREAMING_LINKS: Final = (
+    ("streaming/serverz", "server"),
+    ("streaming/storez", "store"),
+    ("streaming/clientsz", "clients"),
+    ("streaming/channelsz", "channels"),
+    ("streaming/ui", "channels, rates, clients and lag, live"),
+)
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<style>body {{ font-family: sans-serif; margin: 2em }} li {{ padding: .2em 0 }}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<ul>
+{items}
+</ul>
+</body>
+</html>
+"""
+#: Nothing comes from anywhere else, and nothing in a name is ever run.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-cache",
+}
+_FILES: Final = {
+    "/streaming/ui": ("ui.html", HTML),
+    "/streaming/ui.css": ("ui.css", "text/css; charset=utf-8"),
+    "/streaming/ui.js": ("ui.js", "text/javascript; charset=utf-8"),
+}
+
+
+class NatsPages:
+    """Answers what is asked about a NATS server.
+
+    Args:
+        server: The NATS server.
+        views: What makes documents about it, as `broker.nats.views`.
+        base_path: In front of all paths.
+    """
+
+    def __init__(self, server: Any, views: Any, base_path: str = "") -> None:
+        self._server = server
+        self._views = views
+        self._base = base = "/" + base_path.strip("/") if base_path.strip("/") else ""
+        #: What varz says about monitoring itself.
+        self.listening: dict[str, Any] = {}
+        self._requests: dict[str, int] = {}
+        subsz = self._counted("/subsz", self._asked(views.subsz))
+        self.paths: dict[str, Page] = {
+            base or "/": self._counted("/", self._root),
+            f"{base}/subsz": subsz,
+            f"{base}/subscriptionsz": subsz,
+        }
+        for path, page in (
+            ("/varz", self._varz),
+            ("/connz", self._asked(views.connz)),
+            ("/routez", self._asked(views.routez)),
+            ("/healthz", self._healthz),
+            ("/gatewayz", lambda _: self._about() | {"outbound_gateways": {}, "inbound_gateways": {}}),
+            ("/leafz", lambda _: self._about() | {"leafnodes": 0, "leafs": None}),
+            ("/accountz", self._accountz),
+            ("/accstatz", lambda _: self._about() | {"account_statz": []}),
+            ("/jsz", lambda _: self._about() | _NO_JETSTREAM),
+            ("/ipqueuesz", lambda _: {}),
+            ("/stacksz", _stacks),
+        ):
+            self.paths[base + path] = self._counted(path, page)
+
+    def _counted(self, path: str, page: Page) -> Page:
+        def counted(query: Query) -> Any:
+            self._requests[path] = self._requests.get(path, 0) + 1
+            return page(query)
+
+        return counted
+
+    def _asked(self, view: Callable[[Any, dict[str, str]], Any]) -> Page:
+        def page(query: Query) -> Any:
+            try:
+                return view(self._server, query.texts())
+            except ValueError as wrong:
+                return refusal(str(wrong))
+
+        return page
+
+    def _root(self, _: Query) -> Reply:
+        # Relative to `/base` the links would lead past it.
+        prefix = f"{self._base.rpartition('/')[2]}/" if self._base else ""
+        return Reply(200, _list("NATS", [(prefix + path, what) for path, what in _NATS_LINKS]), HTML)
+
+    def _varz(self, _: Query) -> Any:
+        requests = {"http_req_stats": dict(sorted(self._requests.items()))}
+        return dict(self._views.varz(self._server)) | self.listening | requests
+
+    def _healthz(self, query: Query) -> Reply:
+        health = self._views.healthz(self._server)
+        return document(compact(health), query, 200 if health.get("status") == "ok" else 503)
+
+    def _about(self) -> dict[str, Any]:
+        varz = self._views.varz(self._server)
+        return {"server_id": varz.get("server_id", ""), "now": varz.get("now", "")}
+
+    def _accountz(self, query: Query) -> Any:
+        name = query.text("acc")
+        about = self._about() | {"system_account": _SYSTEM_ACCOUNT}
+        if not name:
+            return about | {"accounts": list(_ACCOUNTS)}
+        if name not in _ACCOUNTS:
+            return refusal(f"Account {name} does not exist")
+        varz = self._views.varz(self._server)
+        used = name != _SYSTEM_ACCOUNT
+        detail = {
+            "account_name": name,
+            "update_time": varz.get("start", ""),
+            "is_system": not used,
+            "expired": False,
+            "complete": True,
+            "jetstream_enabled": False,
+            "leafnode_connections": 0,
+            "client_connections": varz.get("connections", 0) if used else 0,
+            "subscriptions": varz.get("subscriptions", 0) if used else 0,
+        }
+        if used:
+            del detail["is_system"]
+        return about | {"account_detail": detail}
+
+
+def _stacks(_: Query) -> Reply:
+    """Says what the process is doing: stacks of its threads and tasks, without values."""
+    found = io.StringIO()
+    for number, frame in sys._current_frames().items():
+        print(f"thread {number}:", file=found)
+        traceback.print_stack(frame, file=found)
+    with contextlib.suppress(RuntimeError):
+        for task in sorted(asyncio.all_tasks(), key=asyncio.Task.get_name)[:1000]:
+            print(f"task {task.get_name()}:", file=found)
+            task.print_stack(limit=20, file=found)
+    return text(found.getvalue().encode(errors="replace"))
+
+
+def streaming_pages(server: Any, views: Any) -> dict[str, Page]:
+    """Returns what answers questions about a streaming server, by path.
+
+    Args:
+        server: The streaming server.
+        views: What makes documents about it, as `broker.streaming.views`.
+    """
+
+    def state(_: Query) -> Reply:
+        return Reply(200 if views.serverz(server).get("state") == "FT_ACTIVE" else 204)
+
+    def listed(name: str, every: Callable[..., Any], one: Callable[..., Any]) -> Page:
+        def page(query: Query) -> Any:
+            subs = query.raw("subs") == b"1"  # only this value counts
+            if not query.raw(name):
+                return every(server, *query.page(), subs)
+            found = one(server, query.raw(name), subs)
+            return problem(404, f"{name.title()} {query.text(name)} not found") if found is None else found
+
+        return page
+
+    return {
+        _ROOT: lambda _: Reply(200, _list("NATS Streaming", _STREAMING_LINKS), HTML),
+        f"{_ROOT}/serverz": lambda _: views.serverz(server),
+        f"{_ROOT}/storez": lambda _: views.storez(server),
+        f"{_ROOT}/clientsz": listed("client", views.clientsz, views.client),
+        f"{_ROOT}/channelsz": listed("channel", views.channelsz, views.channel),
+        f"{_ROOT}/isFTActive": state,
+        **{path: partial(_file, name, kind) for path, (name, kind) in _FILES.items()},
+    }
+
+
+def _list(title: str, links: Iterable[tuple[str, str]]) -> bytes:
+    """Returns a page of links: where they lead, relative to the page, and what is there."""
+    items = "\n".join(f'<li><a href="{escape(path)}">{escape(text)}</a></li>' for path, text in links)
+    return _PAGE.format(title=escape(title), items=items).encode()
+
+
+def _file(name: str, kind: str, _: Query) -> Reply:
+    """Returns a file of the live page."""
+    return Reply(200, _content(name), kind, _HEADERS)
+
+
+@cache
+def _content(name: str) -> bytes:
+    from importlib import resources
+
+    return resources.files("broker.monitoring").joinpath("page", name).read_bytes()
