@@ -23,7 +23,7 @@ from broker.listening import unspecified
 from broker.log import NATS, STREAMING
 from broker.nats import tls
 from broker.nats.auth import AuthorizationError, Credentials
-from broker.nats.identity import nonce as new_nonce
+from broker.nats.auth import nonce as new_nonce
 from broker.nats.options import ReloadError
 from broker.nats.server import ListenError, NatsServer
 from broker.stores.interface import StorageError

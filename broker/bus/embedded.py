@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from broker.nats.client import Subscription
+from broker.nats.client import NatsSubscription
 from broker.nats.internal import InternalClient
 from broker.streaming.ports import Answer, Outcome, Role
 from stantools.nats.subjects import valid_subject
@@ -105,7 +105,7 @@ class EmbeddedBus:
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""
-        assert isinstance(subscription, Subscription)
+        assert isinstance(subscription, NatsSubscription)
         assert isinstance(subscription.client, InternalClient)
         subscription.client.unsubscribe(subscription)
 

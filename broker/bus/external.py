@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -196,12 +196,6 @@ class Link(Client):
             asyncio.get_running_loop().call_soon(done)
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    link: Link
-    sid: int
-
-
 class ExternalBus:
     """A `broker.streaming.ports.Bus` over TCP. Nothing is kept for later while a connection is lost.
 
@@ -279,12 +273,13 @@ class ExternalBus:
         if not valid_pattern(subject):
             raise ValueError(f"nats: invalid subject {subject!r}")
         link = self._links[role]
-        return _Subscription(link, link.subscribe(subject, handler))
+        return link, link.subscribe(subject, handler)
 
     def unlisten(self, subscription: object) -> None:
         """Unsubscribes."""
-        assert isinstance(subscription, _Subscription)
-        subscription.link.unsubscribe(subscription.sid)
+        assert isinstance(subscription, tuple)
+        link, sid = subscription
+        link.unsubscribe(sid)
 
     def barrier(self, done: Callable[[], None]) -> None:
         """Calls `done` when every connection has answered a ping, or is lost."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import replace
 from typing import Final
 
@@ -11,13 +9,12 @@ from broker.config.catalogue import AUTHORIZATION, USER, Kind
 from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_duration, text
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 from stantools.format.quoting import quote
+from stantools.nats.subjects import valid_pattern
 
 _CONNECTION_TYPES: Final = frozenset(("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS"))
 _PUBLISH: Final = frozenset(("pub", "publish", "import"))
 _SUBSCRIBE: Final = frozenset(("sub", "subscribe", "export"))
 _RESPONSES: Final = frozenset(("publish_allow_responses", "allow_responses"))
-_NKEY_SIZE: Final = 56
-_USER_PREFIX: Final = 20 << 3
 _SECOND: Final = 1e9
 
 
@@ -87,6 +84,9 @@ def _users(problems: Problems, node: Node) -> tuple[User, ...]:
 
 
 def _user(problems: Problems, node: Node) -> User:
+    # Loads asyncio: not before there are users.
+    from broker.nats.auth import user_key
+
     user = User()
     place = node
     for name, entry in problems.known(node, USER.keys):
@@ -103,7 +103,7 @@ def _user(problems: Problems, node: Node) -> User:
                 user = replace(user, password=value)
             else:
                 user = replace(user, nkey=value)
-    if user.nkey and not is_user_nkey(user.nkey):
+    if user.nkey and user_key(user.nkey) is None:
         problems.error(place, "Not a valid public nkey for a user")
     elif user.nkey and (user.name or user.password):
         problems.error(place, "Nkey users do not take usernames or passwords")
@@ -209,20 +209,5 @@ def _responses(problems: Problems, node: Node) -> ResponsePermission | None:
 def is_permission_subject(text: str) -> bool:
     """Returns whether a text is a subject with wildcards, maybe with a queue behind a blank."""
     parts = text.split()
-    return 1 <= len(parts) <= 2 and all(_is_pattern(part) for part in parts) and text == text.strip()
-
-
-def _is_pattern(subject: str) -> bool:
-    tokens = subject.split(".")
-    return all(tokens) and ">" not in tokens[:-1]
-
-
-def is_user_nkey(text: str) -> bool:
-    """Returns whether a text is the public nkey of a user: prefix, key and checksum are right."""
-    if len(text) != _NKEY_SIZE or not text.startswith("U"):
-        return False
-    try:
-        raw = base64.b32decode(text)
-    except (binascii.Error, ValueError):
-        return False
-    return raw[0] == _USER_PREFIX and int.from_bytes(raw[-2:], "little") == binascii.crc_hqx(raw[:-2], 0)
+    fits = all(valid_pattern(part.encode("utf-8", "surrogateescape")) for part in parts)
+    return 1 <= len(parts) <= 2 and fits and text == text.strip()

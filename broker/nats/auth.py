@@ -1,14 +1,19 @@
-"""Who a client is: user and password, token, nkey, or certificate (server-operations.md sections 8 and 15)."""
+"""Who a client is (user and password, token, nkey, or certificate), and what it may publish and subscribe to.
+
+Facts: server-operations.md sections 8 and 15.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import hmac
 import importlib.util
 import os
 import random
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +21,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.nats.identity import decode_nkey
-from broker.nats.permissions import Permit
+from stantools.nats import subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from broker.nats.options import Authorization, Permissions, User
+    from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
 
 _BCRYPT: Final = ("$2a$", "$2b$", "$2y$")
 _USER_PREFIX: Final = 20 << 3
@@ -32,6 +36,11 @@ _TYPES: Final = {"SERIALNUMBER": "2.5.4.5", "POSTALCODE": "2.5.4.17", "EMAILADDR
 _PROVEN: Final = 1024
 #: Checks that may wait for each who says he is the same from the same address.
 _MOST_WAITING: Final = 64
+#: How many subjects a permit remembers, and how long (bytes) they may be.
+_REMEMBERED: Final = 4096
+_LONGEST: Final = 256
+_SERVER_PREFIX: Final = 13 << 3
+_NONCE_BYTES: Final = 11
 
 
 class AuthorizationError(Exception):
@@ -372,8 +381,8 @@ def _bcrypt(stored: str, given: str, proof: bytes) -> bool:
 
 def signed(nkey: str, nonce: str, signature: str) -> bool:
     """Returns whether a nonce was signed with a user's nkey."""
-    decoded = decode_nkey(nkey)
-    if decoded is None or decoded[0] != _USER_PREFIX or not nonce:
+    key = user_key(nkey)
+    if key is None or not nonce:
         return False
     # Loaded only where there are nkeys.
     from cryptography.exceptions import InvalidSignature
@@ -383,7 +392,7 @@ def signed(nkey: str, nonce: str, signature: str) -> bool:
         # Clients encode with either alphabet, with or without padding.
         text = signature.rstrip("=").replace("+", "-").replace("/", "_")
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        Ed25519PublicKey.from_public_bytes(decoded[1]).verify(raw, nonce.encode())
+        Ed25519PublicKey.from_public_bytes(key).verify(raw, nonce.encode())
     except (ValueError, InvalidSignature):
         return False
     return True
@@ -394,3 +403,99 @@ def _yes() -> bool:
 
 
 _REFUSED: Final = Check(Identity(), lambda: False)
+
+
+class _Rules:
+    """Allowed and denied subjects. Subscribe rules can hold for one queue group only."""
+
+    def __init__(self, permission: SubjectPermission, with_queues: bool) -> None:
+        allow = None if permission.allow is None else [_rule(rule, with_queues) for rule in permission.allow]
+        self.allow: list[tuple[bytes, bytes]] | None = allow
+        self.deny = [_rule(rule, with_queues) for rule in permission.deny]
+
+    def permit(self, subject: bytes, queue: bytes = b"") -> bool:
+        # A pattern that is subscribed to is looked up as if it were a subject: what it could match beyond is
+        # checked when messages are delivered.
+        if self.allow is not None and not _applies(self.allow, subject, queue):
+            return False
+        return not _applies(self.deny, subject, queue)
+
+
+def _rule(rule: bytes, with_queues: bool) -> tuple[bytes, bytes]:
+    words = rule.split()
+    if with_queues and len(words) == 2:
+        return words[0], words[1]
+    return rule.strip(), b""
+
+
+def _applies(rules: Iterable[tuple[bytes, bytes]], subject: bytes, queue: bytes) -> bool:
+    for pattern, wanted in rules:
+        if wanted and (not queue or not subjects.matches(wanted, queue)):
+            continue
+        if subjects.matches(pattern, subject):
+            return True
+    return False
+
+
+class Permit:
+    """What one user may do. Shared by all of its connections.
+
+    Attributes:
+        responses: What may be published to reply subjects of messages received; None for nothing in particular.
+    """
+
+    def __init__(self, permissions: Permissions) -> None:
+        publish = permissions.publish
+        self.responses: ResponsePermission | None = permissions.responses
+        self._publish = _Rules(publish, with_queues=False)
+        if permissions.responses is not None and publish.allow is None:
+            # Nothing but answers may be published.
+            self._publish.allow = []
+        self._subscribe = _Rules(permissions.subscribe, with_queues=True)
+        self._remembered: dict[bytes, bool] = {}
+
+    def may_publish(self, subject: bytes) -> bool:
+        """Returns whether messages may be published to a subject, answers apart."""
+        known = self._remembered.get(subject)
+        if known is None:
+            known = self._publish.permit(subject)
+            if len(subject) <= _LONGEST:
+                if len(self._remembered) >= _REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[subject] = known
+        return known
+
+    def may_subscribe(self, pattern: bytes, queue: bytes = b"") -> bool:
+        """Returns whether a subscription is allowed."""
+        return self._subscribe.permit(pattern, queue)
+
+    def narrows(self, pattern: bytes) -> bool:
+        """Returns whether an allowed pattern also matches subjects that are denied."""
+        if subjects.is_literal(pattern):
+            return False
+        return any(not queue and subjects.overlap(denied, pattern) for denied, queue in self._subscribe.deny)
+
+    def may_receive(self, subject: bytes) -> bool:
+        """Returns whether a message that an allowed pattern matches may be delivered."""
+        return not _applies(self._subscribe.deny, subject, b"")
+
+
+def user_key(nkey: str) -> bytes | None:
+    """Returns the key of a user's public nkey; None if the text is none."""
+    try:
+        body = base64.b32decode(nkey + "=" * (-len(nkey) % 8))
+    except ValueError:
+        return None
+    sum_fits = binascii.crc_hqx(body[:-2], 0) == int.from_bytes(body[-2:], "little")
+    return body[1:-2] if len(body) == 35 and body[0] == _USER_PREFIX and sum_fits else None
+
+
+def server_id() -> str:
+    """Returns a new server id, a public nkey: 56 characters beginning with N."""
+    body = bytes([_SERVER_PREFIX]) + secrets.token_bytes(32)
+    return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")
+
+
+def nonce() -> str:
+    """Returns what a client has to sign."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(_NONCE_BYTES)).decode().rstrip("=")

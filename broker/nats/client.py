@@ -6,15 +6,20 @@ import enum
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from broker.nats.auth import Credentials, Identity
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.permissions import Permit
+    from broker.nats.auth import Authenticator, Permit, SlowChecks
+    from broker.nats.options import NatsOptions
+    from broker.nats.router import Router
+    from broker.nats.turns import Turns
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
+
+C = TypeVar("C", contravariant=True)
 
 
 class State(enum.Enum):
@@ -76,7 +81,7 @@ class Reason(enum.StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Subscription:
+class NatsSubscription:
     """An interest of a client.
 
     Attributes:
@@ -154,7 +159,7 @@ class Client(ABC):
     headers: bool = False
     no_responders: bool = False
     state: State = State.NEW
-    subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
+    subscriptions: dict[bytes, NatsSubscription] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     start: int = field(default_factory=time.time_ns)
     last_activity: int = field(default_factory=time.time_ns)
@@ -201,15 +206,52 @@ class Client(ABC):
         return False
 
     @abstractmethod
-    def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
+    def take(
+        self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+    ) -> None:
         """Takes rows of a table; `size` is the sum of their payloads. Buffer and table are good for this call only."""
 
     @abstractmethod
-    def take_block(self, subscription: Subscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
+    def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Takes payloads that were published with one subject. Nothing refers to the block after the call."""
 
     @abstractmethod
     def take_one(
-        self, subscription: Subscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
+        self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
         """Takes one message; `payload` begins with `header_size` bytes of headers."""
+
+
+class Hub(Protocol[C]):
+    """A server, as its clients see it. `C` is what it has on sockets."""
+
+    options: NatsOptions
+    router: Router
+    authenticator: Authenticator
+    #: Hashed passwords that are being checked.
+    slow_checks: SlowChecks
+    #: Who has the event loop.
+    turns: Turns
+    #: Protocol messages are logged.
+    tracing: bool
+    #: Connections that were dropped because they did not keep up.
+    slow_consumers: int
+    #: What all connections read into, and the table that all parse into.
+    read_buffer: bytearray
+    read_view: memoryview
+    frames: Frames
+
+    def accept(self, connection: C) -> None:
+        """Greets a new connection."""
+
+    def dirty(self, connection: C) -> None:
+        """A connection has something to be written."""
+
+    def ended(self, connection: C) -> None:
+        """A connection is no more."""
+
+    def forget(self, client: Client) -> None:
+        """A part of this process has disconnected."""
+
+    def drain(self) -> None:
+        """Hands over what parts of this process have sent each other."""

@@ -19,7 +19,7 @@ import numpy as np
 from broker.log import NATS
 from broker.nats import tracing
 from broker.nats.auth import Credentials, Identity
-from broker.nats.client import CLOSED, HEARS, OPEN, Client, Reason, State, Subscription
+from broker.nats.client import CLOSED, HEARS, OPEN, Client, NatsSubscription, Reason, State
 from broker.nats.session import Session
 from stantools.nats import encoding
 from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, Stop
@@ -29,7 +29,7 @@ from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.hub import Hub
+    from broker.nats.client import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -448,7 +448,9 @@ class Connection(Session, asyncio.BufferedProtocol):
 
     # Messages
 
-    def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
+    def take(
+        self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+    ) -> None:
         """Sends messages of a table."""
         if self.permit is not None and self.permit.responses is not None:
             self.remember_replies(buffer, frames, begin, end)
@@ -456,14 +458,14 @@ class Connection(Session, asyncio.BufferedProtocol):
         if self.server.tracing:
             tracing.deliveries(self, subscription, buffer, frames, begin, end)
 
-    def take_block(self, subscription: Subscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
+    def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Sends payloads of a block."""
         self.send(encode_block(block, begin, end, subject, subscription.sid))
         if self.server.tracing:
             tracing.block(self, subscription, subject, block, begin, end)
 
     def take_one(
-        self, subscription: Subscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
+        self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
         """Sends one message."""
         if reply and self.permit is not None and self.permit.responses is not None:

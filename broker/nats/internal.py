@@ -7,16 +7,16 @@ in a mailbox until that is over, so that a handler is never called from within a
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.client import Client, State, Subscription
-from broker.nats.identity import token
+from broker.nats.client import Client, NatsSubscription, State
 from broker.nats.options import VERSION
 from broker.nats.turns import Mailbox
 from stantools.nats import subjects
@@ -24,14 +24,12 @@ from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_tabl
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.hub import Hub
+    from broker.nats.client import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
 
 #: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
 Callback = Callable[[bytes | None, bool], None]
-
-_PREFIX: Final = b"_INBOX."
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +65,7 @@ class InternalClient(Client):
     def __str__(self) -> str:
         return f"{self.name} - cid:{self.cid}"
 
-    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> Subscription:
+    def subscribe(self, subject: bytes, handler: Handler, queue: bytes = b"") -> NatsSubscription:
         """Subscribes. What sockets publish is handed over in the read that brought it.
 
         Args:
@@ -86,12 +84,12 @@ class InternalClient(Client):
             NATS.error('%s - Subscription Violation - User "%s", Subject "%s"', self, self.user, text)
             raise PermissionError(f'nats: Permissions Violation for Subscription to "{text}"')
         self._sids += 1
-        subscription = Subscription(self, b"%d" % self._sids, subject, queue, handler)
+        subscription = NatsSubscription(self, b"%d" % self._sids, subject, queue, handler)
         subscription.narrowed = self.permit is not None and self.permit.narrows(subject)
         self.server.router.subscribe(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: NatsSubscription) -> None:
         """Ends a subscription; its handler is not called any more."""
         self.server.router.unsubscribe(subscription)
 
@@ -153,9 +151,9 @@ class InternalClient(Client):
             callback: Gets the payload and False; None and True if nobody is there; None and False if the time is up.
         """
         if not self._inbox:
-            self._inbox = _PREFIX + token(22) + b"."
+            self._inbox = f"_INBOX.{secrets.token_hex(11)}.".encode()
             self.subscribe(self._inbox + b"*", self._answered)
-        reply = token(8)
+        reply = secrets.token_hex(4).encode()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_seconds, self._finish, reply, None, False)
         self._requests[reply] = _Request(callback, timer)
@@ -208,18 +206,20 @@ class InternalClient(Client):
 
     # Messages for it
 
-    def take(self, subscription: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int) -> None:
+    def take(
+        self, subscription: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+    ) -> None:
         """Hands rows of a table to the handler."""
         assert subscription.handler is not None
         subscription.handler(buffer, frames, begin, end)
 
-    def take_block(self, subscription: Subscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
+    def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Puts payloads into the mailbox."""
         for row in range(begin, end):
             self.take_one(subscription, subject, b"", block.payload(row), 0)
 
     def take_one(
-        self, subscription: Subscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
+        self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
         """Puts a message into the mailbox."""
         data = b"%b%b%b" % (subject, reply, payload)

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.log import NATS
-from broker.nats.client import Client, Counters, Subscription
+from broker.nats.client import Client, Counters, NatsSubscription
 from stantools.nats.frames import PAYLOAD, PAYLOAD_SIZE, REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 from stantools.nats.interest import Interest, Remembered, finished
 from stantools.nats.kernels import Names
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.permissions import Permit
+    from broker.nats.auth import Permit
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Span
 
@@ -61,9 +61,9 @@ class Route:
     """
 
     number: int
-    plain: tuple[Subscription, ...] = ()
-    queues: tuple[tuple[Subscription, ...], ...] = ()
-    only: Subscription | None = field(init=False)
+    plain: tuple[NatsSubscription, ...] = ()
+    queues: tuple[tuple[NatsSubscription, ...], ...] = ()
+    only: NatsSubscription | None = field(init=False)
 
     @property
     def fanout(self) -> int:
@@ -127,7 +127,7 @@ class Router:
     """
 
     def __init__(self) -> None:
-        self.interest: Interest[Subscription] = Interest()
+        self.interest: Interest[NatsSubscription] = Interest()
         self.counters = Counters()
         self._routes: list[Route] = []
         self._by_targets: dict[tuple[object, ...], Route] = {}
@@ -170,13 +170,13 @@ class Router:
 
     # Interest
 
-    def subscribe(self, subscription: Subscription) -> None:
+    def subscribe(self, subscription: NatsSubscription) -> None:
         """Adds a subscription."""
         subscription.client.subscriptions[subscription.sid] = subscription
         self.interest.insert(subscription.subject, subscription, subscription.queue)
         self._changed(subscription.subject)
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: NatsSubscription) -> None:
         """Removes a subscription, if it is still there."""
         if subscription.closed:
             return
@@ -199,7 +199,7 @@ class Router:
             self._remove(left.pop())
             yield
 
-    def _remove(self, subscription: Subscription) -> None:
+    def _remove(self, subscription: NatsSubscription) -> None:
         self.interest.remove(subscription.subject, subscription, subscription.queue)
         self._changed(subscription.subject)
 
@@ -389,7 +389,7 @@ class Router:
                     yield
 
     def _hand_over_all(
-        self, origin: Client, to: Subscription, batch: _Batch, begin: int, end: int, size: int
+        self, origin: Client, to: NatsSubscription, batch: _Batch, begin: int, end: int, size: int
     ) -> Iterator[None]:
         """Hands over rows: to a socket all at once, to a handler as many as it takes in a short time."""
         if to.handler is None:
@@ -410,7 +410,7 @@ class Router:
             yield
 
     def _hand_over(
-        self, origin: Client, to: Subscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
+        self, origin: Client, to: NatsSubscription, buffer: Buffer, frames: Frames, begin: int, end: int, size: int
     ) -> None:
         client = to.client
         self._account(to, end - begin, size)
@@ -422,7 +422,7 @@ class Router:
             NATS.debug("Details", exc_info=True)
         client.stalls(origin)
 
-    def _deliver_some(self, origin: Client, to: Subscription, batch: _Batch, begin: int, end: int) -> int:
+    def _deliver_some(self, origin: Client, to: NatsSubscription, batch: _Batch, begin: int, end: int) -> int:
         """Delivers as many as the subscription still wants; it ends with the last."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
         if to.delivered + end - begin >= to.limit:
@@ -433,7 +433,7 @@ class Router:
         return end - begin
 
     def _deliver_group(
-        self, origin: Client, group: tuple[Subscription, ...], batch: _Batch, begin: int, end: int, size: int
+        self, origin: Client, group: tuple[NatsSubscription, ...], batch: _Batch, begin: int, end: int, size: int
     ) -> Generator[None, None, bool]:
         """Delivers each message to one member of a queue group, drawn at random. Returns whether there was one."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
@@ -501,7 +501,7 @@ class Router:
         route = self._known.values.get(subject)
         return route is not None and any(s.client.congested for s in route.plain)
 
-    def _account(self, to: Subscription, count: int, size: int) -> None:
+    def _account(self, to: NatsSubscription, count: int, size: int) -> None:
         to.delivered += count
         counters = to.client.counters
         counters.out_msgs += count
@@ -509,7 +509,7 @@ class Router:
         self.counters.out_msgs += count
         self.counters.out_bytes += size
 
-    def _receivers(self, origin: Client, route: Route) -> list[Subscription]:
+    def _receivers(self, origin: Client, route: Route) -> list[NatsSubscription]:
         chosen = [s for s in route.plain if not (s.closed or (s.client is origin and not origin.echo))]
         for group in route.queues:
             members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
@@ -526,6 +526,6 @@ def _subject(batch: _Batch, row: int) -> bytes:
     return bytes(memoryview(batch.buffer)[start : start + size])
 
 
-def _may_receive(subscription: Subscription, subject: bytes) -> bool:
+def _may_receive(subscription: NatsSubscription, subject: bytes) -> bool:
     permit = subscription.client.permit
     return not subscription.narrowed or permit is None or permit.may_receive(subject)

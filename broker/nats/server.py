@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.listening import BACKLOG, MAX_PORT, open_sockets
 from broker.log import NATS, out_of_files
 from broker.nats import tls
-from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks
+from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
 from broker.nats.client import Reason, State
 from broker.nats.connection import ROWS, Connection
-from broker.nats.identity import server_id
 from broker.nats.internal import InternalClient
 from broker.nats.options import VERSION, reload_changes
 from broker.nats.router import Router

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.log import NATS, TRACE
 from broker.nats import tls, tracing
-from broker.nats.auth import Check, Credentials, Identity
-from broker.nats.client import Client, Reason, State, Subscription
-from broker.nats.identity import nonce
+from broker.nats.auth import Check, Credentials, Identity, nonce
+from broker.nats.client import Client, NatsSubscription, Reason, State
 from stantools.nats import encoding, operations, subjects
 from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
-    from broker.nats.hub import Hub
+    from broker.nats.client import Hub
     from broker.nats.router import SubjectTable
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
@@ -266,7 +265,7 @@ class Session(Client):
             self.send_error("maximum subscriptions exceeded")
             return
         if sid not in self.subscriptions:
-            subscription = Subscription(self, sid, subject, queue)
+            subscription = NatsSubscription(self, sid, subject, queue)
             subscription.narrowed = permit is not None and permit.narrows(subject)
             server.router.subscribe(subscription)
         self._ok()

@@ -10,7 +10,7 @@ from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, REPLY, REP
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.client import Client, Subscription
+    from broker.nats.client import Client, NatsSubscription
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -40,14 +40,16 @@ def publishes(connection: Client, data: Buffer, frames: Frames, rows: int, limit
         NATS.log(TRACE, "%s - <<- MSG_PAYLOAD: [%s]", connection, quoted(payload, limit))
 
 
-def delivery(connection: Client, to: Subscription, subject: bytes, reply: bytes, size: int, header_size: int) -> None:
+def delivery(
+    connection: Client, to: NatsSubscription, subject: bytes, reply: bytes, size: int, header_size: int
+) -> None:
     """Logs one message that a client is sent; `size` is that of the payload behind the headers."""
     words = [_text(word) for word in (subject, to.sid, reply) if word]
     words += [str(header_size), str(header_size + size)] if header_size else [str(size)]
     NATS.log(TRACE, "%s - ->> [%s %s]", connection, "HMSG" if header_size else "MSG", " ".join(words))
 
 
-def deliveries(connection: Client, to: Subscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
+def deliveries(connection: Client, to: NatsSubscription, data: Buffer, frames: Frames, begin: int, end: int) -> None:
     """Logs messages that a client is sent."""
     view = memoryview(data)
     for row in frames[begin:end].tolist():
@@ -57,7 +59,7 @@ def deliveries(connection: Client, to: Subscription, data: Buffer, frames: Frame
         delivery(connection, to, subject, reply, row[PAYLOAD_SIZE] - row[HEADER_SIZE], headers)
 
 
-def block(connection: Client, to: Subscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
+def block(connection: Client, to: NatsSubscription, subject: bytes, payloads: Payloads, begin: int, end: int) -> None:
     """Logs payloads of a block that a client is sent."""
     for row in range(begin, end):
         delivery(connection, to, subject, b"", int(payloads.sizes[row]), 0)

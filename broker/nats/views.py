@@ -20,7 +20,7 @@ from stantools.nats import subjects
 from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
-    from broker.nats.client import Client, Subscription
+    from broker.nats.client import Client, NatsSubscription
     from broker.nats.server import NatsServer
 
 Document = dict[str, Any]
@@ -192,7 +192,7 @@ def _connection(client: Client, auth: bool, listed: bool, details: bool) -> Docu
     return found
 
 
-def _subscription(subscription: Subscription) -> Document:
+def _subscription(subscription: NatsSubscription) -> Document:
     found: Document = {"subject": _text(subscription.subject)}
     if subscription.queue:
         found["qgroup"] = _text(subscription.queue)
@@ -272,8 +272,8 @@ def subsz(server: NatsServer, query: Mapping[str, str]) -> Document:
     }
 
 
-def _subscriptions(server: NatsServer, test: bytes) -> Iterator[Subscription]:
-    found: Iterable[Subscription] = (each for client in server.clients() for each in client.subscriptions.values())
+def _subscriptions(server: NatsServer, test: bytes) -> Iterator[NatsSubscription]:
+    found: Iterable[NatsSubscription] = (each for client in server.clients() for each in client.subscriptions.values())
     for each in found:
         if not test or subjects.matches(each.subject, test):
             yield each

@@ -15,8 +15,9 @@ from cryptography.x509.oid import NameOID
 
 from broker.config.grammar import parse
 from broker.config.nats import NatsFile, parse_address, read_nats
-from broker.config.natsauth import is_permission_subject, is_user_nkey
+from broker.config.natsauth import is_permission_subject
 from broker.config.values import ConfigurationError
+from broker.nats.auth import user_key
 from broker.nats.options import Permissions, ResponsePermission, SubjectPermission, TLSOptions
 from tests.servers import OLDEST, binary
 
@@ -126,8 +127,8 @@ def test_users() -> None:
 
 
 def test_nkeys_and_subjects() -> None:
-    assert is_user_nkey(NKEY)
-    assert not any(is_user_nkey(each) for each in ("", "UB", NKEY[:-1] + "5", "A" + NKEY[1:], NKEY.lower(), "U" * 56))
+    assert user_key(NKEY)
+    assert not any(user_key(each) for each in ("", "UB", NKEY[:-1] + "5", "A" + NKEY[1:], NKEY.lower(), "U" * 56))
     assert all(is_permission_subject(each) for each in ("a", "a.*", ">", "a.>", "a.b q", "*.x"))
     assert not any(is_permission_subject(each) for each in ("", "a..b", ".a", ">.a", "a q r", " a", "a."))
 

@@ -12,9 +12,8 @@ import bcrypt
 import nkeys
 import pytest
 
-from broker.nats.auth import Authenticator, AuthorizationError, Credentials
+from broker.nats.auth import Authenticator, AuthorizationError, Credentials, Permit
 from broker.nats.options import Authorization, Permissions, ResponsePermission, SubjectPermission, User
-from broker.nats.permissions import Permit
 from tests import servers
 from tests.broker.nats.serving import Raw, serving
 
