@@ -20,7 +20,7 @@ from stantools.migration.plan.model import UNLIMITED, LeftOut, Level, Note, Stre
 from stantools.migration.plan.options import PlanOptions
 from stantools.migration.plan.units import about, format_duration, format_size
 from stantools.migration.source import ChannelSource, StoreSource
-from stantools.notation import counted, format_time
+from stantools.notation import counted, describe_ranges, format_time
 from stantools.recovery.salvage.model import ChannelPlan, Copy, Dropped
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.ranges import Ranges
@@ -143,7 +143,7 @@ def _next_message(channel: ChannelSource, sequence: int) -> tuple[int, int]:
     return int(columns.sequence[0]), int(columns.timestamp[0])
 
 
-_RANGES_SHOWN = 5
+_NAMES_SHOWN = 5
 
 
 def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool) -> Iterator[Note]:
@@ -161,9 +161,10 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
     if channel.origin:
         yield Note(Level.WARNING, name, f"it is {channel.origin}: the channel's sequences began again after it")
     if lost := channel.lost:
-        yield Note(Level.WARNING, name, f"{counted(lost.count(), 'message')} damaged or gone: {_shown(lost)}")
+        yield Note(Level.WARNING, name, f"{counted(lost.count(), 'message')} damaged or gone: {describe_ranges(lost)}")
     if holes := channel.sequences.holes() - lost:
-        text = f"{counted(holes.count(), 'sequence')} in between not in the store: {_shown(holes)}; the gaps are kept"
+        missing = f"{counted(holes.count(), 'sequence')} in between not in the store: {describe_ranges(holes)}"
+        text = f"{missing}; the gaps are kept"
         yield Note(Level.WARNING, name, text, "see what `stantools verify` says: streaming itself leaves no gaps")
     if channel.last > channel.sequences.last:
         text = (
@@ -176,14 +177,6 @@ def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool)
     if moment := _goes_back(kept):
         text = f"times go back near {format_time(moment)}: to start consumers by time is inexact there"
         yield Note(Level.INFO, name, text)
-
-
-def _shown(ranges: Ranges) -> str:
-    pairs = ranges.pairs()
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in pairs[:_RANGES_SHOWN]]
-    return ", ".join(texts) + (
-        f" and {counted(len(pairs) - _RANGES_SHOWN, 'more range')}" if len(pairs) > _RANGES_SHOWN else ""
-    )
 
 
 def _goes_back(plan: ChannelPlan) -> int:
@@ -237,15 +230,15 @@ def left_behind(source: StoreSource) -> list[LeftOut]:
         is_channel = bool(rest) or file in channels
         detail = f"{file}: {reason}"
         if sequences:
-            detail += f" ({_shown(sequences)})"
+            detail += f" ({describe_ranges(sequences)})"
         elif len(group) > 1:
             detail += f" ({counted(len(group), 'place')})"
         what = "subscription" if reason.startswith("subscription ") else "message" if sequences else "file"
         left.append(LeftOut(what, channel if is_channel else "", detail, sequences.count() or len(group), loss))
     if source.clients:
         names = [os.fsdecode(client.id) for client in source.clients]
-        shown = ", ".join(repr(name) for name in sorted(names)[:_RANGES_SHOWN])
-        more = f" and {len(names) - _RANGES_SHOWN} more" if len(names) > _RANGES_SHOWN else ""
+        shown = ", ".join(repr(name) for name in sorted(names)[:_NAMES_SHOWN])
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         left.append(LeftOut("client", "", f"JetStream keeps no list of client ids: {shown}{more}", len(names)))
     return left
 

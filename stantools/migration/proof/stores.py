@@ -21,7 +21,7 @@ from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
 from stantools.migration.batches import Piece
 from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
-from stantools.notation import counted
+from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.clientlog import salvage_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, Datastore
@@ -277,10 +277,7 @@ def add_channel(result: StoresDifference, sides: tuple[Side, Side], channel: Cha
     result.channels += 1
     result.messages += compared.both
     for kind, ranges in compared.differing():
-        pairs = ranges.pairs()
-        listed = ", ".join(str(x) if x == y else f"{x}-{y}" for x, y in pairs[:_MANY])
-        more = f" and {counted(len(pairs) - _MANY, 'more range')}" if len(pairs) > _MANY else ""
-        detail = f"{counted(ranges.count(), 'message')}: {listed}{more}"
+        detail = f"{counted(ranges.count(), 'message')}: {describe_ranges(ranges)}"
         result.findings.append(finding(_CODES[kind], detail, channel=channel.name, seq=ranges.first))
     if not channel.origin:
         result.findings += _subscriptions(sides, channel.name)

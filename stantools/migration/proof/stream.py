@@ -1,14 +1,12 @@
 """The proof that a stream is what was planned: its state, every message in it, its consumers.
 
-Facts: jetstream-migration.md sections 9 and 11.
-
 Messages are compared by sequence, time, subject, headers and payload. What differs is gathered by kind, as ranges of
 sequences, with the first few cases in words. So a stream in which nothing is right makes no more findings than one in
 which a single message is wrong.
 
-JetStream does not tell which messages of a consumer are pending, only how many, and up to where nothing is. Together
-with where it has delivered to, these fix the position in all cases but one: other pending messages, of the same number,
-behind the same first one.
+Consumers (jetstream-migration.md sections 9 and 11): JetStream does not tell which messages are pending, only how many,
+and up to where nothing is. Together with where it has delivered to, these fix the position in all cases but one: other
+pending messages, of the same number, behind the same first one.
 """
 
 from __future__ import annotations
@@ -34,181 +32,14 @@ from stantools.migration.proof.readback import Readback
 from stantools.migration.stream_source import StreamSource
 from stantools.nats.inbox import Received
 from stantools.nats.jetstream import JetStream
-from stantools.notation import counted
+from stantools.notation import counted, describe_ranges
 from stantools.progress import Progress
 from stantools.store.ranges import Ranges
 
-#: From this version on servers count every missing sequence, however the gap was made
-#: (jetstream-migration.md section 5.3).
-_COUNTS_GAPS = (2, 11, 0)
-#: What a server fills in, or the migration sets only while it works.
-_NOT_COMPARED = ("name", "durable_name", "deliver_policy", "opt_start_seq", "metadata", "num_replicas")
-#: Counting what is left for a consumer: older servers count sequences that are missing between two blocks as well.
-_COUNTS_PENDING = (2, 10, 0)
 _EXAMPLES = 3
-_RANGES = 6
 _EXTRA = "extra"
 #: Sequences that are collected before they are made ranges.
 _COLLECT = 1 << 16
-
-
-@dataclass
-class Proof:
-    """What a comparison came to.
-
-    Attributes:
-        findings: What differs; empty if nothing does.
-        messages: Messages that both sides have.
-        bytes: Payload bytes that were read from the stream.
-        seconds: How long it took.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    messages: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-
-    @property
-    def clean(self) -> bool:
-        """Nothing differs."""
-        return not self.findings
-
-
-async def prove_stream(
-    js: JetStream,
-    stream_name: str,
-    source: StreamSource,
-    *,
-    origin: bool,
-    via_publish: bool,
-    consumers: Sequence[tuple[ConsumerPlan, Position]] = (),
-    messages: bool = True,
-    progress: Progress | None = None,
-) -> Proof:
-    """Compares a stream on a server with its source.
-
-    Args:
-        js: The server.
-        stream_name: The stream.
-        source: What it should hold.
-        origin: Its messages carry headers with channel, sequence and time.
-        via_publish: Messages were published, all or some: such a message has a timestamp of its own.
-        consumers: Its consumers, with positions in sequences of the stream.
-        messages: Compare the messages themselves, not only what the server tells of the stream.
-        progress: Told the number of messages as they are compared.
-
-    Raises:
-        NatsError: The server cannot be asked, or does not deliver.
-        StoreUnreadableError: As from the source.
-    """
-    started = time.monotonic()
-    proof = Proof()
-    info = await js.stream_info(stream_name)
-    if info is None:
-        proof.findings.append(finding("stream-missing", f"there is no stream {stream_name}"))
-        return proof
-    channel = source.parts[0][0].name if len(source.parts) == 1 else None
-    state = info["state"]
-    wrong = "; ".join(_state_differences(source, state, js.connection.version))
-    if wrong:
-        proof.findings.append(finding("stream-state", f"stream {stream_name}: {wrong}", channel=channel))
-    proof.findings += await check_consumers(js, stream_name, consumers, source, via_publish=via_publish)
-    if not messages:
-        proof.seconds = time.monotonic() - started
-        return proof
-    comparison = Comparison(source.read(), stream_name, origin=origin, published=via_publish, channel=channel)
-    async with aclosing(Readback(js, stream_name, state).batches()) as batches:
-        async for batch in batches:
-            comparison.add(batch)
-            if progress:
-                progress(len(batch))
-    proof.findings += comparison.finish()
-    proof.messages, proof.bytes = comparison.messages, comparison.bytes
-    proof.seconds = time.monotonic() - started
-    return proof
-
-
-def _state_differences(source: StreamSource, state: Mapping[str, Any], version: tuple[int, int, int]) -> Iterator[str]:
-    if state["messages"] != source.count:
-        yield f"it has {state['messages']} messages instead of {source.count}"
-    # Servers do not agree about the first sequence of an empty stream.
-    if source.count and state["messages"] and state["first_seq"] != source.first:
-        yield f"its first sequence is {state['first_seq']} instead of {source.first}"
-    if state["last_seq"] != source.last:
-        yield f"its last sequence is {state['last_seq']} instead of {source.last}"
-    if version >= _COUNTS_GAPS and source.count and state["messages"] == source.count:
-        missing = source.last - source.first + 1 - source.count
-        if state.get("num_deleted", 0) != missing:
-            yield f"it counts {state.get('num_deleted', 0)} missing sequences instead of {missing}"
-
-
-async def check_consumers(
-    js: JetStream,
-    stream: str,
-    consumers: Sequence[tuple[ConsumerPlan, Position]],
-    source: StreamSource | None = None,
-    *,
-    via_publish: bool = False,
-) -> list[Finding]:
-    """Compares consumers with their planned positions.
-
-    Args:
-        js: The server.
-        stream: The stream.
-        consumers: What should be there, with positions in sequences of the stream.
-        source: What the stream holds; with it the number of messages that are left is compared as well.
-        via_publish: The positions were made by acknowledging: then servers show the floor when it moves next.
-
-    Raises:
-        NatsError: The server cannot be asked.
-    """
-    findings: list[Finding] = []
-    for consumer, position in consumers:
-        info = await js.consumer_info(stream, consumer.name)
-        where = f"consumer {consumer.name} of stream {stream}"
-        if info is None:
-            findings.append(finding("consumer-missing", f"{where} is not there", channel=consumer.channel))
-            continue
-        left = None
-        if source is not None and js.connection.version >= _COUNTS_PENDING:
-            left = _left(source, consumer, position)
-        wrong = "; ".join(_position_differences(position, info, left, late_floor=via_publish))
-        if wrong:
-            findings.append(finding("consumer-position", f"{where}: {wrong}", channel=consumer.channel))
-        wrong = "; ".join(_config_differences(consumer.config, info["config"]))
-        if wrong:
-            findings.append(finding("consumer-config", f"{where}: {wrong}", channel=consumer.channel))
-    return findings
-
-
-def _position_differences(
-    position: Position, info: Mapping[str, Any], left: int | None, *, late_floor: bool
-) -> Iterator[str]:
-    delivered, floor = int(info["delivered"]["stream_seq"]), int(info["ack_floor"]["stream_seq"])
-    if delivered != position.delivered:
-        yield f"has delivered up to {delivered} instead of {position.delivered}"
-    if floor != position.ack_floor and not (late_floor and floor < position.ack_floor):
-        yield f"everything is acknowledged up to {floor} instead of {position.ack_floor}"
-    pending = int(info["num_ack_pending"])
-    if pending != len(position.pending):
-        yield f"{counted(pending, 'message', 'waits/wait')} for acknowledgement instead of {len(position.pending)}"
-    if left is not None and int(info["num_pending"]) != left:
-        yield f"{int(info['num_pending'])} messages are left to be delivered instead of {left}"
-
-
-def _left(source: StreamSource, consumer: ConsumerPlan, position: Position) -> int | None:
-    """Returns how many messages of its subject lie behind the consumer; None where that takes reading them."""
-    if len(source.parts) > 1:
-        return None
-    ((channel, _),) = source.parts
-    beyond = Ranges.of([(position.delivered + 1, 2**64 - 1)])
-    return (channel.sequences & beyond).count()
-
-
-def _config_differences(planned: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in planned.items():
-        if name not in _NOT_COMPARED and found.get(name) != value and (value or found.get(name)):
-            yield f"{name} is {found.get(name)!r} instead of {value!r}"
 
 
 _CODES = {
@@ -369,18 +200,10 @@ class Comparison:
     def _findings(self) -> Iterator[Finding]:
         for kind, gathered in sorted(self._gathered.items(), key=lambda item: _ORDER.index(item[0])):
             ranges = gathered.settle()
-            detail = f"{counted(ranges.count(), 'message')} of stream {self._stream}: {_listed(ranges)}"
+            detail = f"{counted(ranges.count(), 'message')} of stream {self._stream}: {describe_ranges(ranges)}"
             if gathered.examples:
                 detail += f" (sequence {'; '.join(gathered.examples)})"
             yield finding(_CODES[kind], detail, channel=self._channel, seq=ranges.first)
-
-
-def _listed(ranges: Ranges) -> str:
-    pairs = ranges.pairs()
-    parts = [str(a) if a == b else f"{a}-{b}" for a, b in pairs[:_RANGES]]
-    if len(pairs) > _RANGES:
-        parts.append(f"… and {counted(len(pairs) - _RANGES, 'more range')}")
-    return ", ".join(parts)
 
 
 def _text(value: bytes) -> str:
@@ -390,3 +213,165 @@ def _text(value: bytes) -> str:
 
 def _digest(data: bytes) -> str:
     return f"{counted(len(data), 'byte')} with SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…"
+
+
+#: From this version on servers count every missing sequence, however the gap was made
+#: (jetstream-migration.md section 5.3).
+_COUNTS_GAPS = (2, 11, 0)
+#: Counting what is left for a consumer: older servers count sequences that are missing between two blocks as well.
+_COUNTS_PENDING = (2, 10, 0)
+#: What a server fills in, or the migration sets only while it works.
+_NOT_COMPARED = ("name", "durable_name", "deliver_policy", "opt_start_seq", "metadata", "num_replicas")
+
+
+@dataclass
+class Proof:
+    """What a comparison came to.
+
+    Attributes:
+        findings: What differs; empty if nothing does.
+        messages: Messages that both sides have.
+        bytes: Payload bytes that were read from the stream.
+        seconds: How long it took.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Nothing differs."""
+        return not self.findings
+
+
+async def prove_stream(
+    js: JetStream,
+    stream_name: str,
+    source: StreamSource,
+    *,
+    origin: bool,
+    via_publish: bool,
+    consumers: Sequence[tuple[ConsumerPlan, Position]] = (),
+    messages: bool = True,
+    progress: Progress | None = None,
+) -> Proof:
+    """Compares a stream on a server with its source.
+
+    Args:
+        js: The server.
+        stream_name: The stream.
+        source: What it should hold.
+        origin: Its messages carry headers with channel, sequence and time.
+        via_publish: Messages were published, all or some: such a message has a timestamp of its own.
+        consumers: Its consumers, with positions in sequences of the stream.
+        messages: Compare the messages themselves, not only what the server tells of the stream.
+        progress: Told the number of messages as they are compared.
+
+    Raises:
+        NatsError: The server cannot be asked, or does not deliver.
+        StoreUnreadableError: As from the source.
+    """
+    started = time.monotonic()
+    proof = Proof()
+    info = await js.stream_info(stream_name)
+    if info is None:
+        proof.findings.append(finding("stream-missing", f"there is no stream {stream_name}"))
+        return proof
+    channel = source.parts[0][0].name if len(source.parts) == 1 else None
+    state = info["state"]
+    wrong = "; ".join(_state_differences(source, state, js.connection.version))
+    if wrong:
+        proof.findings.append(finding("stream-state", f"stream {stream_name}: {wrong}", channel=channel))
+    for consumer, position in consumers:
+        there = await js.consumer_info(stream_name, consumer.name)
+        differences = list(_position_differences(js, source, position, there, via_publish)) if there else []
+        expected = {name: value for name, value in consumer.config.items() if name not in _NOT_COMPARED}
+        proof.findings += compare_consumer(stream_name, consumer, there and there["config"], differences, expected)
+    if not messages:
+        proof.seconds = time.monotonic() - started
+        return proof
+    comparison = Comparison(source.read(), stream_name, origin=origin, published=via_publish, channel=channel)
+    async with aclosing(Readback(js, stream_name, state).batches()) as batches:
+        async for batch in batches:
+            comparison.add(batch)
+            if progress:
+                progress(len(batch))
+    proof.findings += comparison.finish()
+    proof.messages, proof.bytes = comparison.messages, comparison.bytes
+    proof.seconds = time.monotonic() - started
+    return proof
+
+
+def _state_differences(source: StreamSource, state: Mapping[str, Any], version: tuple[int, int, int]) -> Iterator[str]:
+    if state["messages"] != source.count:
+        yield f"it has {state['messages']} messages instead of {source.count}"
+    # Servers do not agree about the first sequence of an empty stream.
+    if source.count and state["messages"] and state["first_seq"] != source.first:
+        yield f"its first sequence is {state['first_seq']} instead of {source.first}"
+    if state["last_seq"] != source.last:
+        yield f"its last sequence is {state['last_seq']} instead of {source.last}"
+    if version >= _COUNTS_GAPS and source.count and state["messages"] == source.count:
+        missing = source.last - source.first + 1 - source.count
+        if state.get("num_deleted", 0) != missing:
+            yield f"it counts {state.get('num_deleted', 0)} missing sequences instead of {missing}"
+
+
+def compare_consumer(
+    stream: str,
+    planned: ConsumerPlan,
+    config: Mapping[str, Any] | None,
+    position: Sequence[str],
+    expected: Mapping[str, Any],
+) -> Iterator[Finding]:
+    """Tells in what a consumer is not as planned.
+
+    Args:
+        stream: Its stream.
+        planned: What it should be.
+        config: Its configuration as it is, None if the consumer is not there.
+        position: What differs of its position, in words.
+        expected: What its configuration has at least.
+    """
+    where, channel = f"consumer {planned.name} of stream {stream}", planned.channel
+    if config is None:
+        yield finding("consumer-missing", f"{where} is not there", channel=channel)
+        return
+    if position:
+        yield finding("consumer-position", f"{where}: {'; '.join(position)}", channel=channel)
+    if wrong := setting_differences(expected, config):
+        yield finding("consumer-config", f"{where}: {wrong}", channel=channel)
+
+
+def setting_differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Returns what of a configuration differs, in words; more may have been added to it, and zeros are left out."""
+    return "; ".join(
+        f"{name} is {found.get(name)!r} instead of {value!r}"
+        for name, value in expected.items()
+        if found.get(name) != value and (value or found.get(name))
+    )
+
+
+def _position_differences(
+    js: JetStream,
+    source: StreamSource,
+    position: Position,
+    info: Mapping[str, Any],
+    late_floor: bool,
+) -> Iterator[str]:
+    """Tells in what a consumer stands elsewhere; made by acknowledging, servers show the floor when it moves next."""
+    delivered, floor = int(info["delivered"]["stream_seq"]), int(info["ack_floor"]["stream_seq"])
+    if delivered != position.delivered:
+        yield f"has delivered up to {delivered} instead of {position.delivered}"
+    if floor != position.ack_floor and not (late_floor and floor < position.ack_floor):
+        yield f"everything is acknowledged up to {floor} instead of {position.ack_floor}"
+    pending = int(info["num_ack_pending"])
+    if pending != len(position.pending):
+        yield f"{counted(pending, 'message', 'waits/wait')} for acknowledgement instead of {len(position.pending)}"
+    if len(source.parts) > 1 or js.connection.version < _COUNTS_PENDING:
+        return  # counting what is left for a consumer of one of several channels takes reading them
+    ((channel, _),) = source.parts
+    left = (channel.sequences & Ranges.of([(position.delivered + 1, 2**64 - 1)])).count()
+    if int(info["num_pending"]) != left:
+        yield f"{int(info['num_pending'])} messages are left to be delivered instead of {left}"

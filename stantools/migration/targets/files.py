@@ -25,7 +25,7 @@ from stantools.migration.archive.reader import ArchiveReader, Records, StreamRea
 from stantools.migration.archive.writer import ConsumerEntry
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch
 from stantools.migration.prepared import PreparedStream
-from stantools.migration.proof.stream import Comparison, Proof
+from stantools.migration.proof.stream import Comparison, Proof, compare_consumer, setting_differences
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions
 from stantools.nats.columns import FrameColumns
 from stantools.nats.inbox import Received
@@ -268,35 +268,18 @@ def _received(records: Records) -> Received:
 
 
 def _config(where: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Finding]:
-    """What of a configuration differs; more may have been added to it."""
-    wrong = [
-        f"{name} is {found.get(name)!r} instead of {value!r}"
-        for name, value in expected.items()
-        if found.get(name) != value
-    ]
-    if wrong:
-        yield finding("stream-config", f"{where}: {'; '.join(wrong)}")
+    if wrong := setting_differences(expected, found):
+        yield finding("stream-config", f"{where}: {wrong}")
 
 
 def _consumers(stream: PreparedStream, written: Written) -> Iterator[Finding]:
     there = {entry.name: entry for entry in written.consumers}
-    for planned in stream.entries():
-        where = f"consumer {planned.name} of stream {stream.name}"
-        found = there.get(planned.name)
-        if found is None:
-            yield finding("consumer-missing", f"{where} is not there")
-            continue
-        if _position(found.state) != _position(planned.state):
-            detail = f"{where}: it stands at {_words(found.state)} instead of {_words(planned.state)}"
-            yield finding("consumer-position", detail)
-        expected = json.loads(consumer_meta(planned.name, planned.config, stream.plan.created_ns))
-        wrong = [
-            f"{name} is {found.config.get(name)!r} instead of {value!r}"
-            for name, value in expected.items()
-            if found.config.get(name) != value
-        ]
-        if wrong:
-            yield finding("consumer-config", f"{where}: {'; '.join(wrong)}")
+    for plan, expected in zip(stream.plan.consumers, stream.entries(), strict=True):
+        found, differences = there.get(plan.name), []
+        if found and _position(found.state) != _position(expected.state):
+            differences.append(f"it stands at {_words(found.state)} instead of {_words(expected.state)}")
+        config = json.loads(consumer_meta(plan.name, plan.config, stream.plan.created_ns))
+        yield from compare_consumer(stream.name, plan, found.config if found else None, differences, config)
 
 
 def _position(state: ConsumerState | None) -> object:
