@@ -197,21 +197,22 @@ cdef inline uint8_t* write_skip(
     return p + EMPTY_SIZE
 
 
-def encode_skips(uint64_t sequence, uint64_t count, int64_t timestamp, key, out, int64_t position):
+def encode_skips(block, uint64_t sequence, uint64_t count, int64_t timestamp):
     """See `stantools.migration.archive.plain.encode_skips`."""
-    cdef uint8_t[::1] target = writable(out)
-    cdef Bytes keys = checked(key)
+    cdef uint8_t[::1] target = writable(block.content)
+    cdef Bytes keys = checked(block.key)
+    cdef int64_t position = block.position
     cdef uint64_t room = <uint64_t>target.shape[0], number
     cdef uint8_t* p
     if position < 0 or <uint64_t>position > room or count > (room - <uint64_t>position) // EMPTY_SIZE:
         raise ValueError(f"{count} skip records do not fit into the block at {position}")
     if count == 0:
-        return position
+        return
     p = &target[0] + position
     with nogil:
         for number in range(count):
             p = write_skip(p, sequence + number, timestamp, hash_of, keys.base)
-    return position + <int64_t>(count * EMPTY_SIZE)
+    block.position = position + <int64_t>(count * EMPTY_SIZE)
 
 
 cdef inline bint within(int64_t start, uint32_t size, uint64_t end) noexcept nogil:
@@ -224,21 +225,22 @@ cdef enum Wrong:
     BLOCK_TOO_SMALL
 
 
-def encode_records(
-    buffer, columns, sequence, Py_ssize_t first, bytes channel not None, bytes subject not None, bint origin, key,
-    uint64_t previous, int64_t previous_time, int64_t room, out, int64_t position
-):
+def encode_records(batch, Py_ssize_t first, block, bint origin):
     """See `stantools.migration.archive.plain.encode_records`."""
-    cdef Bytes source = Bytes(buffer)
-    cdef Bytes keys = checked(key)
-    cdef const uint64_t[::1] numbers = np.ascontiguousarray(sequence, np.uint64)
+    columns = batch.columns
+    cdef bytes channel = batch.channel, subject = batch.subject
+    cdef Bytes source = Bytes(batch.buffer)
+    cdef Bytes keys = checked(block.key)
+    cdef uint64_t previous = block.last
+    cdef int64_t previous_time = block.last_time, room = block.room, position = block.position
+    cdef const uint64_t[::1] numbers = np.ascontiguousarray(batch.sequence, np.uint64)
     cdef const uint64_t[::1] origins = np.ascontiguousarray(columns.sequence, np.uint64)
     cdef const int64_t[::1] times = np.ascontiguousarray(columns.timestamp, np.int64)
     cdef const int64_t[::1] starts = np.ascontiguousarray(columns.data_start, np.int64)
     cdef const uint32_t[::1] sizes = np.ascontiguousarray(columns.data_size, np.uint32)
     cdef const int64_t[::1] reply_starts = np.ascontiguousarray(columns.reply_start, np.int64)
     cdef const uint32_t[::1] reply_sizes = np.ascontiguousarray(columns.reply_size, np.uint32)
-    cdef uint8_t[::1] target = writable(out)
+    cdef uint8_t[::1] target = writable(block.content)
     cdef const uint8_t* channel_bytes = channel
     cdef const uint8_t* subject_bytes = subject
     cdef size_t channel_size = len(channel), subject_size = len(subject)
@@ -321,7 +323,8 @@ def encode_records(
         raise ValueError("a message reaches beyond its buffer")
     if wrong == BLOCK_TOO_SMALL:
         raise ValueError(f"the records do not fit into the block of {capacity} bytes at {at}")
-    return row, at, live, STOPS[stop]
+    block.position, block.last, block.last_time = at, previous, previous_time
+    return row, live, STOPS[stop]
 
 
 def scan_records(block, int64_t position, key, columns):

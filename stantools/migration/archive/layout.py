@@ -11,6 +11,7 @@ The hash is HighwayHash-64 over sequence, time, subject, headers and payload, wi
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -84,6 +85,27 @@ class Flaw(enum.IntEnum):
     BAD_LENGTH = 3
     #: The hash of a record is another one.
     BAD_HASH = 4
+
+
+@dataclass(slots=True)
+class OpenBlock:
+    """A block that is being written.
+
+    Attributes:
+        content: Where; has `MAX_SKIPS` empty records more than `room`, or than the first record if that is larger.
+        room: The position behind which no record should end.
+        key: Of the block, 32 bytes.
+        position: Where it ends so far.
+        last: The last sequence of the stream so far, 0 at its beginning.
+        last_time: The time that goes with it.
+    """
+
+    content: NDArray[np.uint8]
+    room: int
+    key: bytes
+    position: int = 0
+    last: int = 0
+    last_time: int = 0
 
 
 class RecordColumns:

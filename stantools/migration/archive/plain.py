@@ -26,6 +26,7 @@ from stantools.migration.archive.layout import (
     RECORD_HEAD_SIZE,
     SKIPPED,
     Flaw,
+    OpenBlock,
     RecordColumns,
     Stop,
     record_sizes,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stantools.format.columns import MessageColumns
+    from stantools.migration.batches import Batch
 
 #: From this size on it is faster to copy a piece on its own.
 _LARGE: Final = 256
@@ -141,51 +143,30 @@ def frame(data: ReadableBuffer, out: NDArray[np.uint8], position: int) -> int:
     return position
 
 
-def encode_records(
-    buffer: ReadableBuffer,
-    columns: MessageColumns,
-    sequence: NDArray[np.uint64],
-    first: int,
-    channel: bytes,
-    subject: bytes,
-    origin: bool,
-    key: bytes,
-    previous: int,
-    previous_time: int,
-    room: int,
-    out: NDArray[np.uint8],
-    position: int,
-) -> tuple[int, int, int, Stop]:
+def encode_records(batch: Batch, first: int, block: OpenBlock, origin: bool) -> tuple[int, int, Stop]:
     """Writes messages as records of a block, with a skip record for each sequence missing between two of them.
 
-    Nothing is skipped at the beginning of a block, and the first record may be larger than `room`. If even that one
-    does not fit into `out`, the block is full while it is empty.
+    Nothing is skipped at the beginning of a block, and the first record may be larger than its room. If even that one
+    does not fit into the content, the block is full while it is empty.
 
     Args:
-        buffer: What the columns point into.
-        columns: The messages; `sequence`, `timestamp` and the places of payload and reply are used.
-        sequence: The sequence of each row in the stream.
+        batch: The messages.
         first: The first row to write.
-        channel: For the header.
-        subject: The subject in the stream.
+        block: The block; its position, last sequence and last time are moved on.
         origin: Write headers with channel, sequence and time.
-        key: Of the block, 32 bytes.
-        previous: The last sequence of the stream so far, 0 at its beginning.
-        previous_time: The time that goes with it.
-        room: The position behind which no record should end.
-        out: The block; needs `MAX_SKIPS` empty records more than `room`, or than the first record if that is larger.
-        position: Where the block ends so far.
 
     Returns:
-        The row to go on with, the position to go on at, the size of the records of messages (what a server counts as
-        bytes of the stream), and why it ended.
+        The row to go on with, the size of the records of messages (what a server counts as bytes of the stream), and
+        why it ended.
     """
+    columns, sequence, channel, subject = batch.columns, batch.sequence, batch.channel, batch.subject
+    out, position, buffer = block.content, block.position, batch.buffer
     if not 0 <= first <= len(sequence) or not 0 <= position <= len(out):
         raise ValueError(f"row {first} of {len(sequence)} at {position} of {len(out)}")
     if len(subject) > MAX_SUBJECT_SIZE or len(out) < EMPTY_RECORD_SIZE:
         raise ValueError(f"a subject of {len(subject)} bytes or a block of {len(out)} bytes")
     numbers, times = sequence[first:], columns.timestamp[first : len(sequence)]
-    before = np.concatenate((np.array([previous], np.uint64), numbers))[:-1]
+    before = np.concatenate((np.array([block.last], np.uint64), numbers))[:-1]
     sizes, header_sizes = record_sizes(columns, len(channel), len(subject), origin)
     sizes, header_sizes = sizes[first : len(sequence)], header_sizes[first : len(sequence)]
     rising = (numbers > before) & (numbers <= np.uint64(MAX_SEQUENCE))
@@ -195,7 +176,7 @@ def encode_records(
     stop, count = _first_stop(rising, gaps, sizes)
     gaps, sizes = gaps[:count], sizes[:count]
     ends = position + np.cumsum(gaps * EMPTY_RECORD_SIZE + sizes)
-    too_far = ends > min(room, len(out))
+    too_far = ends > min(block.room, len(out))
     if position == 0:
         too_far[:1] = ends[:1] > len(out)
     if too_far.any():
@@ -205,9 +186,9 @@ def encode_records(
     end = int(places[-1] if stop is Stop.FULL else ends[count - 1] if count else position)
     if end > len(out):
         raise ValueError(f"{end - position} bytes of records do not fit into the block at {position}")
-    checked = _checked(key)
+    checked = _checked(block.key)
     if gaps[:filled].any():
-        times_before = np.concatenate((np.array([previous_time], np.int64), times))[:filled]
+        times_before = np.concatenate((np.array([block.last_time], np.int64), times))[:filled]
         _put_skips(out, places - gaps[:filled] * EMPTY_RECORD_SIZE, before, times_before, gaps[:filled], checked)
     rows = slice(first, first + count)
     source = np.frombuffer(memoryview(buffer), np.uint8)
@@ -227,7 +208,10 @@ def encode_records(
         behind = behind + np.where(header_sizes > 0, header_sizes + HEADER_LENGTH_SIZE, 0)
     copy_pieces(source, starts, data_sizes, out, behind)
     _put_hashes(out, places, sizes, subject_sizes, header_sizes > 0, checked)
-    return first + count, end, int(sizes.sum()), stop
+    block.position = end
+    if count:
+        block.last, block.last_time = int(numbers[count - 1]), int(times[count - 1])
+    return first + count, int(sizes.sum()), stop
 
 
 def _first_stop(rising: NDArray[np.bool_], gaps: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[Stop, int]:
@@ -277,15 +261,15 @@ def _put_headers(
     copy_pieces(np.frombuffer(b"".join(pieces), np.uint8), np.cumsum(sizes) - sizes, sizes, target, places[records])
 
 
-def encode_skips(sequence: int, count: int, timestamp: int, key: bytes, out: NDArray[np.uint8], position: int) -> int:
-    """Writes `count` skip records from `sequence` on at a position of a block; returns the position behind them."""
-    end = position + count * EMPTY_RECORD_SIZE
-    if not 0 <= position <= end <= len(out):
+def encode_skips(block: OpenBlock, sequence: int, count: int, timestamp: int) -> None:
+    """Writes `count` skip records from `sequence` on behind what is in a block, and moves its position on."""
+    position, end = block.position, block.position + count * EMPTY_RECORD_SIZE
+    if not 0 <= position <= end <= len(block.content):
         raise ValueError(f"{count} skip records do not fit into the block at {position}")
     one = np.ones(1, np.int64)
     before = np.array([sequence - 1], np.uint64)
-    _put_skips(out, one * position, before, one * timestamp, one * count, _checked(key))
-    return end
+    _put_skips(block.content, one * position, before, one * timestamp, one * count, _checked(block.key))
+    block.position = end
 
 
 def _put_skips(

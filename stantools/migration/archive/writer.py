@@ -24,6 +24,7 @@ from stantools.migration.archive.layout import (
     MAX_RECORD_SIZE,
     MAX_SEQUENCE,
     MAX_SKIPS,
+    OpenBlock,
     Stop,
     record_sizes,
 )
@@ -88,14 +89,11 @@ class StreamArchive:
         self._modified = created_ns // 1_000_000_000
         self._origin = origin
         self._framer = Framer(compression)
-        self._room = block_bytes
         self._tally = Tally()
         self._last = 0
         self._index = 1
-        self._position = 0
-        self._key = highway.block_key(stream, 1)
         self._file = np.zeros(0, np.uint8)
-        self._block = self._file
+        self._block = OpenBlock(self._file, block_bytes, highway.block_key(stream, 1))
 
     @property
     def state(self) -> ArchiveState:
@@ -144,7 +142,7 @@ class StreamArchive:
             asked for.
         """
         yield from self._described("", self._meta, highway.stream_key(self._stream))
-        self._reserve(self._room)
+        self._reserve(self._block.room)
         for batch in batches:
             yield from self._add(batch)
         yield from self._add_end(last)
@@ -163,7 +161,7 @@ class StreamArchive:
         """Makes the block large enough for so many bytes of records. What is in it is lost."""
         # In front goes its name, behind it what fills it up to whole units.
         self._file = np.empty(framing.UNIT + room + _SKIPS_SIZE + framing.UNIT, np.uint8)
-        self._block = self._file[framing.UNIT : -framing.UNIT]
+        self._block.content = self._file[framing.UNIT : -framing.UNIT]
 
     def _add(self, batch: Batch) -> Iterator[tuple[str, memoryview]]:
         row = 0
@@ -171,25 +169,11 @@ class StreamArchive:
             raise self._timeless(batch)
         while True:
             before = row
-            row, self._position, size, stop = kernels.encode_records(
-                batch.buffer,
-                batch.columns,
-                batch.sequence,
-                row,
-                batch.channel,
-                batch.subject,
-                self._origin,
-                self._key,
-                self._tally.last_seq,
-                self._tally.last_ts,
-                self._room,
-                self._block,
-                self._position,
-            )
+            row, size, stop = kernels.encode_records(batch, row, self._block, self._origin)
             self._tally.add(batch, before, row, size)
             if stop is Stop.DONE:
                 return
-            if stop is Stop.FULL and not self._position:
+            if stop is Stop.FULL and not self._block.position:
                 self._reserve(int(self._sizes(batch)[row]))
             elif stop in (Stop.FULL, Stop.GAP):
                 yield self._sealed()
@@ -213,16 +197,16 @@ class StreamArchive:
                 # A server may write behind it: not into a block with a giant hole.
                 yield self._sealed()
                 count = 1
-            self._position = kernels.encode_skips(last - count + 1, count, time, self._key, self._block, self._position)
-        if self._position:
+            kernels.encode_skips(self._block, last - count + 1, count, time)
+        if self._block.position:
             yield self._sealed()
 
     def _sealed(self) -> tuple[str, memoryview]:
         """Name and content of the block so far; begins the next one."""
-        name, content = f"msgs/{self._index}.blk", self._block[: self._position].data
+        block = self._block
+        name, content = f"msgs/{self._index}.blk", block.content[: block.position].data
         self._index += 1
-        self._position = 0
-        self._key = highway.block_key(self._stream, self._index)
+        block.position, block.key = 0, highway.block_key(self._stream, self._index)
         return name, content
 
     def _in_tar(self, name: str, size: int) -> memoryview:

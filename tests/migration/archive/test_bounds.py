@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.choice import VARIABLE, choose
 from stantools.migration.archive import plain
-from stantools.migration.archive.layout import Flaw, RecordColumns, Stop
+from stantools.migration.archive.layout import Flaw, OpenBlock, RecordColumns, Stop
 from tests.migration.archive.making import TIME, Message, batch
 from tests.migration.archive.test_records import KEY, RECORD_5, RECORD_6, SKIP_7
 
@@ -79,23 +80,27 @@ def test_reading(native: ModuleType, at_end: bool) -> None:
 def test_writing(native: ModuleType, at_end: bool, origin: bool) -> None:
     """Source and block are exactly as large as they must be."""
     of = batch([Message(3, TIME, b"a", b"reply"), Message(6, -TIME, b"b" * 77), Message(7, 0, b"", b"r")])
-    facts = (of.columns, of.sequence, 0, of.channel, of.subject, origin, KEY, 0, 0, 10_000)
-    out = np.zeros(10_000 + 60, np.uint8)
-    row, end, live, stop = native.encode_records(of.buffer, *facts, out, 0)
+    whole = OpenBlock(np.zeros(10_000 + 60, np.uint8), 10_000, KEY)
+    row, live, stop = native.encode_records(of, 0, whole, origin)
+    end = whole.position
     assert (row, stop) == (3, Stop.DONE)
-    with fenced(bytes(of.buffer), at_end=at_end) as source, fenced(bytes(end), at_end=at_end) as block:
-        target = np.frombuffer(block, np.uint8)
-        assert native.encode_records(source, *facts, target, 0) == (row, end, live, stop)
-        assert target.tobytes() == out[:end].tobytes()
+    with fenced(bytes(of.buffer), at_end=at_end) as source, fenced(bytes(end), at_end=at_end) as content:
+        of, target = replace(of, buffer=source), np.frombuffer(content, np.uint8)
+        block = OpenBlock(target, 10_000, KEY)
+        assert native.encode_records(of, 0, block, origin) == (row, live, stop)
+        assert block.position == end
+        assert target.tobytes() == whole.content[:end].tobytes()
         for room in range(30, end):
             with suppress(ValueError):  # the skip records do not fit
-                assert native.encode_records(source, *facts, target[:room], 0)[3] is Stop.FULL
-                assert target[room:].tobytes() == out[room:end].tobytes(), "something was written behind the end"
-        del target
-    with fenced(bytes(300), at_end=at_end) as block:
-        target = np.frombuffer(block, np.uint8)
-        assert native.encode_skips(1, 10, 0, KEY, target, 0) == 300
-        del target
+                assert native.encode_records(of, 0, OpenBlock(target[:room], 10_000, KEY), origin)[2] is Stop.FULL
+                behind = whole.content[room:end].tobytes()
+                assert target[room:].tobytes() == behind, "something was written behind the end"
+        del block, target, of
+    with fenced(bytes(300), at_end=at_end) as content:
+        block = OpenBlock(np.frombuffer(content, np.uint8), 300, KEY)
+        native.encode_skips(block, 1, 10, 0)
+        assert block.position == 300
+        del block
     with fenced(b"hello" * 20_000, at_end=at_end) as data, fenced(bytes(100_016), at_end=at_end) as block:
         target = np.frombuffer(block, np.uint8)
         assert native.frame(data, target, 0) == 100_016

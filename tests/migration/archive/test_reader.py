@@ -13,7 +13,7 @@ import pytest
 from stantools.migration.archive import framing, highway, kernels, meta, reader
 from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.framing import STORED, Framer, unframe
-from stantools.migration.archive.layout import ArchiveError
+from stantools.migration.archive.layout import ArchiveError, OpenBlock
 from stantools.migration.archive.reader import ArchiveReader
 from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
 from tests.migration.archive.making import batch, contents, numbered
@@ -35,10 +35,10 @@ STREAM = described("", meta.stream_meta("S", CONFIG, 0), highway.stream_key("S")
 
 def block(index: int, sequences: Sequence[int], *, name: str = "", key: bytes = b"") -> bytes:
     out = np.zeros(10_000, np.uint8)
-    of = batch(numbered(sequences))
-    facts = (of.buffer, of.columns, of.sequence, 0, b"c", b"c", False, key or highway.block_key("S", index))
-    end = kernels.encode_records(*facts, 0, 0, 9000, out, 0)[1]
-    return framing.whole_file(name or f"msgs/{index}.blk", out[:end].tobytes(), 0)
+    of = batch(numbered(sequences), b"c")
+    opened = OpenBlock(out, 9000, key or highway.block_key("S", index))
+    kernels.encode_records(of, 0, opened, False)
+    return framing.whole_file(name or f"msgs/{index}.blk", out[: opened.position].tobytes(), 0)
 
 
 def consumer(name: str, checksum: bytes = b"", inf: bytes = b"") -> bytes:

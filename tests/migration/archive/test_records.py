@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stantools.migration.archive import highway, plain
-from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS, Flaw, RecordColumns, Stop
+from stantools.migration.archive.layout import (
+    MAX_RECORD_SIZE,
+    MAX_SEQUENCE,
+    MAX_SKIPS,
+    Flaw,
+    OpenBlock,
+    RecordColumns,
+    Stop,
+)
 from stantools.migration.batches import Batch
 from tests.migration.archive.conftest import native_kernels
 from tests.migration.archive.making import TIME, Message, batch, numbered, record_content
@@ -46,8 +55,11 @@ def encode(
 ) -> tuple[int, int, int, Stop, bytes]:
     """Encodes the rows of a batch into a block of its own; returns the block up to the end as well."""
     out = np.full(size if size >= 0 else room + SLACK, 0xAA, np.uint8)
-    facts = (of.buffer, of.columns, of.sequence, first, of.channel, of.subject, origin, key, previous, time)
-    row, end, live, stop = kernel.encode_records(*facts, room, out, position)
+    block = OpenBlock(out, room, key, position, previous, time)
+    row, live, stop = kernel.encode_records(of, first, block, origin)
+    end = block.position
+    if row > first:
+        assert (block.last, block.last_time) == (of.sequence[row - 1], of.columns.timestamp[row - 1])
     assert isinstance(stop, Stop)
     assert (out[:position] == 0xAA).all()
     assert (out[end:] == 0xAA).all(), "something was written behind the end"
@@ -73,7 +85,9 @@ class TestVectors:
 
     def test_a_skip_record(self, kernel: ModuleType) -> None:
         out: NDArray[np.uint8] = np.zeros(40, np.uint8)
-        assert kernel.encode_skips(7, 1, TIME + 2, KEY, out, 5) == 35
+        block = OpenBlock(out, 40, KEY, 5)
+        kernel.encode_skips(block, 7, 1, TIME + 2)
+        assert block.position == 35
         assert out[5:35].tobytes() == SKIP_7
 
     def test_a_block(self, kernel: ModuleType) -> None:
@@ -202,9 +216,7 @@ class TestWrongUse:
     def test_arguments(self, kernel: ModuleType) -> None:
         of = batch(numbered([1, 70]))
         out: NDArray[np.uint8] = np.zeros(1000, np.uint8)
-        facts = (of.buffer, of.columns, of.sequence)
-        name = (b"foo.bar", b"foo.bar", False)
-        for first, key, room, block, position in [
+        for first, key, room, content, position in [
             (3, KEY, 500, out, 0),
             (-1, KEY, 500, out, 0),
             (0, KEY[1:], 500, out, 0),
@@ -214,12 +226,12 @@ class TestWrongUse:
             (0, KEY, 500, out, 0),  # no room for the skip records
         ]:
             with pytest.raises(ValueError):
-                kernel.encode_records(*facts, first, *name, key, 0, 0, room, block, position)
+                kernel.encode_records(of, first, OpenBlock(content, room, key, position), False)
         with pytest.raises(ValueError, match="subject"):
-            kernel.encode_records(*facts, 0, b"foo", bytes(65536), False, KEY, 0, 0, 500, out, 0)
+            kernel.encode_records(replace(of, subject=bytes(65536)), 0, OpenBlock(out, 500, KEY), False)
         for count, position in [(34, 0), (1, 971), (1, -1)]:
             with pytest.raises(ValueError, match="fit"):
-                kernel.encode_skips(1, count, 0, KEY, out, position)
+                kernel.encode_skips(OpenBlock(out, 1000, KEY, position), 1, count, 0)
         with pytest.raises(ValueError, match="position"):
             kernel.scan_records(b"", 1, KEY, RecordColumns(1))
         with pytest.raises(ValueError, match="key"):
