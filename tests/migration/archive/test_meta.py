@@ -10,7 +10,8 @@ import pytest
 
 from stantools.errors import RefusedError
 from stantools.migration.archive import highway
-from stantools.migration.archive.meta import consumer_meta, meta_sum, rfc3339, stream_meta
+from stantools.migration.archive.meta import consumer_meta, meta_sum, stream_meta
+from stantools.notation import format_time
 
 CREATED = 1_600_000_000_123_456_789
 STREAM: dict[str, Any] = {
@@ -97,4 +98,4 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     ],
 )
 def test_times(timestamp: int, text: str) -> None:
-    assert rfc3339(timestamp) == text
+    assert format_time(timestamp) == text
