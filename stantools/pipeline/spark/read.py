@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
-from stantools.pipeline.spark.source import FORMAT, PUSHDOWN, register, source_options
+from stantools.pipeline.spark.options import PUSHDOWN, source_options
+from stantools.pipeline.spark.source import FORMAT, register
 from stantools.pipeline.tables.model import Table
 
 if TYPE_CHECKING:

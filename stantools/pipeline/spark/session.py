@@ -23,9 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stantools.errors import StantoolsError, UsageError
-from stantools.pipeline.spark.java import find_java
-from stantools.pipeline.spark.launch import Jvm, SparkStartError
-from stantools.pipeline.spark.masters import Master, check_reachable, parse_master
+from stantools.pipeline.spark.launch import Jvm, Master, SparkStartError, check_reachable, find_java, parse_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,24 +11,21 @@ that is used in one query; the options `channels`, `seq`, `since` and `until` na
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from stantools.errors import StantoolsError, UsageError
-from stantools.pipeline.spark.failures import telling
+from stantools.errors import UsageError
+from stantools.pipeline.spark.failures import plain_errors
+from stantools.pipeline.spark.options import STREAM_OPTIONS, may_push, source_options, spark_schema, with_schema
 from stantools.pipeline.spark.pushdown import Pushed, understands
-from stantools.pipeline.spark.workers import begin_task
-from stantools.pipeline.tables.discovery import absolute
+from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.model import Split, Table
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.parse import check_columns, table_options
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.parse import check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,12 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "stan"
-
-#: Options that are for Spark alone. `pushdown`: auto (where Spark does it safely), true or false.
-PUSHDOWN = "pushdown"
-
-#: Options of `readStream`; what they mean is written in `stantools.pipeline.spark.stream`.
-STREAM_OPTIONS = ("startingOffsets", "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger")
 
 #: Bytes that one task reads at most, about, where payloads are not asked for: what it gives is a fiftieth of that.
 _LARGEST = 512 << 20
@@ -66,7 +57,7 @@ class StanDataSource(DataSource):
         """
         with plain_errors():
             options = source_options(self.options)
-            return spark_schema(_wanted(options))
+            return spark_schema(replace(options, columns=check_columns(options.table, options.columns)))
 
     def reader(self, schema: StructType) -> StanReader:
         """Returns what plans and reads the table with these columns.
@@ -81,7 +72,7 @@ class StanDataSource(DataSource):
                         f"the option {name} is for readStream only", "leave it out, or use spark.readStream"
                     )
             options = _roomy(with_schema(source_options(self.options), schema))
-            if _in_pushdown_worker() and _may_push(self.options.get(PUSHDOWN, "auto")):
+            if _in_pushdown_worker() and may_push(self.options):
                 return PushingReader(options, schema.names)
             return StanReader(options, schema.names)
 
@@ -178,66 +169,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(StanDataSource)
 
 
-def source_options(values: Mapping[str, str]) -> TableOptions:
-    """Reads the options of a batch read or of a stream, passing over what is for Spark alone.
-
-    Args:
-        values: As Spark gives them.
-
-    Raises:
-        UsageError: A name is not known, or a value makes no sense.
-    """
-    passed_over = {PUSHDOWN, *(name.lower() for name in STREAM_OPTIONS)}
-    _may_push(values.get(PUSHDOWN, "auto"))
-    options = table_options({name: value for name, value in values.items() if name.lower() not in passed_over})
-    return replace(absolute(options), partitions=options.partitions or os.cpu_count() or 1)
-
-
-def with_schema(options: TableOptions, schema: StructType) -> TableOptions:
-    """Returns the options for the columns of a schema, the user's own or ours.
-
-    Raises:
-        UsageError: A column is none of the table or of another type.
-    """
-    columns = check_columns(options.table, tuple(schema.names))
-    if not columns:
-        raise UsageError("the schema has no columns", f"its columns are: {', '.join(SCHEMAS[options.table].names)}")
-    options = replace(options, columns=columns)
-    for have, asked in zip(spark_schema(options), schema, strict=True):
-        if have.dataType != asked.dataType:
-            raise UsageError(
-                f"column {asked.name}: is {have.dataType.simpleString()}, not {asked.dataType.simpleString()}",
-                "give its type in the schema, and cast after reading",
-            )
-    return options
-
-
-def spark_schema(options: TableOptions) -> StructType:
-    """Returns Spark's schema of the columns that are wanted."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    schema = SCHEMAS[options.table]
-    wanted = options.columns or tuple(schema.names)
-    import pyarrow as pa
-
-    return from_arrow_schema(pa.schema([schema.field(name) for name in wanted]))
-
-
-@contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """Lets an error of ours arrive at the user as one line and what to do, without the calls that led to it here.
-
-    The process ends with the error, so that the variable, which Spark's worker looks at, concerns nothing else.
-    """
-    try:
-        with telling():
-            yield
-    except StantoolsError:
-        if "pyspark.worker_util" in sys.modules:
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
-
-
 def _roomy(options: TableOptions) -> TableOptions:
     """Returns options with larger partitions for a table without payloads, unless their size was given.
 
@@ -248,18 +179,6 @@ def _roomy(options: TableOptions) -> TableOptions:
     if options.partition_bytes != TableOptions(()).partition_bytes:
         return options
     return replace(options, largest_partition=_LARGEST)
-
-
-def _wanted(options: TableOptions) -> TableOptions:
-    return replace(options, columns=check_columns(options.table, options.columns))
-
-
-def _may_push(text: str) -> bool:
-    wanted = text.strip().lower()
-    if wanted not in ("auto", "true", "false"):
-        raise UsageError(f"option pushdown: {text!r} is not known", "it takes one of: auto, true, false")
-    # What came with LIMIT push-down: the plan of a query belongs to that query alone.
-    return wanted == "true" or (wanted == "auto" and hasattr(DataSourceReader, "pushLimit"))
 
 
 def _in_pushdown_worker() -> bool:

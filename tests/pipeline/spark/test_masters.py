@@ -8,7 +8,7 @@ import time
 import pytest
 
 from stantools.errors import ExitCode, UsageError
-from stantools.pipeline.spark.masters import Master, MasterUnreachableError, check_reachable, parse_master
+from stantools.pipeline.spark.launch import Master, MasterUnreachableError, check_reachable, parse_master
 
 
 @pytest.mark.parametrize(

@@ -159,12 +159,12 @@ def test_what_does_not_start_is_explained(conf: str, message: str, remedy: str, 
 
 _SHIPPED = """
 import sys
-from stantools.pipeline.spark import masters
+from stantools.pipeline.spark import launch
 from stantools.pipeline.spark.session import open_session
 from stantools.pipeline.spark.tasks import SparkWork
 from stantools.store.reading import scan_slice
 
-masters.Master.loopback = property(lambda self: False)  # as if the workers were on other machines
+launch.Master.loopback = property(lambda self: False)  # as if the workers were on other machines
 conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
 spark = open_session(sys.argv[1], conf=conf)
 

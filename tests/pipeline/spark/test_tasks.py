@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.errors import ExitCode, RefusedError, StoreUnwritableError
+from stantools.pipeline.spark import tasks
 from stantools.pipeline.spark.failures import TaskFailedError, WorkerLostError, WorkersUnfitError
 from stantools.pipeline.spark.tasks import SparkWork, pack
 from stantools.work import Failure
@@ -100,3 +102,18 @@ def _slow(item: tuple[str, int]) -> int:
     time.sleep(0.02)
     (Path(folder) / str(number)).touch()
     return number
+
+
+def test_only_in_tasks_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded for good is not looked through for garbage after every task."""
+    context = pytest.importorskip("pyspark").TaskContext
+    frozen: list[int] = []
+    monkeypatch.setattr(tasks, "_begun", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(tasks._begun))
+    for _ in range(3):
+        tasks.begin_task()
+    assert frozen == []
+    monkeypatch.setattr(context, "get", classmethod(lambda _: object()))
+    for _ in range(4):
+        tasks.begin_task()
+    assert frozen == [2], "when the daemon has collected what the first task left"

@@ -56,7 +56,7 @@ def _sums(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
 
         from stantools.pipeline.jobs.stats.sums import sums_of
         from stantools.pipeline.spark.failures import telling
-        from stantools.pipeline.spark.workers import begin_task
+        from stantools.pipeline.spark.tasks import begin_task
 
         begin_task()
         with telling():
