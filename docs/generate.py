@@ -21,8 +21,7 @@ from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
 from stantools.pipeline.spark import jetstream_options
 from stantools.pipeline.tables import parse
-from stantools.pipeline.tables.columns import MEANINGS
-from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
 from tui.bindings import bindings
 
 DOCS = Path(__file__).parent

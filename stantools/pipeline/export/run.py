@@ -20,8 +20,7 @@ from stantools.pipeline.export import targets, text
 from stantools.pipeline.export.files import File, compressed
 from stantools.pipeline.export.model import Format, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import write_part
-from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Unreadable
+from stantools.pipeline.tables.model import ReadCounter, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 from stantools.progress import Progress

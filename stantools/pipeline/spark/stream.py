@@ -25,12 +25,12 @@ from stantools.pipeline.spark.options import source_options, stream_options, wit
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.follow import Follower, FollowWork, Found, Limit
-from stantools.pipeline.tables.followread import REMEDY, read_work
 from stantools.pipeline.tables.model import Mode, Piece, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import split_slice
 from stantools.pipeline.tables.planning import grouped
 from stantools.pipeline.tables.positions import Offsets
+from stantools.pipeline.tables.read import FOLLOW_REMEDY, read_work
 from stantools.pipeline.tables.remote import is_remote
 
 try:
@@ -141,7 +141,7 @@ class StanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if isinstance(each, Piece):
                     work += _cut(each, self._options)
                 elif self._options.mode is Mode.FAILFAST:
-                    raise StoreUnreadableError(each.message, REMEDY)
+                    raise StoreUnreadableError(each.message, FOLLOW_REMEDY)
                 elif self._options.mode is Mode.PERMISSIVE:
                     work.append(each)
             weights = [each.cost + _BEGIN for each in work]

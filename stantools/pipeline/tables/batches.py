@@ -8,6 +8,7 @@ have to be decrypted.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,10 +26,9 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import stop_text
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.model import Mode, SliceRef
+from stantools.pipeline.tables.model import Mode, SliceRef, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import MESSAGES
-from stantools.pipeline.tables.text import plain_text, raw_name, slice_name
 from stantools.store.mapping import Buffer
 from stantools.store.resync import Damage
 
@@ -62,6 +62,13 @@ _Codes = npt.NDArray[np.uint8]
 def message_schema(columns: Sequence[str]) -> pa.Schema:
     """Returns the schema of the messages table with some columns, in this order; with all of them if none is named."""
     return pa.schema([MESSAGES.field(name) for name in columns]) if columns else MESSAGES
+
+
+def message_row(options: TableOptions, **values: Any) -> pa.RecordBatch:
+    """Returns a row of the messages table that is none of a message, with the columns that are asked for."""
+    schema = message_schema(options.columns)
+    arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass
@@ -99,13 +106,13 @@ class MessageRows:
         self._mode = options.mode
         self._most_rows = max(options.batch_rows, 1)
         self._most_bytes = max(options.batch_bytes, 1)
-        self._channel = raw_name(ref.channel)
+        self._channel = os.fsencode(ref.channel)
         self._subject = plain_text(self._channel)
         self._file = ref.data
         self._fixed = {
             "store": plain_text(ref.store.root),
             "channel": plain_text(ref.channel),
-            "slice": slice_name(ref),
+            "slice": ref.name,
         }
         # Which rows there are must not depend on the columns that are asked for.
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}

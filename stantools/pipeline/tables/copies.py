@@ -14,10 +14,9 @@ from pathlib import Path
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.messages import Selection
-from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.listing import Entry
 from stantools.pipeline.tables.messages import INDEXED_COLUMNS
-from stantools.pipeline.tables.model import Piece, SliceRef, StorePart, StoreRef, Table
+from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import selection_of, split_slice
 from stantools.pipeline.tables.remote import Remote, is_remote, join_url, split_url, temporary_directory

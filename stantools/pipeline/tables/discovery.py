@@ -24,10 +24,9 @@ from stantools.format.crc import Crc
 from stantools.inspection.records import FileKind, kind_of
 from stantools.pipeline.tables.found import HEADS, FoundChannel, FoundStore, slices_by_channel
 from stantools.pipeline.tables.listing import Entry, LocalPlace, Place, expand_braces, is_pattern, listed
-from stantools.pipeline.tables.model import Mode, StoreRef, Table, Unreadable
+from stantools.pipeline.tables.model import Mode, StoreRef, Table, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote, local_path, remote_place, sampled
-from stantools.pipeline.tables.text import plain_text
 from stantools.store.directory import (
     CLIENTS_FILE,
     INDEX_NAME,

@@ -6,6 +6,7 @@ are not to be checked and nothing is wanted but what an index holds, its index i
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,19 +22,15 @@ from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_schema
-from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Mode, Piece, SliceRef, Unreadable
+from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_row
+from stantools.pipeline.tables.model import Mode, Piece, ReadCounter, SliceRef, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import selection_of
 from stantools.pipeline.tables.sliceindex import checked, crc_of, end_of, good_records, records_of, unchecked_records
-from stantools.pipeline.tables.text import plain_text, raw_name
 from stantools.store.indexes import INDEX_ROWS, IndexView
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage, Repair
-
-__all__ = ["INDEXED_COLUMNS", "ReadCounter", "read_piece", "read_unreadable"]
 
 #: Columns for which an index is enough, if CRCs are not to be checked.
 INDEXED_COLUMNS = frozenset(
@@ -86,15 +83,13 @@ def read_unreadable(part: Unreadable, options: TableOptions) -> Iterator[pa.Reco
         raise StoreUnreadableError(part.message, part.remedy)
     if options.mode is Mode.DROPMALFORMED:
         return
-    schema = message_schema(options.columns)
-    values = {
-        "store": plain_text(part.root),
-        "channel": None if part.channel is None else plain_text(part.channel),
-        "slice": plain_text(part.file) or None,
-        "status": Status.UNREADABLE.value,
-    }
-    arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield message_row(
+        options,
+        store=plain_text(part.root),
+        channel=plain_text(part.channel),
+        slice=plain_text(part.file) or None,
+        status=Status.UNREADABLE.value,
+    )
 
 
 class _Neighbour(NamedTuple):
@@ -136,7 +131,7 @@ class _PieceReader:
         self._counter = counter
         self._stack = stack
         self._crc = crc_of(piece.slice.store.polynomial, options.check_crc)
-        self._channel = raw_name(piece.slice.channel)
+        self._channel = os.fsencode(piece.slice.channel)
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
 
     def read(self) -> Iterator[pa.RecordBatch]:

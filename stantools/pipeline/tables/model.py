@@ -6,7 +6,28 @@ Paths are strings, because a store may also lie where only fsspec can open it; a
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass
+from typing import overload
+
+
+@overload
+def plain_text(value: bytes | str) -> str: ...
+@overload
+def plain_text(value: None) -> None: ...
+def plain_text(value: bytes | str | None) -> str | None:
+    r"""Returns bytes as text; each byte that does not belong to UTF-8 becomes `\xNN`, because tables hold nothing else.
+
+    Args:
+        value: Bytes, or a name as the operating system's functions give it, with surrogate escapes; None stays.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        value = os.fsencode(value)
+    return value.decode("utf-8", "backslashreplace")
 
 
 class Table(enum.StrEnum):
@@ -64,6 +85,18 @@ class SliceRef:
     index: str | None
     data_size: int
     index_size: int
+
+    @property
+    def name(self) -> str:
+        """What stands in the column `slice`: the path of the data file below the store (`orders/msgs.1.dat`)."""
+        root, data = self.store.root, self.data
+        if "://" in root and (chain := root.find("::", root.find("://"))) > 0:
+            # In a chain of URLs, such as that of a zip file, the path ends where the next one begins.
+            data, root = data.removesuffix(root[chain:]), root[:chain]
+        root = root.rstrip("/") + "/"
+        if data.startswith(root):
+            return plain_text(data[len(root) :].lstrip("/"))
+        return plain_text(data.rpartition("/")[2])
 
 
 @dataclass(frozen=True)
@@ -149,3 +182,24 @@ class Split:
     def cost(self) -> int:
         """Bytes that have to be read, about."""
         return sum(part.cost for part in self.work)
+
+
+@dataclass
+class ReadCounter:
+    """What was looked at.
+
+    Attributes:
+        data_bytes: Bytes of data files.
+        index_bytes: Bytes of index files.
+    """
+
+    data_bytes: int = 0
+    index_bytes: int = 0
+
+    def data(self, size: int) -> None:
+        """Counts bytes of a data file."""
+        self.data_bytes += size
+
+    def index(self, size: int) -> None:
+        """Counts bytes of an index file."""
+        self.index_bytes += size

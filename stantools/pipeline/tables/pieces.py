@@ -9,6 +9,7 @@ wrong in spite of that (`messages.read_piece`).
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,8 +22,7 @@ from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.layout import FILE_HEADER_SIZE, Stop
 from stantools.inspection.messages import Selection
-from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Piece, SliceRef
+from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.sliceindex import (
     agrees,
@@ -33,7 +33,6 @@ from stantools.pipeline.tables.sliceindex import (
     trusted_chain,
     unchecked_records,
 )
-from stantools.pipeline.tables.text import raw_name
 from stantools.store.indexes import IndexView
 from stantools.store.mapping import Buffer, Window, mapped
 
@@ -102,7 +101,7 @@ class _Splitter:
         self._counter = counter
         self._ref = ref
         self._data = data
-        self._channel = raw_name(ref.channel)
+        self._channel = os.fsencode(ref.channel)
         self._split_bytes = options.split_bytes
         self._window = Window(data, _PROOF)
         self._columns = MessageColumns(1024)

@@ -13,23 +13,23 @@ from typing import TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.inspection.records import FileKind, kind_of
-from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.listing import Entry, listed
 from stantools.pipeline.tables.model import (
     Mode,
     Piece,
+    ReadCounter,
     Split,
     StorePart,
     StoreRef,
     Table,
     Unreadable,
     Work,
+    plain_text,
 )
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import split_slice
-from stantools.pipeline.tables.text import plain_text
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, SUBS_FILE
 
 _Item = TypeVar("_Item")

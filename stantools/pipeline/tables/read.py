@@ -1,29 +1,40 @@
-"""Reading what one task has to read, as Arrow batches, whichever table it is of."""
+"""Reading what one task has to read, as Arrow batches: of whichever table, or of a stream.
+
+Between the planning of a stream and its reading a server may rename a slice for its archive script, or remove it. Then
+the archived copy is read, or a row says what is missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.tables import clients, findings, records, slices, subscriptions
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.batches import gathered
+from stantools.pipeline.tables.batches import gathered, message_row
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
-from stantools.pipeline.tables.counter import ReadCounter
+from stantools.pipeline.tables.follow import FollowWork
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
-from stantools.pipeline.tables.model import Mode, Piece, Split, StorePart, Table, Unreadable
+from stantools.pipeline.tables.model import Mode, Piece, ReadCounter, Split, StorePart, Table, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.parts import KnownClients, LocalPart, Row, batches
-from stantools.pipeline.tables.text import plain_text, slice_name
+from stantools.pipeline.tables.positions import REMOVED, Lost
+from stantools.pipeline.tables.storetables import (
+    READERS,
+    KnownClients,
+    LocalPart,
+    Row,
+    batches,
+    int64,
+    unreadable_finding,
+)
 
-_READERS = {
-    Table.RECORDS: records.rows,
-    Table.SUBSCRIPTIONS: subscriptions.rows,
-    Table.CLIENTS: clients.rows,
-    Table.FINDINGS: findings.rows,
-    Table.SLICES: slices.rows,
-}
+LOG = logging.getLogger(__name__)
+
+_BAK = ".bak"
+FOLLOW_REMEDY = "set the option mode to PERMISSIVE to have it reported as a row and to go on"
 
 
 def read_split(split: Split, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[pa.RecordBatch]:
@@ -62,7 +73,7 @@ def _piece(piece: Piece, options: TableOptions, counter: ReadCounter | None) -> 
         except StoreUnreadableError as error:
             ref = piece.slice
             # A file on this machine that cannot be read is reported by `read_piece`.
-            unreadable = Unreadable(ref.store.root, ref.channel, slice_name(ref), error.message, error.remedy)
+            unreadable = Unreadable(ref.store.root, ref.channel, ref.name, error.message, error.remedy)
             yield from read_unreadable(unreadable, options)
             return
         for each in pieces:
@@ -77,7 +88,7 @@ def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
         elif isinstance(part, StorePart):
             try:
                 with copied_part(part, options) as root:
-                    for row in _READERS[options.table](LocalPart(part, root, options, known)):
+                    for row in READERS[options.table](LocalPart(part, root, options, known)):
                         if isinstance(row, Unreadable):
                             yield from _unreadable(row, options)
                         else:
@@ -97,14 +108,82 @@ def _unreadable(part: Unreadable, options: TableOptions) -> Iterator[Row]:
         return
     base = {
         "store": plain_text(part.root),
-        "channel": None if part.channel is None else plain_text(part.channel),
+        "channel": plain_text(part.channel),
     }
     file, message = plain_text(part.file) or None, plain_text(part.message)
     if options.table is Table.FINDINGS:
-        yield findings.unreadable_row(part)
+        yield unreadable_finding(part)
     elif options.table is Table.RECORDS:
         yield {**base, "file": file, "status": "unreadable", "detail": message}
     elif options.table is Table.SLICES:
         yield {**base, "slice": file, "source": "nothing", "problems": [message]}
     else:
         yield {**base, "status": "damaged" if part.damaged else "unreadable", "detail": message}
+
+
+def read_work(
+    work: Sequence[FollowWork], options: TableOptions, counter: ReadCounter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Reads in the order of the work; small pieces come together in one batch.
+
+    Args:
+        work: What to read; see `Follower.work`.
+        options: Which columns and messages, and what to do with what cannot be read.
+        counter: Counts what is read.
+
+    Yields:
+        Batches of the messages table with exactly the columns that are asked for.
+
+    Raises:
+        StoreUnreadableError: Something is damaged, gone or cannot be read, and the mode is FAILFAST.
+    """
+    yield from gathered((batch for each in work for batch in _followed(each, options, counter)), options)
+
+
+def _followed(each: FollowWork, options: TableOptions, counter: ReadCounter | None) -> Iterator[pa.RecordBatch]:
+    if isinstance(each, Lost):
+        yield from _lost(each, options)
+    elif isinstance(each, Unreadable):
+        yield from read_unreadable(each, options)
+    elif (piece := _where_it_is(each)) is None:
+        ref = each.slice
+        what = f"{ref.data}: was removed before it was read, {each.cost} bytes from offset {each.start} on"
+        LOG.warning("%s", what)
+        yield from _lost(
+            Lost(ref.store.root, ref.channel, REMOVED, ref.name, None, each.start, each.cost, what), options
+        )
+    else:
+        yield from read_piece(piece, options, counter, named=each.slice)
+
+
+def _where_it_is(piece: Piece) -> Piece | None:
+    """Returns the piece in the file that it lies in by now; None if there is none."""
+    ref = piece.slice
+    if os.path.lexists(ref.data):
+        return piece
+    if ref.archived or not os.path.lexists(ref.data + _BAK):
+        return None
+    index = ref.index and (ref.index + _BAK if os.path.lexists(ref.index + _BAK) else ref.index)
+    return replace(piece, slice=replace(ref, data=ref.data + _BAK, index=index, archived=True))
+
+
+def _lost(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Gives the row of the messages table that says that something is missing.
+
+    Raises:
+        StoreUnreadableError: The mode is FAILFAST.
+    """
+    if options.mode is Mode.FAILFAST:
+        raise StoreUnreadableError(lost.message, FOLLOW_REMEDY)
+    if options.mode is Mode.DROPMALFORMED:
+        return
+    yield message_row(
+        options,
+        store=plain_text(lost.root),
+        channel=plain_text(lost.channel),
+        seq=int64(lost.sequence),
+        slice=plain_text(lost.file) or None,
+        offset=lost.offset,
+        size=lost.size,
+        status=lost.status,
+    )

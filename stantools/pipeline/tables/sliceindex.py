@@ -7,6 +7,7 @@ other from the first byte of the data file on without a gap, so that there is no
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,9 +23,7 @@ from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
 from stantools.inspection.messages import Selection, chosen
-from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Piece, SliceRef
-from stantools.pipeline.tables.text import raw_name
+from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef
 from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
@@ -49,7 +48,7 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
         yield None
         return
     files = SliceFiles(ref.number, Path(ref.data), Path(ref.index), ref.archived, ref.data_size, ref.index_size)
-    with trusted_index(files, data, raw_name(ref.channel), crc.checking) as (records, _):
+    with trusted_index(files, data, os.fsencode(ref.channel), crc.checking) as (records, _):
         counter.index(ref.index_size)
         if records is None or not len(records) or int(records["offset"][0]) != FILE_HEADER_SIZE:
             yield None
@@ -162,4 +161,4 @@ def records_of(piece: Piece, records: IndexView, data: Buffer, crc: Crc, counter
     if end_of(last) > (len(data) if piece.end >= piece.slice.data_size else piece.end):
         return None
     counter.data(end_of(last) - int(last["offset"]))
-    return part if agrees(data, last, raw_name(piece.slice.channel), crc.checking) else None
+    return part if agrees(data, last, os.fsencode(piece.slice.channel), crc.checking) else None

@@ -20,12 +20,12 @@ import pytest
 from stantools.errors import StoreUnreadableError, StoreUnwritableError
 from stantools.pipeline.export import run, targets, text
 from stantools.pipeline.export.model import Compression, Format, Layout
-from stantools.pipeline.tables import subscriptions
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan, plan
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.storetables import READERS
 from stantools.store.sample import SampleOptions, write_sample
 from tests.conftest import golden_cases
 
@@ -174,8 +174,7 @@ def test_what_cannot_be_read_is_a_row(sample: Read, tmp_path: Path, monkeypatch:
     def unreadable(part: Any) -> Any:
         raise StoreUnreadableError(f"{part.part.channel}: no permission", "ask")
 
-    monkeypatch.setitem(run.read_split.__globals__["_READERS"], Table.SUBSCRIPTIONS, unreadable)
-    assert subscriptions.rows is not unreadable
+    monkeypatch.setitem(READERS, Table.SUBSCRIPTIONS, unreadable)
     subs = read(replace(sample.options, table=Table.SUBSCRIPTIONS))
     result = run.export_to_directory(*subs.how(Layout(Table.SUBSCRIPTIONS)), tmp_path / "out")
     assert not result.clean

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from stantools.pipeline.export import text
 from stantools.pipeline.export.model import Format
 from stantools.pipeline.tables import plain
-from stantools.pipeline.tables.schema import MESSAGES, SLICES, SUBSCRIPTIONS
+from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.schema import MESSAGES, SCHEMAS
 
 PLAIN = {
     pa.string(): plain.string(),
@@ -138,9 +139,11 @@ def test_the_same_value_in_all_rows() -> None:
 
 
 def test_lists_and_booleans() -> None:
-    schema = pa.schema([SUBSCRIPTIONS.field(n) for n in ("id", "is_durable", "pending", "max_in_flight", "ghost")])
+    schema = pa.schema(
+        [SCHEMAS[Table.SUBSCRIPTIONS].field(n) for n in ("id", "is_durable", "pending", "max_in_flight", "ghost")]
+    )
     check(batch_of(schema, [(1, True, [1, 2, 3], 4, None), (None, None, None, None, False), (2, False, [], 0, True)]))
-    check(batch_of(pa.schema([SLICES.field("problems")]), [(['a "b"', "ü,"],), ([],), (None,)]))
+    check(batch_of(pa.schema([SCHEMAS[Table.SLICES].field("problems")]), [(['a "b"', "ü,"],), ([],), (None,)]))
 
 
 def test_csv_tells_nothing_from_an_empty_text() -> None:

@@ -12,9 +12,8 @@ import pyarrow as pa
 from stantools.format.crc import IEEE, Crc
 from stantools.inspection.messages import MessageReader, Selection, StoredMessage
 from stantools.inspection.survey import SliceSurvey, survey_slice
-from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.messages import read_piece
-from stantools.pipeline.tables.model import SliceRef, StoreRef
+from stantools.pipeline.tables.model import ReadCounter, SliceRef, StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import split_slice
 from stantools.pipeline.tables.schema import MESSAGES

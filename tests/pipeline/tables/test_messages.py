@@ -21,10 +21,9 @@ from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER
 from stantools.format.proto import store_pb2 as pb
 from stantools.pipeline.tables import batches
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
-from stantools.pipeline.tables.model import Mode, Piece, SliceRef, StoreRef, Unreadable
+from stantools.pipeline.tables.model import Mode, Piece, SliceRef, StoreRef, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import MESSAGES
-from stantools.pipeline.tables.text import plain_text, slice_name
 from tests.pipeline.tables.reading import rows_of
 
 CRC = Crc(IEEE)
@@ -119,7 +118,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     ],
 )
 def test_the_name_of_a_slice(root: str, data: str, name: str) -> None:
-    assert slice_name(SliceRef(StoreRef(root, IEEE), "a", 1, False, data, None, 0, 0)) == name
+    assert SliceRef(StoreRef(root, IEEE), "a", 1, False, data, None, 0, 0).name == name
 
 
 def test_text_of_bytes() -> None:

@@ -18,9 +18,8 @@ from stantools.format.crc import IEEE, Crc
 from stantools.format.index import view
 from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.pipeline.tables import pieces
-from stantools.pipeline.tables.counter import ReadCounter
 from stantools.pipeline.tables.messages import read_piece
-from stantools.pipeline.tables.model import Mode, Piece, SliceRef, StoreRef
+from stantools.pipeline.tables.model import Mode, Piece, ReadCounter, SliceRef, StoreRef
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.pieces import split_slice
 from tests.pipeline.tables.reading import batches_of, found_damages, rows_of

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stantools.format.crc import IEEE
-from stantools.pipeline.tables.counter import ReadCounter
-from stantools.pipeline.tables.model import Piece, Split, StorePart, StoreRef, Table
+from stantools.pipeline.tables.model import Piece, ReadCounter, Split, StorePart, StoreRef, Table
 from stantools.pipeline.tables.options import Bounds, TableOptions
 from stantools.pipeline.tables.planning import Plan, pack, plan
 from stantools.pipeline.tables.read import read_split

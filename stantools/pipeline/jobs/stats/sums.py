@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.jobs.stats.buckets import bucket_of
-from stantools.pipeline.tables.model import Mode, Piece, Split, Table, Unreadable
+from stantools.pipeline.tables.model import Mode, Piece, Split, Table, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
-from stantools.pipeline.tables.text import plain_text
 
 HOUR = 3_600_000_000_000
 _GOOD = pa.array(["ok", "repaired"])
@@ -102,8 +101,12 @@ def _rows(part: object, options: TableOptions) -> list[Row]:
 
 
 def _unreadable(root: str, channel: str | None, message: str) -> Row:
-    name = None if channel is None else plain_text(channel)
-    return {"store": plain_text(root), "channel": name, "kind": Kind.UNREADABLE.value, "detail": plain_text(message)}
+    return {
+        "store": plain_text(root),
+        "channel": plain_text(channel),
+        "kind": Kind.UNREADABLE.value,
+        "detail": plain_text(message),
+    }
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:

@@ -1,0 +1,447 @@
+"""The tables that are not about single messages: raw records, subscriptions, clients, findings and slices of stores.
+
+Each has a function that gives the rows of one part of a store, as the local verb shows them: `stantools records`,
+`subs`, `clients`, `verify` and `info`. A row is a mapping by the names of the columns. The tables are as long as stores
+have subscriptions, findings or slices, so that this is fast enough; that of raw records is for looking at single files.
+
+A file that is damaged makes a row as well, so that nobody takes what is intact in it for all there was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stantools.errors import StoreUnreadableError
+from stantools.format.crc import Crc
+from stantools.inspection.catalogue import finding
+from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
+from stantools.inspection.findings import Finding
+from stantools.inspection.records import kind_of, read_records
+from stantools.inspection.runs import arrange
+from stantools.inspection.slicesummary import channel_ends, summarise
+from stantools.inspection.subscribers import Clients, Subs, Subscriber, Subscribers, load_clients, load_subs
+from stantools.inspection.survey import ChannelSurvey, survey_channels, survey_slice
+from stantools.inspection.verify import intact_clients, verify_channel, verify_root
+from stantools.notation import counted
+from stantools.pipeline.tables.arrow import pa
+from stantools.pipeline.tables.listing import LocalPlace
+from stantools.pipeline.tables.model import Mode, StorePart, Table, Unreadable, plain_text
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.store.directory import (
+    CLIENTS_FILE,
+    SLICE_NAME,
+    SUBS_FILE,
+    ChannelFiles,
+    Datastore,
+    SliceFiles,
+    list_channel,
+    open_datastore,
+    slice_number,
+)
+from stantools.store.mapping import mapped
+from stantools.store.sublog import SubStatus
+
+Row = dict[str, Any]
+
+_REMEDY = "the rows are of what is intact in it; `stantools verify` says what is not"
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """A part and where its files are.
+
+    Attributes:
+        part: What is read, under the names that it has in the table.
+        root: The directory with the store's files, or with a copy of those that are needed.
+        options: How the table is read.
+        clients: What is known of the store's clients.
+    """
+
+    part: StorePart
+    root: Path
+    options: TableOptions
+    clients: KnownClients
+
+    @property
+    def store(self) -> str:
+        """The value of the column `store`."""
+        return plain_text(self.part.store.root)
+
+    @property
+    def crc(self) -> Crc:
+        """The CRC of the store's records."""
+        return Crc(self.part.store.polynomial, self.options.check_crc)
+
+    @property
+    def file(self) -> Path:
+        """The single file that is read."""
+        assert self.part.file is not None
+        return self.root / self.part.file
+
+    def channel(self) -> ChannelFiles:
+        """Lists the channel.
+
+        Raises:
+            StoreUnreadableError: It cannot be listed.
+        """
+        assert self.part.channel is not None
+        return list_channel(self.root / self.part.channel)
+
+    def damaged(self, file: str, problems: Iterable[str], channel: str | None = None) -> Iterator[Unreadable]:
+        """Says what is wrong with a file of which only what is intact makes rows."""
+        root = self.part.store.root
+        for problem in problems:
+            complete = problem.startswith(root)  # the whole file cannot be read
+            message = problem if complete else f"{root}/{file}: {problem}"
+            yield Unreadable(root, channel, file, message, _REMEDY, damaged=not complete)
+
+    def directories(self) -> list[Path]:
+        """Returns the channel directories of the store.
+
+        Raises:
+            StoreUnreadableError: The root cannot be listed.
+        """
+        entries = LocalPlace().entries(str(self.root))
+        return [self.root / entry.name for entry in entries if entry.directory and not entry.link]
+
+
+class KnownClients:
+    """The clients of the stores that one task reads: each clients.dat is folded once, and only where it is needed."""
+
+    def __init__(self) -> None:
+        self._recovered: tuple[Path, Clients] | None = None
+        self._intact: tuple[Path, frozenset[bytes]] | None = None
+
+    def recovered(self, root: Path, crc: Crc) -> Clients:
+        """Returns the clients as the server recovers them."""
+        if self._recovered is None or self._recovered[0] != root:
+            path = root / CLIENTS_FILE
+            self._recovered = root, load_clients(path if path.exists() else None, crc)
+        return self._recovered[1]
+
+    def intact(self, root: Path, crc: Crc) -> frozenset[bytes]:
+        """Returns the ids of the clients whose records are intact, as verify takes them."""
+        if self._intact is None or self._intact[0] != root:
+            path = root / CLIENTS_FILE
+            self._intact = root, intact_clients(path if path.exists() else None, crc)
+        return self._intact[1]
+
+
+def batches(rows: Iterable[Row], options: TableOptions) -> Iterator[pa.RecordBatch]:
+    """Puts rows into Arrow batches with the columns that are asked for.
+
+    Args:
+        rows: The rows; columns that are missing in one are null.
+        options: The table, its columns, and how big a batch may be.
+    """
+    whole = SCHEMAS[options.table]
+    schema = pa.schema([whole.field(name) for name in options.columns]) if options.columns else whole
+    pending: list[Row] = []
+    size = 0
+    for row in rows:
+        pending.append(row)
+        size += len(row.get("fields") or "")
+        if len(pending) >= options.batch_rows or size >= options.batch_bytes:
+            yield _batch(pending, schema)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending, schema)
+
+
+def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def int64(value: int | None) -> int | None:
+    """Returns a number, or None for one that does not fit into the column."""
+    return value if value is not None and -_INT64_MAX - 1 <= value <= _INT64_MAX else None
+
+
+def _records(here: LocalPart) -> Iterator[Row]:
+    """Gives the raw records of one file, and every range of bytes that is none.
+
+    `status` is `ok`, `damaged`, or `unreadable` for a file that cannot be opened; what is damaged has its kind as
+    `type`. What a record says is in `fields` as json, payloads in base64.
+
+    Raises:
+        StoreUnreadableError: The file cannot be read, or a record is damaged, and the mode is FAILFAST.
+    """
+    options, part = here.options, here.part
+    kind = kind_of(here.file.name)
+    assert kind is not None
+    base = {"store": here.store, "channel": plain_text(part.channel), "file": plain_text(part.file)}
+    channel = b"" if part.channel is None else os.fsencode(part.channel)
+    wants_fields = not options.columns or "fields" in options.columns
+    try:
+        with mapped(here.file, sequential=True) as buffer:
+            for record in read_records(buffer, kind, here.crc, channel=channel):
+                if not record.ok and options.mode is not Mode.PERMISSIVE:
+                    if options.mode is Mode.DROPMALFORMED:
+                        continue
+                    raise _DamagedError(
+                        f"{here.file}: damaged at offset {record.offset}, {counted(record.length, 'byte')}: "
+                        f"{record.detail or record.type}",
+                        "use mode PERMISSIVE to see it as a row, or look at it with `stantools records FILE`",
+                    )
+                yield {
+                    **base,
+                    "offset": record.offset,
+                    "type": record.type,
+                    "size": record.length,
+                    "status": "ok" if record.ok else "damaged",
+                    "stored_crc": int64(record.crc),
+                    "computed_crc": int64(record.computed),
+                    "detail": plain_text(record.detail),
+                    "fields": _json(record.fields) if wants_fields else None,
+                }
+    except _DamagedError:
+        raise
+    except StoreUnreadableError as error:
+        if options.mode is Mode.FAILFAST:
+            raise
+        if options.mode is Mode.PERMISSIVE:
+            yield {**base, "status": "unreadable", "detail": plain_text(error.message)}
+
+
+class _DamagedError(StoreUnreadableError):
+    """A record is damaged, which is an error in mode FAILFAST only."""
+
+
+def _json(fields: dict[str, Any]) -> str:
+    return json.dumps({name: _plain(value) for name, value in fields.items()}, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    return plain_text(value) if isinstance(value, str) else value
+
+
+def _subscriptions(here: LocalPart) -> Iterator[Row | Unreadable]:
+    """Gives the subscriptions of one channel, or says what is wrong with the store's clients.dat.
+
+    Where subs.dat is damaged, they come from what is intact in it, and that is said.
+
+    Raises:
+        StoreUnreadableError: The channel cannot be listed.
+    """
+    crc = here.crc
+    clients = here.clients.recovered(here.root, crc)
+    if here.part.channel is None:
+        yield from here.damaged(CLIENTS_FILE, clients.problems)
+        return
+    files = here.channel()
+    subs = load_subs(files.subs or files.path / SUBS_FILE, crc)
+    yield from here.damaged(f"{here.part.channel}/{SUBS_FILE}", subs.problems, here.part.channel)
+    if not subs.state.subscriptions:
+        return
+    first, last = channel_ends(files.slices, files.raw_name, crc)
+    base = {"store": here.store, "channel": plain_text(here.part.channel)}
+    for each in Subscribers(subs.state, clients.state.clients, first, last):
+        yield base | _subscription_row(each)
+
+
+def _subscription_row(each: Subscriber) -> Row:
+    state = each.state
+    return {
+        "id": int64(state.id),
+        "client_id": plain_text(state.client_id),
+        "inbox": plain_text(state.inbox),
+        "ack_inbox": plain_text(state.ack_inbox),
+        "durable_name": plain_text(state.durable_name),
+        "queue_group": plain_text(state.q_group),
+        "is_durable": state.is_durable,
+        "is_closed": state.is_closed,
+        "max_in_flight": state.max_in_flight,
+        "ack_wait_in_secs": state.ack_wait_in_secs,
+        "last_sent": int64(state.last_sent),
+        "pending": [int64(sequence) for sequence in each.pending],
+        "pending_count": len(each.pending),
+        "lag": int64(each.lag),
+        "status": each.status.value,
+        "ghost": each.status is SubStatus.GHOST,
+    }
+
+
+def _clients(here: LocalPart) -> Iterator[Row | Unreadable]:
+    """Gives the clients that clients.dat folds to, and those that only own subscriptions.
+
+    Where a file is damaged, they come from what is intact in it, and that is said.
+
+    Raises:
+        StoreUnreadableError: The store cannot be listed.
+    """
+    clients = here.clients.recovered(here.root, here.crc)
+    yield from here.damaged(CLIENTS_FILE, clients.problems)
+    owned: Counter[bytes] = Counter()
+    pending: Counter[bytes] = Counter()
+    for channel, subs in _folded(here):
+        yield from here.damaged(f"{channel}/{SUBS_FILE}", subs.problems, channel)
+        for each in subs.state.subscriptions.values():
+            owned[each.state.client_id] += 1
+            pending[each.state.client_id] += len(each.pending)
+    for name, info in clients.state.clients.items():
+        yield {
+            "store": here.store,
+            "id": plain_text(info.id),
+            "hb_inbox": plain_text(info.hb_inbox),
+            "conn_id": info.conn_id,
+            "protocol": info.protocol,
+            "ping_interval": info.ping_interval,
+            "ping_max_out": info.ping_max_out,
+            "registered": True,
+            "subscriptions": owned.pop(name, 0),
+            "pending": pending[name],
+            "status": "ok",
+        }
+    for name in sorted(owned):
+        if name:
+            yield {
+                "store": here.store,
+                "id": plain_text(name),
+                "hb_inbox": "",
+                "conn_id": b"",
+                "protocol": 0,
+                "ping_interval": 0,
+                "ping_max_out": 0,
+                "registered": False,
+                "subscriptions": owned[name],
+                "pending": pending[name],
+                "status": "ok",
+            }
+
+
+def _folded(here: LocalPart) -> Iterator[tuple[str, Subs]]:
+    """Gives the subscriptions of every channel that has a file of them."""
+    for directory in here.directories():
+        path = directory / SUBS_FILE
+        if os.path.lexists(path) or not os.access(directory, os.X_OK):
+            yield directory.name, load_subs(path, here.crc)
+
+
+def _findings(here: LocalPart) -> Iterator[Row]:
+    """Gives the findings of a store's root, of a channel, or of a slice without a store.
+
+    Raises:
+        StoreUnreadableError: The root cannot be listed.
+    """
+    for each in _found(here):
+        yield _finding_row(here.store, each)
+
+
+def unreadable_finding(part: Unreadable) -> Row:
+    """Returns the finding for a store that cannot be read at all."""
+    return _finding_row(
+        plain_text(part.root), finding("file-unreadable", part.message, file=part.file, channel=part.channel)
+    )
+
+
+def _finding_row(store: str, each: Finding) -> Row:
+    return {
+        "store": store,
+        "code": each.code,
+        "severity": each.severity.value,
+        "file": plain_text(each.file),
+        "offset": int64(each.offset),
+        "length": int64(each.length),
+        "channel": plain_text(each.channel),
+        "seq": int64(each.seq),
+        "detail": plain_text(each.detail),
+        "remedy": plain_text(each.remedy),
+    }
+
+
+def _found(here: LocalPart) -> list[Finding]:
+    crc = here.crc
+    if here.part.channel is None:
+        return verify_root(open_datastore(here.root), crc).findings
+    if here.part.file is not None:
+        return list(_slice_findings(here))
+    (survey,) = survey_channels(Datastore(here.root), [here.part.channel], crc, workers=1)
+    known = here.clients.intact(here.root, crc)
+    return verify_channel(here.root, survey, crc, known).findings
+
+
+def _slice_findings(here: LocalPart) -> Iterator[Finding]:
+    """Gives the findings of a slice without a store: of itself and its index, and of the sequences in it."""
+    assert here.part.channel is not None
+    files = slice_files(here.file)
+    survey = survey_slice(files, os.fsencode(here.part.channel), here.crc)
+    channel = ChannelSurvey(ChannelFiles(here.part.channel, here.root, [files]), [survey])
+    try:
+        yield from slice_findings(here.root, channel)
+        yield from sequence_findings(channel, arrange(channel.own_runs(), here.crc))
+        yield from foreign_findings(here.root, channel)
+    except StoreUnreadableError as error:
+        yield finding("file-unreadable", error.message, file=str(Path(here.part.file or "")))
+
+
+def _slices(here: LocalPart) -> Iterator[Row]:
+    """Says what one slice holds, told from its index where that can be trusted.
+
+    Never raises for what is in its files.
+    """
+    part = here.part
+    assert part.channel is not None
+    files = slice_files(here.file)
+    summary = summarise(files, os.fsencode(part.channel), here.crc)
+    filled = summary.count > 0
+    yield {
+        "store": here.store,
+        "channel": plain_text(part.channel),
+        "slice": plain_text(part.file),
+        "number": files.number,
+        "archived": files.archived,
+        "first_seq": int64(summary.first_seq) if filled else None,
+        "last_seq": int64(summary.last_seq) if filled else None,
+        "first_timestamp": summary.first_timestamp // 1000 if filled else None,
+        "last_timestamp": summary.last_timestamp // 1000 if filled else None,
+        "messages": summary.count,
+        "bytes": summary.bytes,
+        "data_size": files.data_size,
+        "index_size": files.index_size,
+        "source": summary.source.value,
+        "encrypted": summary.encrypted,
+        "problems": [plain_text(problem) for problem in summary.problems],
+    }
+
+
+def slice_files(data: Path) -> SliceFiles:
+    """Returns the files of a slice by the path of its data file.
+
+    Raises:
+        StoreUnreadableError: The name is not that of a slice.
+    """
+    match = SLICE_NAME.fullmatch(data.name)
+    number = slice_number(match[1]) if match else None
+    if match is None or number is None:
+        raise StoreUnreadableError(f"{data}: is not a message slice", "name a file msgs.N.dat or msgs.N.dat.bak")
+    index = data.with_name(f"msgs.{number}.idx{match[2] or ''}")
+    return SliceFiles(number, data, index if index.exists() else None, match[2] is not None, _size(data), _size(index))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+#: Table -> what gives its rows.
+READERS = {
+    Table.RECORDS: _records,
+    Table.SUBSCRIPTIONS: _subscriptions,
+    Table.CLIENTS: _clients,
+    Table.FINDINGS: _findings,
+    Table.SLICES: _slices,
+}
