@@ -99,7 +99,7 @@ def verify(spark: SparkSession, *stores: Path) -> int:
 
 def stats(spark: SparkSession, *stores: Path) -> int:
     """Runs the job `stats`; returns how many messages were counted."""
-    from stantools.pipeline.jobs.stats.job import run_stats
+    from stantools.pipeline.jobs.stats.summary import run_stats
     from stantools.pipeline.tables.planning import plan
 
     options = _options(stores)

@@ -92,7 +92,7 @@ def command(stores: tuple[str, ...], counting: Counting, reading: TableOptions, 
     Exit code 0: done. 1: done, and something is damaged or cannot be read.
     """
     from stantools.cli.progress import Progress
-    from stantools.pipeline.jobs.stats.job import run_stats
+    from stantools.pipeline.jobs.stats.summary import run_stats
     from stantools.pipeline.tables.options import Bounds
     from stantools.pipeline.tables.planning import plan
 

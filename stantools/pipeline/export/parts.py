@@ -1,5 +1,8 @@
 """What one task writes: the rows of a split, in one file or in one for each directory that they belong to.
 
+Directories are named as Hive and Spark do it, `channel=orders/date=2026-11-21`. Values are escaped as Spark does it
+(`ExternalCatalogUtils.escapePathName`), so that Spark, and whoever else knows this layout, gets them back.
+
 Used by threads here and by tasks on a cluster. Names of files begin with the number of the split, so that they sort as
 the rows do, and tasks do not get into each other's way.
 """
@@ -8,24 +11,31 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
+
+import numpy as np
 
 from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export.files import File
-from stantools.pipeline.export.hive import copied, directory_of, divide
-from stantools.pipeline.export.model import Layout, Written, WrittenFile
+from stantools.pipeline.export.model import DATE, Layout, Written, WrittenFile
+from stantools.pipeline.tables.arrow import pa
 from stantools.store.durable import writing
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Files that a task has open at a time.
 _OPEN: Final = 64
 #: Rows that wait in all of them, in bytes, before the fullest has to encode what it has.
 _WAITING: Final = 64 << 20
 _NAME_MAX: Final = 255
+#: Stands for null and for an empty text.
+NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
+
+_ESCAPED: Final = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
+
+#: One value a level; None is null.
+Key = tuple[str | None, ...]
 
 
 class PartWriter:
@@ -129,3 +139,73 @@ def _make(directory: Path, place: str) -> None:
         )
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
+
+
+@lru_cache(maxsize=4096)
+def directory_of(by: tuple[str, ...], key: Key) -> str:
+    """Returns the directory of the rows with some values, relative to the export; "" without levels."""
+    return "/".join(f"{name}={escaped(value) if value else NOTHING}" for name, value in zip(by, key, strict=True))
+
+
+def escaped(value: str) -> str:
+    """Escapes a value for the name of a directory."""
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in value)
+
+
+def divide(batch: pa.RecordBatch, by: tuple[str, ...]) -> Iterator[tuple[Key, pa.RecordBatch]]:
+    """Divides a batch by the values of its levels; the rows of each part stay in their order.
+
+    Args:
+        batch: With the columns that the levels are made from.
+        by: The levels.
+
+    Yields:
+        Values and their rows: each combination once, in the order in which they begin.
+    """
+    if not batch.num_rows:
+        return
+    codes = np.zeros(batch.num_rows, np.int64)
+    values: list[list[str | None]] = []
+    for name in by:
+        level, texts = _encoded(batch, name)
+        codes = codes * max(len(texts), 1) + level
+        values.append(texts)
+    changes = np.flatnonzero(np.diff(codes)) + 1
+    begins = np.concatenate([[0], changes])
+    if len(np.unique(codes[begins])) < len(begins):
+        order = np.argsort(codes, kind="stable")
+        batch, codes = batch.take(pa.array(order)), codes[order]
+        begins = np.concatenate([[0], np.flatnonzero(np.diff(codes)) + 1])
+        # Back into the order in which they begin.
+        parts = sorted(zip(order[begins], begins, [*begins[1:], len(codes)], strict=True))
+        ranges = [(int(begin), int(end)) for _, begin, end in parts]
+    else:
+        ranges = [(int(begin), int(end)) for begin, end in zip(begins, [*begins[1:], len(codes)], strict=True)]
+    for begin, end in ranges:
+        yield _key(int(codes[begin]), values), batch.slice(begin, end - begin)
+
+
+def _key(code: int, values: list[list[str | None]]) -> Key:
+    key: list[str | None] = []
+    for texts in reversed(values):
+        code, at = divmod(code, max(len(texts), 1))
+        key.append(texts[at])
+    return tuple(reversed(key))
+
+
+def _encoded(batch: pa.RecordBatch, level: str) -> tuple[Any, list[str | None]]:
+    """Returns for each row which of some texts it has."""
+    column = _dates(batch.column("timestamp")) if level == DATE else batch.column(level)
+    encoded = column.dictionary_encode(null_encoding="encode")
+    texts = [None if each is None else str(each) for each in encoded.dictionary.to_pylist()]
+    return encoded.indices.to_numpy(zero_copy_only=False), texts
+
+
+def _dates(moments: pa.Array) -> pa.Array:
+    """Returns the day of each moment, in UTC."""
+    return moments.cast(pa.int64()).view(pa.timestamp(moments.type.unit)).cast(pa.date32())
+
+
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copies a few rows out of a large batch, so that they do not keep all of it in memory."""
+    return batch.take(pa.array(np.arange(batch.num_rows)))

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stantools.errors import StoreUnwritableError, UsageError
 from stantools.pipeline.export import targets
-from stantools.pipeline.export.hive import NOTHING
 from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
-from stantools.pipeline.export.parts import write_part
+from stantools.pipeline.export.parts import NOTHING, write_part
 from stantools.pipeline.export.run import empty_file, manifest
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.tasks import begin_task

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from stantools.cli.main import cli
-from stantools.pipeline.jobs.stats.job import run_stats
-from stantools.pipeline.jobs.stats.summary import summarise
+from stantools.pipeline.jobs.stats.summary import run_stats, summarise
 from stantools.pipeline.jobs.stats.sums import sums_of
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan

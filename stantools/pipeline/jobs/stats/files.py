@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stantools.pipeline.jobs.stats.buckets import bounds_of
 from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
-from stantools.pipeline.jobs.stats.sums import HOUR
+from stantools.pipeline.jobs.stats.sums import HOUR, bounds_of
 from stantools.store.atomic import new_directory
 from stantools.store.durable import writing
 

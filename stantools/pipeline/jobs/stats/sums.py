@@ -3,12 +3,16 @@
 A piece of a slice gives rows of several kinds, which can be added up whatever the order they come in: messages by hour,
 sizes and intervals by bucket. Only its `piece` row has a place, because what is missing between two messages and how
 long it was silent is seen only where pieces meet (`summary`).
+
+Histograms of whole numbers over many orders of magnitude have buckets whose width is a sixteenth of their size. Two of
+the same kind can be added, wherever they were made. A percentile taken from one is off by at most a sixteenth (6.25
+%); numbers below 32 are exact.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,12 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stantools.errors import StoreUnreadableError
-from stantools.pipeline.jobs.stats.buckets import bucket_of
 from stantools.pipeline.tables.model import Mode, Piece, Split, Table, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 
 HOUR = 3_600_000_000_000
+#: Buckets for each power of two.
+_PARTS = 16
+_BITS = 4
 _GOOD = pa.array(["ok", "repaired"])
 
 
@@ -220,3 +226,42 @@ def _count_into(histogram: dict[int, int], buckets: npt.NDArray[np.int64]) -> No
     values, counts = np.unique(buckets, return_counts=True)
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
         histogram[value] = histogram.get(value, 0) + count
+
+
+def bucket_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the bucket of each number.
+
+    Args:
+        values: Numbers from 0 on.
+    """
+    _, exponent = np.frexp(values.astype(np.float64))
+    shift = np.maximum(exponent.astype(np.int64) - 1 - _BITS, 0)
+    # Rounding up to a float may have reached the next power of two.
+    shift = np.where((values >> shift) < _PARTS, np.maximum(shift - 1, 0), shift)
+    return (shift << _BITS) + (values >> shift)
+
+
+def bounds_of(bucket: int) -> tuple[int, int]:
+    """Returns the lowest and the highest number of a bucket."""
+    shift = max((bucket >> _BITS) - 1, 0)
+    mantissa = bucket - (shift << _BITS)
+    return mantissa << shift, ((mantissa + 1) << shift) - 1
+
+
+def percentile(histogram: Mapping[int, int], share: float) -> int:
+    """Returns the number that a share of all numbers does not exceed: the middle of its bucket.
+
+    Args:
+        histogram: Bucket -> how many.
+        share: Between 0 and 1.
+    """
+    total = sum(histogram.values())
+    if not total:
+        return 0
+    seen = 0
+    for bucket in sorted(histogram):
+        seen += histogram[bucket]
+        if seen >= share * total:
+            break
+    low, high = bounds_of(bucket)
+    return (low + high) // 2
