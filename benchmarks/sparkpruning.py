@@ -18,7 +18,7 @@ from sparkreading import MASTER
 from stantools.notation import format_time
 from stantools.pipeline.spark.read import _texts
 from stantools.pipeline.tables.model import ReadCounter
-from stantools.pipeline.tables.parse import table_options
+from stantools.pipeline.tables.options import table_options
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
 

@@ -20,7 +20,7 @@ from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
 from stantools.pipeline.spark import jetstream_options
-from stantools.pipeline.tables import parse
+from stantools.pipeline.tables import options
 from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
 from tui.bindings import bindings
 
@@ -195,8 +195,8 @@ def pipeline_options() -> str:
             for field in schema
         ]
     lines.append('\n## Options of the source\n\nOf `spark.read.format("stan")`:\n\n| option | |\n|---|---|\n')
-    lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in parse.NAMES.items()]
-    lines.append(f"| `{parse.STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")
+    lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in options.NAMES.items()]
+    lines.append(f"| `{options.STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")
     lines.append("| `pushdown` | true hands conditions of the query to the source; see the guide before using it |\n")
     lines.append(_STREAM_OPTIONS)
     lines.append('\n## Options of the sink\n\nOf `df.write.format("jetstream")`:\n\n| option | |\n|---|---|\n')

@@ -84,7 +84,7 @@ class Layout:
         Raises:
             UsageError: It does not.
         """
-        from stantools.pipeline.tables.parse import check_columns
+        from stantools.pipeline.tables.options import check_columns
 
         possible = COMPRESSIONS[self.format]
         if self.compression not in possible:

@@ -114,7 +114,7 @@ class Exporting:
         if not self.to.strip("/"):
             raise UsageError(f"--to {self.to!r}: names no directory of its own", "name a new directory or file, or -")
         from stantools.pipeline.export.model import COMPRESSIONS, Compression, Format, Layout
-        from stantools.pipeline.tables.parse import check_columns
+        from stantools.pipeline.tables.options import check_columns
 
         named_format, named_compression = self._told()
         if self.format and named_format and self.single and self.to != STDOUT and self.format != named_format:

@@ -1,6 +1,6 @@
 """What `format("stan")` is told, by `spark.read` and by `readStream`: options, and the columns of a schema.
 
-The options of the tables are those of `stantools.pipeline.tables.parse`. Streams have these on top of them:
+The options of the tables are those of `stantools.pipeline.tables.options`. Streams have these on top of them:
 
     startingOffsets      earliest (what is there comes first) or latest (only what is added); for a new query only
     maxBytesPerTrigger   bytes of data files that one batch takes, about; at least one message
@@ -20,8 +20,7 @@ from pyspark.sql.datasource import DataSourceReader
 from stantools.errors import UsageError
 from stantools.notation import parse_size
 from stantools.pipeline.tables.discovery import absolute
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.parse import check_columns, table_options
+from stantools.pipeline.tables.options import TableOptions, check_columns, table_options
 from stantools.pipeline.tables.schema import SCHEMAS
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from stantools.pipeline.spark.options import STREAM_OPTIONS, may_push, source_op
 from stantools.pipeline.spark.pushdown import Pushed, understands
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.model import Split, Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.parse import check_columns
+from stantools.pipeline.tables.options import TableOptions, check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +41,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class StanDataSource(DataSource):
-    """Stores as tables; see the option names in `stantools.pipeline.tables.parse`."""
+    """Stores as tables; see the option names in `stantools.pipeline.tables.options`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,16 +1,55 @@
-"""How a table is to be read: one value that can be sent to another process, and reading the texts of options."""
+"""How a table is to be read: one value that can be sent to another process, also made of the texts of options.
+
+Texts come from `spark.read.option` and the command line. Names are taken whatever their case, because Spark does so.
+Nothing is guessed: what is not known or makes no sense is refused with what was expected.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from stantools.errors import UsageError
+from stantools.notation import parse_polynomial, parse_range, parse_size, parse_time
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.store.options import key_from_file, key_from_variable
+
+_Value = TypeVar("_Value")
+
+#: Every option, as it is written in the documentation, and what its value is.
+NAMES = {
+    "path": "a store, a slice or a directory of them; glob patterns and URLs are taken",
+    "paths": "several paths as a json list",
+    "table": "|".join(Table),
+    "columns": "the columns that are wanted, with commas; all if not given",
+    "mode": "|".join(Mode),
+    "channels": "channels to take, with commas; * is one token, > the rest",
+    "seq": "A:B, both ends included",
+    "since": "not older: RFC 3339, or an age such as 1d3h",
+    "until": "older than this: RFC 3339, or an age such as 1d3h",
+    "archived": "true takes .bak slices as well",
+    "crcPoly": "auto, a number, ieee, castagnoli or koopman",
+    "checkCrc": "false counts messages with a wrong CRC as intact",
+    "encryptionKey": "the server's encryption key",
+    "encryptionKeyEnv": "the variable that holds the key where the files are read",
+    "encryptionKeyFile": "the file that holds the key where the files are read",
+    "splitBytes": "a slice with more bytes is read in parts of about this size",
+    "partitionBytes": "bytes that one task reads, about; if not given, more of large stores without the column data",
+    "partitions": "tasks there shall be at least, as far as there is work for them",
+    "batchRows": "rows of one Arrow batch, at most",
+    "batchBytes": "payload bytes of one Arrow batch, about",
+}
+#: What begins so is passed to fsspec under the rest of its name.
+STORAGE = "storage."
+
+_CANONICAL = {name.lower(): name for name in NAMES}
+_KEYS = ("encryptionKey", "encryptionKeyEnv", "encryptionKeyFile")
 
 
 @dataclass(frozen=True)
@@ -115,7 +154,136 @@ class TableOptions:
         return None if self.key_file is None else key_from_file(Path(self.key_file))
 
 
-_Value = TypeVar("_Value")
+def table_options(values: Mapping[str, str]) -> TableOptions:
+    """Reads the options of a table.
+
+    Args:
+        values: What was given, by name; see `NAMES`.
+
+    Raises:
+        UsageError: A name is not known, or a value makes no sense.
+    """
+    given, storage = _sorted(values)
+    options = TableOptions(_paths(given), storage=storage)
+    if "table" in given:
+        options = replace(options, table=_choice("table", given["table"].strip().lower(), list(Table), Table))
+    if "mode" in given:
+        options = replace(options, mode=_choice("mode", given["mode"].strip().upper(), list(Mode), Mode))
+    keys = [name for name in _KEYS if name in given]
+    if len(keys) > 1:
+        raise UsageError(f"the options {' and '.join(keys)} exclude each other", "give one of them")
+    if given.get("encryptionKey") == "":
+        raise UsageError("option encryptionKey: the key is empty", "give the key, or leave the option out")
+    key = given.get("encryptionKey")
+    return replace(
+        options,
+        columns=check_columns(options.table, _listed(given.get("columns", ""))),
+        channels=_listed(given.get("channels", "")),
+        bounds=_bounds(given),
+        archived=read_value(given, "archived", truth, options.archived, NAMES),
+        polynomial=read_value(given, "crcPoly", parse_polynomial, None, NAMES),
+        check_crc=read_value(given, "checkCrc", truth, options.check_crc, NAMES),
+        key=None if key is None else key.encode("utf-8", "surrogateescape"),
+        key_env=given.get("encryptionKeyEnv"),
+        key_file=given.get("encryptionKeyFile"),
+        split_bytes=read_value(given, "splitBytes", _size, options.split_bytes, NAMES),
+        partition_bytes=read_value(given, "partitionBytes", _size, options.partition_bytes, NAMES),
+        partitions=read_value(given, "partitions", count, options.partitions, NAMES),
+        batch_rows=read_value(given, "batchRows", _size, options.batch_rows, NAMES),
+        batch_bytes=read_value(given, "batchBytes", _size, options.batch_bytes, NAMES),
+    )
+
+
+def check_columns(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the columns if the table has them all; the case of their names does not matter.
+
+    Raises:
+        UsageError: It does not have one of them, or one is named twice.
+    """
+    from stantools.pipeline.tables.schema import SCHEMAS  # loads Arrow, which options alone do not need
+
+    have = SCHEMAS[table].names
+    canonical = {name.lower(): name for name in have}
+    found = [canonical.get(name.lower(), "") for name in columns]
+    for name, known in zip(columns, found, strict=True):
+        if not known:
+            raise UsageError(f"the table {table} has no column {name!r}", _instead(name, have, "its columns are"))
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"the column {twice!r} is asked for twice", "name each column once")
+    return tuple(found)
+
+
+def _sorted(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Returns the options under their documented names, and those for fsspec."""
+    given: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for name, value in values.items():
+        if name.lower().startswith(STORAGE) and len(name) > len(STORAGE):
+            storage[name[len(STORAGE) :]] = str(value)
+            continue
+        known = _CANONICAL.get(name.lower())
+        if known is None:
+            raise UsageError(f"there is no option {name!r}", _instead(name, list(NAMES), "the options are"))
+        given[known] = str(value)
+    return given, tuple(sorted(storage.items()))
+
+
+def _instead(name: str, have: list[str], words: str) -> str:
+    by_case = {each.lower(): each for each in have}
+    close = [by_case[each] for each in difflib.get_close_matches(name.lower(), by_case, n=3)]
+    guess = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{guess}{words}: {', '.join(have)}"
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    paths = [given["path"]] if "path" in given else []
+    if "paths" in given:
+        try:
+            several = json.loads(given["paths"])
+        except ValueError:
+            several = None
+        if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
+            raise UsageError("option paths: is not a json list of texts", 'write it as ["/data/a", "/data/b"]')
+        paths += several
+    if not paths or not all(paths):
+        raise UsageError(
+            "no path is given" if not paths else "a path is empty", 'name a store: .option("path", …) or .load(…)'
+        )
+    return tuple(paths)
+
+
+def _choice(name: str, text: str, have: list[str], kind: Callable[[str], _Value]) -> _Value:
+    if text not in have:
+        raise UsageError(f"option {name}: {text!r} is not known", _instead(text, have, "it takes one of"))
+    return kind(text)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if size < 1:
+        raise ValueError(f"{text!r} is not 1 or more")
+    return size
+
+
+def _bounds(given: Mapping[str, str]) -> Bounds:
+    everything: tuple[int | None, int | None] = (None, None)
+    first, last = read_value(given, "seq", parse_range, everything, NAMES)
+    if (first or 0) < 0 or (last or 0) < 0:
+        raise UsageError(
+            f"option seq: {given['seq']!r} counts from the end, and every channel of a table has another end",
+            "give sequences that count from the start, such as 10:20, 10: or :20",
+        )
+    now = time.time_ns()
+    since = read_value(given, "since", lambda text: parse_time(text, now), None, NAMES)
+    until = read_value(given, "until", lambda text: parse_time(text, now), None, NAMES)
+    if since is not None and until is not None and until <= since:
+        raise UsageError("the options since and until leave no time in between", "until has to be later than since")
+    return Bounds(first, last, since, until)
 
 
 def read_value(

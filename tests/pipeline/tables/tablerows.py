@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stantools.pipeline.tables.parse import table_options
+from stantools.pipeline.tables.options import table_options
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import SCHEMAS

@@ -10,7 +10,7 @@ import pytest
 
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.parse import table_options
+from stantools.pipeline.tables.options import table_options
 from stantools.pipeline.tables.planning import plan
 from stantools.pipeline.tables.read import read_split
 from stantools.pipeline.tables.schema import SCHEMAS

@@ -9,8 +9,7 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.crc import CASTAGNOLI
 from stantools.pipeline.tables.model import Mode, Table
-from stantools.pipeline.tables.options import Bounds, TableOptions
-from stantools.pipeline.tables.parse import NAMES, check_columns, table_options
+from stantools.pipeline.tables.options import NAMES, Bounds, TableOptions, check_columns, table_options
 
 
 def test_everything_has_a_default() -> None:
