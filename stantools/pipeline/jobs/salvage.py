@@ -18,7 +18,6 @@ from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey, survey_each, survey_itself
 from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.jobs.salvagecheck import NewStore, check_stores, plan_check
 from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
 from stantools.pipeline.jobs.salvageplaces import (
     Reports,
@@ -27,7 +26,13 @@ from stantools.pipeline.jobs.salvageplaces import (
     check_target,
     seen,
 )
+from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
+from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.tables.listing import LocalPlace
+from stantools.pipeline.tables.model import StoreRef
+from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage.apply import Build, CopyItem, SalvageResult, building, copy_channels, result_of
+from stantools.recovery.salvage.check import Start, check_start, checked
 from stantools.recovery.salvage.model import SalvagePlan
 from stantools.recovery.salvage.plan import plan_salvage
 from stantools.recovery.salvage.report import report
@@ -359,16 +364,18 @@ class _Run:
         """Verifies new stores and forecasts their start, in tasks."""
         assert self._job.out is not None
         stores = [
-            NewStore(
-                str(self._job.out / each.work.name),
+            _NewStore(
+                self._job.out / each.work.name,
                 each.work.ref.polynomial,
                 each.plan.server.cluster_id.decode("utf-8", "surrogateescape"),
             )
             for each in written
         ]
-        plan = plan_check(stores)
+        plan = plan_verify([store.found() for store in stores], (), TableOptions(tuple(str(s.root) for s in stores)))
         with self._phase("verify", plan.bytes) as advance:
-            return check_stores(self._work, stores, plan, progress=advance)
+            verified = run_verify(self._work, plan, progress=advance)
+            starts: dict[int, Failure | Start] = dict(self._work.map(_NewStore.start, stores))
+        return [_checked(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)]
 
     def _done(self, each: _Planned, said: dict[str, Any]) -> None:
         root, name = each.work.ref.root, each.work.name
@@ -392,3 +399,33 @@ class _Run:
 
 def _cost(item: CopyItem) -> int:
     return item.cost
+
+
+@dataclass(frozen=True)
+class _NewStore:
+    """A store that was written."""
+
+    root: Path
+    polynomial: int
+    cluster_id: str
+
+    def found(self) -> FoundStore:
+        """Returns it as `tables.discovery` finds it."""
+        place = LocalPlace()
+        entries = tuple(place.entries(str(self.root)))
+        names = [entry.name for entry in entries if entry.directory and not entry.link]
+        return FoundStore(StoreRef(str(self.root), self.polynomial), place, entries, names)
+
+    def start(self) -> Start:
+        """In a task: finds out how a server would start with it."""
+        return check_start(open_datastore(self.root), Crc(self.polynomial), self.cluster_id)
+
+
+def _checked(verdict: StoreVerdict, failed: Sequence[Failed], start: Failure | Start) -> dict[str, Any]:
+    """Puts together what was found about a new store; that it cannot be read is as bad as can be."""
+    unread = [each.message for each in failed if f"{each.path}/".startswith(f"{verdict.root}/")]
+    if isinstance(start, Failure):
+        unread.append(start.message)
+        start = Start(works=False)
+    said = checked(verdict.verdict.findings, start, clean=verdict.verdict.clean and not unread)
+    return {**said, "error": unread[0]} if unread else said
