@@ -56,6 +56,10 @@ class Option:
     quiet: bool = False
     required: bool = False
 
+    def flag(self, name: str) -> str:
+        """Returns its name on the command line, without dashes in front, for the name of its field."""
+        return self.flags[0].lstrip("-") if self.flags else name.replace("_", "-")
+
     def like(self, **changes: Any) -> Option:
         """Returns the option with what is otherwise in another place."""
         return dataclasses.replace(self, **changes)

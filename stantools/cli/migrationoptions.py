@@ -11,7 +11,6 @@ from stantools.cli.options import (
     KEY_ENV,
     KEY_FILE,
     encryption_key,
-    folded,
     in_group,
     limit_options,
     options_of,
@@ -20,7 +19,7 @@ from stantools.cli.options import (
 )
 from stantools.errors import UsageError
 from stantools.migration.plan.model import Places
-from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, FORCE, GENERATION, WORKERS, Option, option
+from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, GENERATION, WORKERS, Option, declared, option
 
 if TYPE_CHECKING:
     from stantools.migration.plan.model import SourceRef, TargetRef
@@ -33,35 +32,10 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: Of the stages that go by a plan as well as of the plain command.
-EMBEDDED_STORE = Option(
-    help="With --server embedded: where the server that is started keeps its streams.",
-    default=Path("jetstream"),
-    kind=Path,
-    metavar="DIR",
-)
-FORCE_TARGET = FORCE.like(help="With --jetstream-store: go on although a server seems to use the directory.")
-KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
+_PLACES = dict(declared(Places))
+_KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
 
-place_options = folded(
-    "places",
-    Places,
-    {
-        "to": Option(help="What to.", default="jetstream", choices=("jetstream",)),
-        "out": Option(
-            help="No server: write a backup of each stream, which `nats stream restore` takes.",
-            kind=Path,
-            metavar="DIR",
-        ),
-        "jetstream_store": Option(
-            help="Put the streams into the store directory of a stopped nats-server.", kind=Path, metavar="DIR"
-        ),
-        "account": Option(help="With --jetstream-store: the account.", default="$G"),
-        "embedded_store": EMBEDDED_STORE,
-        "force": FORCE_TARGET,
-    },
-    title="Where to, if not to a running server",
-)
+place_options = options_of(Places, "places", title="Where to, if not to a running server")
 
 
 @dataclass(frozen=True)
@@ -71,10 +45,10 @@ class Reopening:
     store: Path | None = option("The store, if it is not where the plan says.", kind=Path, metavar="DIR")
     encryption_key_env: str | None = KEY_ENV.field()
     encryption_key_file: Path | None = KEY_FILE.field()
-    keep_encrypted: bool = KEEP_ENCRYPTED.field()
-    account: str = option("For a store directory: the account.", default="$G")
-    embedded_store: Path = EMBEDDED_STORE.field()
-    force: bool = FORCE_TARGET.field()
+    keep_encrypted: bool = _KEEP_ENCRYPTED.field()
+    account: str = _PLACES["account"].field(help="For a store directory: the account.")
+    embedded_store: Path = _PLACES["embedded_store"].field()
+    force: bool = _PLACES["force"].field()
     parallel: int = option("Streams read at the same time.", default=2, kind=int, least=1, most=64)
     workers: int = WORKERS.field()
 
@@ -142,7 +116,7 @@ class Planning:
         help="If sequences began again: older generations as streams of their own, only the newest, or the Nth."
     )
     archived: bool = ARCHIVED.field()
-    keep_encrypted: bool = KEEP_ENCRYPTED.field()
+    keep_encrypted: bool = _KEEP_ENCRYPTED.field()
     limits: StoreLimits | None = None
     reading: ReadOptions | TableOptions | None = None
     workers: int = 2

@@ -118,7 +118,7 @@ class _Parsed(_ParamType):
 
 def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     """Adds an option as it is declared, under the name of a parameter."""
-    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    flags = option.flags or (f"--{option.flag(name)}",)
     more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "required": option.required}
     if option.default is False:
         return click.option(*flags, name, is_flag=True, help=option.help)

@@ -9,11 +9,15 @@ from typing import Final
 from stantools.errors import UsageError
 from stantools.nats.credentials import read_secret
 from stantools.nats.login import Login, Server
+from stantools.options import Option, option
 
+#: Where the official tools look for the server.
+SERVER_VARIABLE: Final = "NATS_URL"
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 #: Instead of a URL: start a server of our own (see `stantools.migration.target.embedded`).
 EMBEDDED: Final = "embedded"
 DEFAULT_API_PREFIX: Final = "$JS.API"
+_FILE = Option(help="", kind=Path, metavar="PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,41 +26,47 @@ class ConnectOptions:
 
     Attributes:
         servers: URLs without user and password, tried in this order; empty means `DEFAULT_SERVER`.
-        user: User name.
+        context: Name of the context of the nats command that the options come from, if any.
         password: The user's password.
         token: Instead of user and password.
-        nkey: File with the seed of an nkey.
-        creds: Credentials file: a JWT and the seed of its nkey.
-        tls_ca: File with the certificates of the authorities that are trusted, in place of the system's.
-        tls_cert: File with our own certificate.
-        tls_key: File with the key of our own certificate.
-        tls_insecure: Do not check the server's certificate.
-        tls_hostname: The name that the server's certificate must hold, if it is not the one in the URL.
-        tls_first: Begin with TLS at once, as servers with `handshake_first` want it.
-        context: Name of the context of the nats command that the options come from, if any.
-        domain: JetStream domain.
-        api_prefix: What the subjects of the JetStream API begin with, if it is neither the usual nor a domain's.
-        inbox_prefix: What the subjects begin with on which answers come.
+        creds: A JWT and the seed of its nkey.
+        tls_ca: Takes the place of the system's authorities.
+        api_prefix: If it is neither the usual nor a domain's.
         timeout: Seconds to wait for one server to connect, and for one answer.
     """
 
-    servers: tuple[str, ...] = ()
-    user: str | None = None
+    servers: tuple[str, ...] = option(
+        f"NATS server, such as nats://host:4222; several with commas, or repeated. [env: {SERVER_VARIABLE}]",
+        "--server",
+        default=(),
+        metavar="URL",
+        variable=SERVER_VARIABLE,
+    )
+    context: str | None = option("Take what is not given from this nats context.", metavar="NAME")
+    user: str | None = option("User name.", metavar="NAME")
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
-    nkey: Path | None = None
-    creds: Path | None = None
-    tls_ca: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_insecure: bool = False
-    tls_hostname: str | None = None
-    tls_first: bool = False
-    context: str | None = None
-    domain: str | None = None
-    api_prefix: str | None = None
-    inbox_prefix: str | None = None
-    timeout: float = 5.0
+    nkey: Path | None = _FILE.field(help="File with the seed of the user's nkey.")
+    creds: Path | None = _FILE.field(help="The user's credentials file.")
+    tls_ca: Path | None = _FILE.field(help="Certificates of the authorities to trust.")
+    tls_cert: Path | None = _FILE.field(help="Our certificate.")
+    tls_key: Path | None = _FILE.field(help="The key of our certificate.")
+    tls_insecure: bool = option("Do not check the server's certificate.", default=False)
+    tls_hostname: str | None = option("The name in the server's certificate, if not the URL's.", metavar="NAME")
+    tls_first: bool = option("The server wants TLS at once (handshake_first).", default=False)
+    domain: str | None = option("JetStream domain.", "--js-domain", metavar="NAME")
+    api_prefix: str | None = option("Subject prefix of the JetStream API.", "--js-api-prefix", metavar="PREFIX")
+    inbox_prefix: str | None = option("Subject prefix on which answers come.", metavar="PREFIX")
+    timeout: float = option(
+        "How long to wait for a connection or an answer.  [default: 5]",
+        default=5.0,
+        kind=float,
+        least=0,
+        most=86400,
+        above=True,
+        quiet=True,
+        metavar="SECONDS",
+    )
 
     @property
     def embedded(self) -> bool:

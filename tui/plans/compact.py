@@ -25,7 +25,7 @@ from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job
 from tui.plans.account import Heading, Outcome, Preview
-from tui.plans.form import Field, Form, flag, optional, path, whole_number
+from tui.plans.form import Field, Form, field_of, flag, optional, path, whole_number
 from tui.plans.wizard import Source, Wizard, attempt, look_for_uses
 
 _HEADINGS = (
@@ -56,8 +56,8 @@ class CompactWizard(Wizard):
             Field("slice-msgs", "messages of a slice; the server's option", parse=optional(whole_number)),
             Field("slice-bytes", "bytes of a slice; 64MB if no slice limit is given", parse=optional(parse_size)),
             Field("slice-age", "time that a slice covers; the server's option", parse=optional(parse_duration)),
-            flag("drop-orphans", "leave out plain subscriptions of clients that are gone"),
-            flag("accept-loss", "go on although slices or logs are missing already"),
+            field_of(CompactOptions, "drop_orphans", "leave out plain subscriptions of clients that are gone"),
+            field_of(CompactOptions, "accept_loss", "go on although slices or logs are missing already"),
             flag("force", "go on although a server seems to be using the store"),
         )
         self.form.fields["out"].value = source.beside(".compacted")
@@ -78,13 +78,7 @@ class CompactWizard(Wizard):
         """Reads and checks the store; see `Wizard.preview`."""
         form, source = self.form, self.source
         self._plan = None
-        options = CompactOptions(
-            limits=self._limits(),
-            slices=self._slices(),
-            drop_orphans=form.flag("drop-orphans"),
-            accept_loss=form.flag("accept-loss"),
-            workers=source.workers,
-        )
+        options = form.taken(CompactOptions, limits=self._limits(), slices=self._slices(), workers=source.workers)
         target = self._target()
         preview = Preview(headings=_HEADINGS)
         store = source.open()

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from stantools.errors import ExitCode
-from stantools.notation import format_size, format_time, parse_range, parse_size, parse_time
+from stantools.notation import format_size, format_time
 from stantools.pipeline.export.model import Layout, Result
 from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target, export
 from stantools.pipeline.export.targets import MANIFEST
-from stantools.pipeline.tables.model import Mode, Piece, Table, Unreadable
+from stantools.pipeline.tables.model import Piece, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.planning import plan as make_plan
@@ -20,13 +20,28 @@ from stantools.recovery.place import free_bytes
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job
 from tui.plans.account import Heading, Outcome, Preview, Remark
-from tui.plans.form import Field, FieldError, Form, choice, flag, optional
+from tui.plans.form import FieldError, Form, field_of
 from tui.plans.wizard import Source, Wizard, attempt
 
 _HEADINGS = (Heading("channel", 20, grows=True), Heading("parts", 8, right=True), Heading("to read", 12, right=True))
 _WRITTEN = (Heading("file", 30, grows=True), Heading("rows", 12, right=True), Heading("size", 12, right=True))
-#: About how big a part of the store becomes one file, as on the command line.
-_FILE_SIZE = "128MB"
+#: Fields of the form, and what they do.
+_FIELDS = {
+    "to": "a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)",
+    "table": "which table",
+    "channels": "only channels that match, with * and >; several with blanks",
+    "sequences": "only these sequences of each channel: 10:20, 10: or :20",
+    "since": "not older: 2026-11-21T03:00:00Z, or an age such as 1d3h",
+    "until": "older than this",
+    "format": "kind of files; what the name says, else parquet",
+    "compression": "snappy in Parquet, none of text",
+    "columns": "only these columns, with commas; all if empty",
+    "by": "directories such as channel=orders/date=2026-11-21: store, channel, date, with commas",
+    "file_size": "bytes of the store that become one file, about",
+    "mode": "damaged places: as rows, left out, or the end of it",
+    "archived": "read .bak slices as well",
+    "overwrite": "replace an earlier export, when the new one is complete",
+}
 _MEANINGS = {
     ExitCode.CLEAN: "everything was intact",
     ExitCode.FINDINGS: "done; damage was met, or something could not be read",
@@ -41,27 +56,7 @@ class ExportWizard(Wizard):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.form = Form(
-            Field("to", "a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)"),
-            choice("table", "which table", tuple(each.value for each in Table), Table.MESSAGES.value),
-            Field("channel", "only channels that match, with * and >; several with blanks", many=True),
-            Field("seq", "only these sequences of each channel: 10:20, 10: or :20", parse=optional(parse_range)),
-            Field("since", "not older: 2026-11-21T03:00:00Z, or an age such as 1d3h", parse=optional(parse_time)),
-            Field("until", "older than this", parse=optional(parse_time)),
-            choice("format", "kind of files; what the name says, else parquet", ("", "parquet", "ndjson", "csv"), ""),
-            choice("compression", "snappy in Parquet, none of text", ("", "snappy", "zstd", "gzip", "none"), ""),
-            Field("columns", "only these columns, with commas; all if empty"),
-            Field("by", "directories such as channel=orders/date=2026-11-21: store, channel, date, with commas"),
-            Field(
-                "file-size", "bytes of the store that become one file, about", _FILE_SIZE, _FILE_SIZE, parse=parse_size
-            ),
-            choice(
-                "mode",
-                "damaged places: as rows, left out, or the end of it",
-                tuple(each.value for each in Mode),
-                Mode.PERMISSIVE.value,
-            ),
-            flag("archived", "read .bak slices as well"),
-            flag("overwrite", "replace an earlier export, when the new one is complete"),
+            *(field_of(Exporting, name, help) for name, help in _FIELDS.items()),
         )
         self.form.fields["to"].value = source.beside(".messages")
         self._planned: tuple[Exporting, Layout, TableOptions, Plan] | None = None
@@ -96,22 +91,7 @@ class ExportWizard(Wizard):
             raise FieldError("to", "the browser writes to directories and files of this machine", "name one of them")
         if to.startswith("~"):
             to = os.path.expanduser(to)  # noqa: PTH111 (a slash at the end means something)
-        return Exporting(
-            to=to,
-            table=form.text("table"),
-            format=form.text("format") or None,
-            compression=form.text("compression") or None,
-            columns=form.text("columns"),
-            by=form.text("by"),
-            file_size=form.value("file-size"),
-            mode=form.text("mode"),
-            channels=form.words_of("channel"),
-            sequences=form.value("seq"),
-            since=form.value("since"),
-            until=form.value("until"),
-            archived=form.flag("archived"),
-            overwrite=form.flag("overwrite"),
-        )
+        return form.taken(Exporting, to=to)
 
     def question(self) -> str:
         """Says what is going to be done."""

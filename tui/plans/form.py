@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from stantools.errors import UsageError
+from stantools.options import declared
+
+_Taker = TypeVar("_Taker")
 
 #: The choices of an option that takes no value.
 NO, YES = "no", "yes"
@@ -66,6 +69,28 @@ class Field:
                 yield from (f"--{self.name}", word)
         elif value != self.default:
             yield from (f"--{self.name}", value)
+
+
+def field_of(taker: type, name: str, help: str) -> Field:
+    """Returns a field for an option that a dataclass declares: its name, default, choices and what it may hold.
+
+    Args:
+        taker: The dataclass.
+        name: Its field.
+        help: What it does, for who fills in a form.
+    """
+    option = dict(declared(taker))[name]
+    if option.default is False:
+        return flag(option.flag(name), help)
+    default = option.written or ("" if option.default in (None, ()) else str(option.default))
+    kinds: dict[type, Callable[[str], Any]] = {Path: path, int: whole_number}
+    parse: Callable[[str], Any] = option.read or kinds.get(option.kind, str)
+    if option.default is None:
+        parse = optional(parse)
+    choices = tuple(map(str, option.choices))
+    if choices and not default:
+        choices = ("", *choices)
+    return Field(option.flag(name), help, default, default, choices, many=option.default == (), parse=parse)
 
 
 def flag(name: str, help: str) -> Field:
@@ -146,6 +171,29 @@ class Form:
         if not self.text(name):
             raise FieldError(name, why, self.fields[name].help)
         return self.value(name)
+
+    def taken(self, taker: type[_Taker], **others: Any) -> _Taker:
+        """Returns a dataclass of options with what the fields hold, and the declared default for what is empty.
+
+        Args:
+            taker: The dataclass.
+            others: What is in no field, or otherwise than there.
+
+        Raises:
+            FieldError: A field does not make sense.
+        """
+        values: dict[str, Any] = {}
+        for name, option in declared(taker):
+            each = self.fields.get(option.flag(name))
+            if name in others or each is None:
+                continue
+            if each.is_flag:
+                values[name] = each.value == YES
+            elif each.many:
+                values[name] = self.words_of(each.name)
+            elif self.text(each.name):
+                values[name] = self.value(each.name)
+        return taker(**values, **others)
 
     def words(self, *, without: Collection[str] = ()) -> list[str]:
         """Returns what would be typed on the command line for what is not as it is anyway."""

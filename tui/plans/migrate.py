@@ -37,6 +37,7 @@ from stantools.migration.workflow import (
 )
 from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import format_size, parse_duration, parse_size
+from stantools.options import declared
 from stantools.recovery.place import free_bytes
 from stantools.store.limits import ChannelLimits, PatternLimits
 from stantools.store.locks import check_not_in_use
@@ -345,25 +346,12 @@ def _without_secrets(servers: str) -> str:
 
 
 def _connecting_words(connecting: ConnectOptions) -> Iterator[str]:
-    for option, value in (
-        ("context", connecting.context),
-        ("user", connecting.user),
-        ("nkey", connecting.nkey),
-        ("creds", connecting.creds),
-        ("tls-ca", connecting.tls_ca),
-        ("tls-cert", connecting.tls_cert),
-        ("tls-key", connecting.tls_key),
-        ("tls-hostname", connecting.tls_hostname),
-        ("js-domain", connecting.domain),
-        ("js-api-prefix", connecting.api_prefix),
-        ("inbox-prefix", connecting.inbox_prefix),
-    ):
-        if value is not None:
-            yield from (f"--{option}", os.fspath(value))
-    if connecting.tls_insecure:
-        yield "--tls-insecure"
-    if connecting.tls_first:
-        yield "--tls-first"
+    for name, option in declared(ConnectOptions):
+        value, flag = getattr(connecting, name), f"--{option.flag(name)}"
+        if value is True:
+            yield flag
+        elif value and name not in ("servers", "timeout"):
+            yield from (flag, os.fspath(value))
 
 
 def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) -> None:

@@ -12,13 +12,13 @@ from stantools.recovery.place import check_outside, check_room, free_bytes
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, SalvageResult, apply_salvage, plan_salvage
 from stantools.recovery.salvage.apply import room_needed
 from stantools.recovery.salvage.check import NewStoreCheck, check_new_store, exit_code
-from stantools.recovery.salvage.model import SPLIT, Dropped
+from stantools.recovery.salvage.model import Dropped
 from stantools.store.atomic import absolute, check_vacant
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.account import Heading, Outcome, Preview, Remark
-from tui.plans.form import Field, Form, flag, path
+from tui.plans.form import Field, Form, field_of, flag, path
 from tui.plans.wizard import Source, Wizard, attempt, look_for_uses, words_of
 
 _HEADINGS = (
@@ -45,11 +45,13 @@ class SalvageWizard(Wizard):
         super().__init__(source)
         self.form = Form(
             Field("out", "where to write the new store: a directory that does not exist", parse=path),
-            Field("channel", "only channels that match, with * and >; several with blanks", many=True),
-            Field("cluster-id", "for a lost server.dat; a readable one keeps its id"),
-            Field("generation", "if sequences began again: split, newest, or the number of one to keep", SPLIT, SPLIT),
-            flag("fill-gaps", "put an empty message in the place of each that is lost"),
-            flag("archived", "take messages from .bak slices as well"),
+            field_of(SalvageOptions, "patterns", "only channels that match, with * and >; several with blanks"),
+            field_of(SalvageOptions, "cluster_id", "for a lost server.dat; a readable one keeps its id"),
+            field_of(
+                SalvageOptions, "generation", "if sequences began again: split, newest, or the number of one to keep"
+            ),
+            field_of(SalvageOptions, "fill_gaps", "put an empty message in the place of each that is lost"),
+            field_of(SalvageOptions, "archived", "take messages from .bak slices as well"),
             flag("force", "go on although a server seems to be using the store"),
         )
         self.form.fields["out"].value = source.beside(".salvaged")
@@ -61,14 +63,7 @@ class SalvageWizard(Wizard):
         form, source = self.form, self.source
         self._plan = None
         out = form.needed("out", "where is the new store to go?")
-        options = SalvageOptions(
-            form.words_of("channel"),
-            form.text("cluster-id") or None,
-            form.text("generation") or SPLIT,
-            form.flag("fill-gaps"),
-            form.flag("archived"),
-            source.workers,
-        )
+        options = form.taken(SalvageOptions, workers=source.workers)
         preview = Preview(headings=_HEADINGS)
         store = source.open()
         names = store.chosen(options.patterns)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import UsageError
+from stantools.options import FORCE, option
 
 #: A stream's limits by age, number and size, and what they are while it is loaded.
 UNLIMITED: Mapping[str, int] = {"max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msgs_per_subject": -1}
@@ -99,12 +100,21 @@ class TargetRef:
 class Places:
     """Where streams go, if not to a running server."""
 
-    to: str = "jetstream"
-    out: Path | None = None
-    jetstream_store: Path | None = None
-    account: str = "$G"
-    embedded_store: Path = Path("jetstream")
-    force: bool = False
+    to: str = option("What to.", default="jetstream", choices=("jetstream",))
+    out: Path | None = option(
+        "No server: write a backup of each stream, which `nats stream restore` takes.", kind=Path, metavar="DIR"
+    )
+    jetstream_store: Path | None = option(
+        "Put the streams into the store directory of a stopped nats-server.", kind=Path, metavar="DIR"
+    )
+    account: str = option("With --jetstream-store: the account.", default="$G")
+    embedded_store: Path = option(
+        "With --server embedded: where the server that is started keeps its streams.",
+        default=Path("jetstream"),
+        kind=Path,
+        metavar="DIR",
+    )
+    force: bool = FORCE.field(help="With --jetstream-store: go on although a server seems to use the directory.")
 
     def __post_init__(self) -> None:
         if self.out and self.jetstream_store:
