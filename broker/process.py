@@ -26,8 +26,9 @@ from broker.nats.auth import AuthorizationError, Credentials
 from broker.nats.auth import nonce as new_nonce
 from broker.nats.options import ReloadError
 from broker.nats.server import ListenError, NatsServer
+from broker.stores import open_store
 from broker.stores.interface import StorageError
-from broker.stores.opening import open_store
+from broker.stores.limits import limits_table
 from broker.streaming.context import new_id
 from broker.streaming.options import VERSION
 from broker.streaming.server import StreamingServer
@@ -279,7 +280,7 @@ class _Process:
         STREAMING.info("Message store is %s", store.kind)
         if self._options.directory:
             STREAMING.info("Store location: %s", self._options.directory)
-        for line in self._options.limits_table:
+        for line in limits_table(self._options.limits):
             STREAMING.info("%s", line)
         STREAMING.info("Streaming Server is ready")
 

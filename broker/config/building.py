@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.config.banner import limits_table
 from broker.config.catalogue import CHANNEL_LIMITS, Setting
 from broker.config.options import (
     FILE,
@@ -26,12 +25,11 @@ from broker.config.options import (
 from broker.config.settings import NatsFile, Settings, StreamingFile
 from broker.config.values import ConfigurationError
 from broker.nats.options import DEFAULT_TIMEOUT, SECONDS, Authorization, NatsOptions, TLSOptions
-from broker.stores.limits import store_limits
 from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
 from stantools.errors import UsageError
 from stantools.store.compactionrules import CompactionRules
-from stantools.store.limits import ChannelLimits, SliceLimits, format_duration
+from stantools.store.limits import ChannelLimits, SliceLimits, StoreLimits, format_duration
 
 KEY_VARIABLE: Final = "NATS_STREAMING_ENCRYPTION_KEY"
 _CIPHERS: Final = ("", "AES", "CHACHA")
@@ -108,11 +106,9 @@ def _with_limits(options: BrokerOptions, settings: Settings, file: StreamingFile
     channel = ChannelLimits(
         **{each.to: settings.number(f"limits.{each.to.removesuffix('_ns')}") for each in CHANNEL_LIMITS.options}
     )
-    max_channels = settings.number("limits.max_channels")
     return replace(
         options,
-        limits=store_limits(max_channels, channel, file.channels),
-        limits_table=limits_table(max_channels, channel, file.channels),
+        limits=StoreLimits(settings.number("limits.max_channels"), channel, file.channels),
     )
 
 

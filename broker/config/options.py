@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.nats.options import NatsOptions
-from broker.stores.options import EncryptionOptions, FileOptions, StoreLimits
+from broker.stores.options import EncryptionOptions, FileOptions
 from broker.streaming.options import StreamingOptions
+from stantools.store.limits import StoreLimits
 
 #: Store types. `SQL` is recognised, but there is no such store yet.
 MEMORY = "MEMORY"
@@ -124,7 +125,6 @@ class BrokerOptions:
         directory: Store directory as given; shown in the banner even if the store is in memory.
         file: Of the file store; None for other stores.
         limits: What the store may hold.
-        limits_table: Lines of the banner about limits (server-operations.md section 11).
         encryption: Encryption at rest; None without.
         connection: How the streaming server reaches NATS; `connection.urls` is empty for the embedded server.
         monitoring: HTTP monitoring.
@@ -144,7 +144,6 @@ class BrokerOptions:
     directory: str = ""
     file: FileOptions | None = None
     limits: StoreLimits = field(default_factory=StoreLimits)
-    limits_table: tuple[str, ...] = ()
     encryption: EncryptionOptions | None = None
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     monitoring: MonitoringOptions = field(default_factory=MonitoringOptions)

@@ -15,14 +15,14 @@ from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import empty
 from broker.stores.interface import ChannelStore, MessageStore, Recovered, StorageError, Store
-from broker.stores.options import EncryptionOptions, StoreLimits
+from broker.stores.options import EncryptionOptions
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import ChannelCipher, Cipher, DecryptError, cipher_named, master_key
 from stantools.format.layout import RECORD_HEADER_SIZE, Stop
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 
 #: Nanoseconds between two lines about the same message.
 _REPEAT = 1_000_000_000

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.blocks import Records
-from broker.stores.options import StoreLimits
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 
 
 class StorageError(StantoolsError):

@@ -1,53 +1,127 @@
-"""Which limits hold for a channel, and limits from a configuration.
-
-Facts: server-operations.md section 12, filestore.md section 10.
-"""
+"""What the log says about limits: a table when a server starts, a line when a channel reaches its limits."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from typing import Final
 
-from broker.stores.options import StoreLimits
-from stantools.store import limits as config
+from stantools.format.quoting import quote
 from stantools.store.directory import subject_matches
-from stantools.store.limits import ChannelLimits, PatternLimits
+from stantools.store.limits import (
+    DEFAULT_MAX_CHANNELS,
+    ChannelLimits,
+    StoreLimits,
+    format_duration,
+)
+
+_UNITS: Final = "KMGTPE"
+_SMALLEST_WIDTH: Final = 34
+_VALUE: Final = 13
+_TITLE: Final = " List of Channels "
+_LIST_LABEL: Final = 14
+#: Label, field of the limits, and how its value is shown.
+_LIMITS: Final = (
+    ("Subscriptions", "max_subs"),
+    ("Messages", "max_msgs"),
+    ("Bytes", "max_bytes"),
+    ("Age", "max_age_ns"),
+    ("Inactivity", "max_inactivity_ns"),
+)
 
 
-def store_limits(
-    max_channels: int = config.DEFAULT_MAX_CHANNELS,
-    channel: ChannelLimits | None = None,
-    per_channel: Mapping[str, PatternLimits] | None = None,
-) -> StoreLimits:
-    """Checks the limits of a configuration and works out what patterns inherit.
+def limits_table(limits: StoreLimits) -> tuple[str, ...]:
+    """Returns the lines of the table (server-operations.md section 11)."""
+    max_channels, channel = limits.max_channels, limits.channel
+    lines = ["---------- Store Limits ----------"]
+    lines.append(_global_line("Channels:        ", _shown("", max_channels), max_channels == DEFAULT_MAX_CHANNELS))
+    lines.append("--------- Channels Limits --------")
+    for label, name in _LIMITS:
+        value, default = getattr(channel, name), getattr(ChannelLimits(), name)
+        lines.append(_global_line(f"  {label:<13}: ", _shown(name, value), value == default))
+    listed = _channel_lines(limits)
+    width = max(_SMALLEST_WIDTH, *(len(line) for line in listed)) if listed else _SMALLEST_WIDTH
+    if listed:
+        left = (width - len(_TITLE)) // 2
+        lines.append(f"{'-' * left}{_TITLE}{'-' * (width - left - len(_TITLE))}")
+    return (*lines, *listed, "-" * width)
 
-    Args:
-        max_channels: Channels; 0 for no limit.
-        channel: What a channel may hold that no pattern names; the defaults if None.
-        per_channel: What names and patterns set.
 
-    Raises:
-        UsageError: As from `stantools.store.limits.StoreLimits`, with the original's texts.
+def limits_reached(name: bytes, count: int, size: int, limits: ChannelLimits) -> tuple[str, ...]:
+    """Returns format and arguments of the line about the first messages that limits remove.
+
+    Facts: filestore.md section 5.4.
     """
-    checked = config.StoreLimits(max_channels, channel or ChannelLimits(), per_channel or {})
-    resolved = {os.fsencode(name): checked.limits_for(name) for name in checked.per_channel}
-    return StoreLimits(max_channels, checked.channel, resolved)
+    return (
+        "Reached limits for store %s (msgs=%s/%s bytes=%s/%s), dropping old messages to make room for new ones",
+        quote(name),
+        str(count),
+        str(limits.max_msgs),
+        friendly_bytes(size),
+        friendly_bytes(limits.max_bytes),
+    )
 
 
-class LimitsTable:
-    """Finds the limits of channels: those of the narrowest name or pattern that matches."""
+def friendly_bytes(size: int) -> str:
+    """Returns a number of bytes as the original prints it: `1000 B`, `5.06 KB`."""
+    if size < 1024:
+        return f"{size} B"
+    value, unit = float(size), -1
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.2f} {_UNITS[unit]}B"
 
-    def __init__(self, limits: StoreLimits) -> None:
-        self._limits = limits
-        named = {os.fsdecode(name): each for name, each in limits.channels.items()}
-        # From narrow to wide: a literal token before `*` before `>`, the left-most difference decides.
-        order = sorted(named, key=config.narrowness, reverse=True)
-        self._patterns = [(pattern, named[pattern]) for pattern in order if "*" in pattern or ">" in pattern]
 
-    def of(self, channel: bytes) -> ChannelLimits:
-        """Returns what a channel may hold."""
-        exact = self._limits.channels.get(channel)
-        if exact is not None:
-            return exact
-        name = os.fsdecode(channel)
-        return next((each for pattern, each in self._patterns if subject_matches(pattern, name)), self._limits.channel)
+def _global_line(label: str, value: str, is_default: bool) -> str:
+    return f"{label}{value:>{_VALUE}}{' *' if is_default else ''}"
+
+
+def _shown(name: str, value: int) -> str:
+    if value == 0:
+        return "unlimited"
+    if name == "max_bytes":
+        return friendly_bytes(value)
+    return format_duration(value) if name.endswith("_ns") else str(value)
+
+
+def _channel_lines(limits: StoreLimits) -> list[str]:
+    names = sorted(limits.per_channel, key=_breadth)
+    if not names:
+        return []
+    deepest = max(name.count(".") + 1 for name in names)
+    lines = []
+    for name, wider in _tree(names):
+        indent = " " * len(wider)
+        own = limits.limits_for(name)
+        parent = limits.limits_for(wider[-1]) if wider else limits.channel
+        lines.append(f"{indent}{name}")
+        for label, field in _LIMITS:
+            value = getattr(own, field)
+            if value != getattr(parent, field):
+                blanks = " " * (deepest - len(wider))
+                lines.append(f"{indent} |-> {label:<{_LIST_LABEL}}{blanks}{_shown(field, value):>{_VALUE}}")
+    return lines
+
+
+def _tree(names: list[str]) -> list[tuple[str, list[str]]]:
+    """Returns each name with the broader ones, broadest first; names follow the one that is directly broader."""
+    patterns: list[str] = []
+    broader: dict[str, list[str]] = {}
+    narrower: dict[str, list[str]] = {}
+    for name in names:
+        # Only what comes before can be broader: `*` would match a `>`.
+        broader[name] = [pattern for pattern in patterns if subject_matches(pattern, name)]
+        narrower.setdefault(broader[name][-1] if broader[name] else "", []).append(name)
+        if "*" in name or ">" in name:
+            patterns.append(name)
+    found = []
+    waiting = narrower.get("", [])[::-1]
+    while waiting:
+        name = waiting.pop()
+        found.append((name, broader[name]))
+        waiting += narrower.get(name, [])[::-1]
+    return found
+
+
+def _breadth(name: str) -> list[tuple[int, str]]:
+    """Sorts `>` before `*` before literals at each token; literals by their text."""
+    ranks = {">": 0, "*": 1}
+    return [(ranks.get(token, 2), "" if token in ranks else token) for token in name.split(".")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,12 +12,10 @@ from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty
 from broker.stores.interface import ChannelStore, Recovered, StorageError, first_sequence
-from broker.stores.limits import LimitsTable
-from broker.stores.options import StoreLimits
-from broker.stores.texts import limits_reached
+from broker.stores.limits import limits_reached
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 
 
 class MemoryMessages:
@@ -160,7 +159,6 @@ class MemoryStore:
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self.limits = limits or StoreLimits()
         self.crc: Crc | None = None
-        self._table = LimitsTable(self.limits)
         self._channels: dict[bytes, ChannelStore] = {}
 
     def recover(self) -> Recovered | None:
@@ -182,7 +180,7 @@ class MemoryStore:
             raise StorageError("already exists")
         if 0 < self.limits.max_channels <= len(self._channels):
             raise StorageError("too many channels")
-        limits = self._table.of(name)
+        limits = self.limits.limits_for(os.fsdecode(name))
         store = self._channels[name] = ChannelStore(MemoryMessages(name, limits), MemorySubscriptions(limits))
         return store
 
@@ -193,7 +191,7 @@ class MemoryStore:
 
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold."""
-        return self._table.of(name)
+        return self.limits.limits_for(os.fsdecode(name))
 
     def close(self) -> None:
         """Forgets everything."""

@@ -10,24 +10,9 @@ from pathlib import Path
 
 from stantools.format.crc import IEEE
 from stantools.store.compactionrules import CompactionRules
-from stantools.store.limits import ChannelLimits, SliceLimits
+from stantools.store.limits import SliceLimits
 
 _MEGABYTE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """What a store may hold.
-
-    Attributes:
-        max_channels: Channels; 0 for no limit.
-        channel: What a channel may hold that no pattern names.
-        channels: Name or pattern to limits, already with what they inherit.
-    """
-
-    max_channels: int = 100
-    channel: ChannelLimits = field(default_factory=ChannelLimits)
-    channels: dict[bytes, ChannelLimits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def storez(server: StreamingServer) -> Json:
     messages, size = _totals(server)
     limits = server.store.limits
     shown: Json = {"max_channels": limits.max_channels} | _limits(limits.channel)
-    if limits.channels:
-        shown["channels"] = {text(name): _limits(limits.channels[name]) for name in sorted(limits.channels)}
+    if limits.per_channel:
+        shown["channels"] = {name: _limits(limits.limits_for(name)) for name in sorted(limits.per_channel)}
     return {
         "cluster_id": text(server.options.cluster_id),
         "server_id": server.server_id,

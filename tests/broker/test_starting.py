@@ -31,14 +31,13 @@ BEFORE_THE_PORT = {
     *(
         f"broker.config.{name}"
         for name in (
-            "banner", "building", "catalogue", "flags", "options", "parsing", "settings", "values",
+            "building", "catalogue", "flags", "options", "parsing", "settings", "values",
         )
     ),
     "broker.listening",
     "broker.nats",
     "broker.nats.options",
     "broker.stores",
-    "broker.stores.limits",
     "broker.stores.options",
     "broker.streaming",
     "broker.streaming.options",

@@ -19,7 +19,7 @@ from broker.stores.blocklist import BlockList, empty, part_of
 from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
 from broker.stores.file.services import Services
 from broker.stores.interface import StorageError, first_sequence
-from broker.stores.texts import limits_reached
+from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
 from stantools.store.durable import fsync_directory, writing

@@ -31,8 +31,7 @@ from stantools.inspection.forecast.slices import Recovery, Slice, data_batches
 from stantools.store.clientlog import ClientsState
 from stantools.store.directory import WITNESS_FILE, Datastore, open_datastore
 from stantools.store.durable import create_whole, fsync_file, replace_file, replacing, unwritable, write_all
-from stantools.store.limits import UNLIMITED
-from stantools.store.limits import StoreLimits as AllLimits
+from stantools.store.limits import UNLIMITED, StoreLimits
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import read_server_info
 from stantools.store.slicefile import index_size
@@ -98,7 +97,7 @@ def recover_directory(options: FileOptions, crc: Crc, cluster_id: bytes | None) 
         server = ServerOptions(
             version=VERSION,
             crc=crc,
-            limits=AllLimits(0, UNLIMITED),
+            limits=StoreLimits(0, UNLIMITED),
             cluster_id=os.fsdecode(cluster_id),
             access=CurrentUser(),
             workers=options.parallel_recovery,

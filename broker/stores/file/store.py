@@ -17,8 +17,7 @@ from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services, Syncable
 from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
 from broker.stores.interface import ChannelStore, MessageStore, Recovered, RecoveredSubscription, StorageError
-from broker.stores.limits import LimitsTable
-from broker.stores.options import FileOptions, StoreLimits
+from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
 from stantools.format.layout import FILE_HEADER_SIZE
@@ -26,7 +25,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
 from stantools.store.durable import replace_file
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import encode_server_file
@@ -69,7 +68,6 @@ class FileStore:
         self.crc: Crc | None = Crc(options.polynomial, options.crc)
         self._options = options
         self._root = options.directory
-        self._table = LimitsTable(self.limits)
         self._cluster_id = cluster_id
         self._wall = wall
         self._services = Services(
@@ -126,7 +124,7 @@ class FileStore:
 
     def _recover_channel(self, found: FoundChannel) -> tuple[ChannelStore, list[RecoveredSubscription]]:
         directory = self._root / os.fsdecode(found.name)
-        limits = self._table.of(found.name)
+        limits = self.limits.limits_for(os.fsdecode(found.name))
         messages = FileMessages(directory, found.name, limits, self._services, found.slices)
         messages.apply_limits(self._wall())
         subscriptions = FileSubscriptions(directory, limits, self._services, found.subs)
@@ -182,7 +180,7 @@ class FileStore:
         if 0 < self.limits.max_channels <= len(self._channels):
             raise StorageError("too many channels")
         directory = self._make_directory(name)
-        limits = self._table.of(name)
+        limits = self.limits.limits_for(os.fsdecode(name))
         messages = FileMessages(directory, name, limits, self._services, new=True)
         subscriptions = FileSubscriptions(directory, limits, self._services)
         subscriptions.make_file()
@@ -220,7 +218,7 @@ class FileStore:
 
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold."""
-        return self._table.of(name)
+        return self.limits.limits_for(os.fsdecode(name))
 
     def prepare(self, messages: Sequence[MessageStore]) -> None:
         """Writes several channels and syncs them at the same time; see `Together.prepare`."""

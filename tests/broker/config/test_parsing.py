@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -110,11 +110,11 @@ def test_other_separators_a_variable_wildcard_limits() -> None:
         """)
     limits = options("-sc", file).limits
     day = 24 * 3600 * SECOND
-    assert limits.channels == {
-        b"audit.>": ChannelLimits(0, 1_024_000_000, 0, 1000, 0),
-        b"audit.tmp.*": ChannelLimits(100, 1_024_000_000, 0, 1000, 0),
-        b"metrics": ChannelLimits(10000, 64 << 20, day, 1000, 3600 * SECOND),
-        b"session.*": ChannelLimits(10000, 1_024_000_000, day, 1, 900 * SECOND),
+    assert {name: limits.limits_for(name) for name in limits.per_channel} == {
+        "audit.>": ChannelLimits(0, 1_024_000_000, 0, 1000, 0),
+        "audit.tmp.*": ChannelLimits(100, 1_024_000_000, 0, 1000, 0),
+        "metrics": ChannelLimits(10000, 64 << 20, day, 1000, 3600 * SECOND),
+        "session.*": ChannelLimits(10000, 1_024_000_000, day, 1, 900 * SECOND),
     }
 
 
@@ -162,7 +162,7 @@ def test_json_style() -> None:
     }""")
     found = options("-c", file)
     assert found.streaming.cluster_id == b"json-style"
-    assert found.limits.channels == {b"a": ChannelLimits(100, 1 << 20)}
+    assert found.limits.limits_for("a") == ChannelLimits(100, 1 << 20)
 
 
 def test_includes_and_environment() -> None:
@@ -223,7 +223,7 @@ def test_partitions() -> None:
 
 def test_defaults() -> None:
     found = options()
-    assert found == replace(BrokerOptions(), limits_table=found.limits_table)
+    assert found == BrokerOptions()
     assert found.nats == NatsOptions()
     assert options("-st", "FILE", "-dir", "ds").file == FileOptions(Path("ds"))
 

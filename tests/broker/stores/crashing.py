@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from broker.stores.file import FileStore
-from broker.stores.options import FileOptions, StoreLimits
+from broker.stores.options import FileOptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
-from stantools.store.limits import UNLIMITED, SliceLimits
+from stantools.store.limits import UNLIMITED, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.making import block
 

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from broker.stores.file import FileStore
-from broker.stores.options import StoreLimits
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.store.directory import open_datastore
-from stantools.store.limits import UNLIMITED
-from stantools.store.limits import StoreLimits as AllLimits
+from stantools.store.limits import UNLIMITED, StoreLimits
 from tests.broker.stores.crashing import NAME, options, payload
 from tests.broker.stores.making import everything
 
@@ -43,7 +41,7 @@ def rounds(directory: Path, seeds: range) -> None:
     for seed in seeds:
         promised, pending = crash(directory, seed)
         predicted = forecast(
-            open_datastore(directory), ServerOptions(version="0.25.6", limits=AllLimits(0, UNLIMITED)), lookups=False
+            open_datastore(directory), ServerOptions(version="0.25.6", limits=StoreLimits(0, UNLIMITED)), lookups=False
         )
         assert predicted.starts
         store = FileStore(options(directory), StoreLimits(0, UNLIMITED))

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from broker.stores import open_store
 from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription, StorageError, Store
-from broker.stores.opening import open_store
-from broker.stores.options import EncryptionOptions, FileOptions, StoreLimits
+from broker.stores.options import EncryptionOptions, FileOptions
 from stantools.inspection.forecast import forecast
 from stantools.store.directory import open_datastore
+from stantools.store.limits import StoreLimits
 from tests.broker.stores.making import IEEE, block, everything
 from tests.conftest import MUTATION_SETS, golden_cases, load_expected
 from tests.inspection import forecast_golden as g

@@ -10,12 +10,12 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker.stores import open_store
 from broker.stores.interface import MessageStore, StorageError, Store
-from broker.stores.opening import open_store
-from broker.stores.options import FileOptions, StoreLimits
+from broker.stores.options import FileOptions
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore
-from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits
+from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
 from tests.broker.stores.making import IEEE, SECOND, START, block, everything

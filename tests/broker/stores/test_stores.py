@@ -12,23 +12,22 @@ from typing import Any
 
 import pytest
 
+from broker.stores import open_store
 from broker.stores.blocklist import joined
 from broker.stores.encrypted import EncryptedStore
 from broker.stores.file import FileStore
 from broker.stores.file.services import OpenFiles
 from broker.stores.interface import StorageError
-from broker.stores.limits import LimitsTable, store_limits
+from broker.stores.limits import friendly_bytes
 from broker.stores.memory import MemoryStore
-from broker.stores.opening import open_store
-from broker.stores.options import EncryptionOptions, FileOptions, StoreLimits
-from broker.stores.texts import friendly_bytes
+from broker.stores.options import EncryptionOptions, FileOptions
 from stantools.errors import UsageError
 from stantools.format import gogo
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import open_datastore
-from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits, SliceLimits
+from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
 from tests.broker.stores.making import SECOND, START, block, everything, message
@@ -302,26 +301,6 @@ def test_numbers_of_bytes():
         "5.00 MB",
         "3.00 TB",
     ]
-
-
-def test_limits_of_channels():
-    limits = store_limits(
-        0,
-        ChannelLimits(max_msgs=1000),
-        {
-            ">": PatternLimits(max_msgs=500),
-            "foo.>": PatternLimits(max_msgs=100),
-            "foo.*": PatternLimits(max_bytes=-1),
-            "foo.bar": PatternLimits(max_subs=2),
-        },
-    )
-    table = LimitsTable(limits)
-    narrow = table.of(b"foo.bar")
-    assert (narrow.max_msgs, narrow.max_bytes, narrow.max_subs) == (100, 0, 2)
-    assert table.of(b"foo.baz").max_bytes == 0
-    assert table.of(b"foo.a.b") == limits.channels[b"foo.>"]
-    assert table.of(b"x").max_msgs == 500
-    assert LimitsTable(StoreLimits(0, UNLIMITED)).of(b"x") == UNLIMITED
 
 
 def test_limits_at_start(tmp_path):

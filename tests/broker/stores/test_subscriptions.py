@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.stores import open_store
 from broker.stores.file import FileStore, kernels, plain
 from broker.stores.interface import StorageError
-from broker.stores.opening import open_store
-from broker.stores.options import FileOptions, StoreLimits
+from broker.stores.options import FileOptions
 from stantools.format.crc import CASTAGNOLI, Crc
 from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
-from stantools.store.limits import UNLIMITED, ChannelLimits
+from stantools.store.limits import UNLIMITED, ChannelLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
 

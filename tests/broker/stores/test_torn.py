@@ -19,14 +19,13 @@ import pytest
 
 from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
-from broker.stores.options import FileOptions, StoreLimits
+from broker.stores.options import FileOptions
 from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.forecast import ServerOptions, forecast
 from stantools.store.appending import PAGE
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.directory import open_datastore
-from stantools.store.limits import UNLIMITED, SliceLimits
-from stantools.store.limits import StoreLimits as AllLimits
+from stantools.store.limits import UNLIMITED, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.making import block, everything
 
@@ -132,7 +131,7 @@ def options(directory: Path) -> FileOptions:
 def checked(copy: Path, promised: Promised) -> None:
     """Opens what a kill left, by the rules of the original and with the broker, and compares it with what was said."""
     for version in VERSIONS if any(copy.glob("*.dat")) else ():
-        rules = ServerOptions(version=version, limits=AllLimits(0, UNLIMITED))
+        rules = ServerOptions(version=version, limits=StoreLimits(0, UNLIMITED))
         predicted = forecast(open_datastore(copy), rules, lookups=False)
         assert predicted.starts, predicted.error
     store = FileStore(options(copy), StoreLimits(0, UNLIMITED))
@@ -236,7 +235,7 @@ def test_a_slice_that_a_killed_server_had_begun(tmp_path: Path, caplog: pytest.L
     begun = tmp_path / NAME.decode() / f"msgs.{there + 1}.dat"
     begun.touch()
     # The original does not start, and forecast says so.
-    rules = ServerOptions(limits=AllLimits(0, UNLIMITED))
+    rules = ServerOptions(limits=StoreLimits(0, UNLIMITED))
     found = forecast(open_datastore(tmp_path), rules)
     assert not found.starts
     assert "unable to verify file version: EOF" in (found.error or "")

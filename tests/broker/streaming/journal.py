@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from broker.stores.interface import ChannelStore, Recovered, RecoveredSubscription
 from broker.stores.memory import MemoryStore
-from broker.stores.options import StoreLimits
 from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import StoreLimits
 
 
 class JournalSubscriptions:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.stores.memory import MemoryStore
-from broker.stores.options import StoreLimits
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.streaming.world import SECOND, Delivered, Subscriber, World
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from broker.stores.interface import StorageError
 from broker.stores.memory import MemoryStore
-from broker.stores.options import StoreLimits
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.streaming.journal import Journal
 from tests.broker.streaming.world import SECOND, World
 

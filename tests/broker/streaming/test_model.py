@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.stores.options import StoreLimits
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.streaming.journal import Journal
 from tests.broker.streaming.world import SECOND, Subscriber, World
 

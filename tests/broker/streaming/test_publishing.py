@@ -6,9 +6,9 @@ import pytest
 
 from broker.stores.interface import StorageError
 from broker.stores.memory import MemoryStore
-from broker.stores.options import StoreLimits
 from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import StoreLimits
 from tests.broker.streaming.world import START, World
 
 INVALID = b"stan: invalid publish request"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.stores.memory import MemoryStore
-from broker.stores.options import StoreLimits
 from stantools.format.proto import store_pb2 as pb
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import ChannelLimits, StoreLimits
 from tests.broker.streaming.world import Subscriber, World, everything
 
 

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from broker.stores.memory import MemoryStore
-from broker.stores.options import StoreLimits
 from broker.streaming import views
-from stantools.store.limits import ChannelLimits
+from stantools.store.limits import PatternLimits, StoreLimits
 from tests.broker.streaming.world import World
 from tests.conftest import GOLDEN
 
 
 @pytest.fixture
 def world() -> World:
-    limits = StoreLimits(channels={b"b.*": ChannelLimits(max_msgs=7)})
+    limits = StoreLimits(per_channel={"b.*": PatternLimits(max_msgs=7)})
     world = World(store=MemoryStore(limits))
     world.connect(b"one")
     world.connect(b"two")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config.banner import format_bytes, limits_table
 from broker.config.grammar import parse
 from broker.config.parsing import read_streaming
+from broker.stores.limits import friendly_bytes, limits_table
 from stantools.errors import UsageError
-from stantools.store.limits import ChannelLimits, PatternLimits
+from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
 
 HOUR = 3600 * 10**9
 
 
 def test_defaults() -> None:
     assert (
-        "\n".join(limits_table(100, ChannelLimits(), {}))
+        "\n".join(limits_table(StoreLimits(100, ChannelLimits(), {})))
         == """\
 ---------- Store Limits ----------
 Channels:                  100 *
@@ -40,7 +40,7 @@ def test_example_of_the_documentation() -> None:
             environ={},
         )
     ).channels
-    table = limits_table(20, ChannelLimits(10000, 64 << 20, 24 * HOUR, 5, 0), channels)
+    table = limits_table(StoreLimits(20, ChannelLimits(10000, 64 << 20, 24 * HOUR, 5, 0), channels))
     head, _, listed = "\n".join(table).partition("\n--------- List of Channels ---------\n")
     assert (
         head
@@ -78,18 +78,18 @@ foo.>
 
 
 def test_widths() -> None:
-    table = limits_table(100, ChannelLimits(), {"x" * 51: PatternLimits()})
+    table = limits_table(StoreLimits(100, ChannelLimits(), {"x" * 51: PatternLimits()}))
     title = next(line for line in table if "List of Channels" in line)
     assert title == "-" * 16 + " List of Channels " + "-" * 17
     assert table[-1] == "-" * 51
-    assert limits_table(100, ChannelLimits(), {"a": PatternLimits()})[-1] == "-" * 34
+    assert limits_table(StoreLimits(100, ChannelLimits(), {"a": PatternLimits()}))[-1] == "-" * 34
 
 
 def test_sizes() -> None:
-    shown = [format_bytes(size) for size in (1, 1023, 1024, 1536, 1 << 20, 1_024_000_000, 1 << 40, (1 << 63) - 1)]
+    shown = [friendly_bytes(size) for size in (1, 1023, 1024, 1536, 1 << 20, 1_024_000_000, 1 << 40, (1 << 63) - 1)]
     assert shown == ["1 B", "1023 B", "1.00 KB", "1.50 KB", "1.00 MB", "976.56 MB", "1.00 TB", "8.00 EB"]
 
 
 def test_wrong_limits() -> None:
     with pytest.raises(UsageError, match="max channels limit cannot be negative"):
-        limits_table(-1, ChannelLimits(), {})
+        limits_table(StoreLimits(-1, ChannelLimits(), {}))
