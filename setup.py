@@ -7,7 +7,6 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 MODULES = [
-    "broker.stores.file._native",
     "broker.streaming.hot._native",
     "stantools.format._native",
     "stantools.migration.archive._native",

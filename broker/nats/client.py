@@ -6,20 +6,15 @@ import enum
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from broker.nats.auth import Credentials, Identity
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.auth import Authenticator, Permit, SlowChecks
-    from broker.nats.options import NatsOptions
-    from broker.nats.router import Router
-    from broker.nats.turns import Turns
+    from broker.nats.auth import Permit
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
-
-C = TypeVar("C", contravariant=True)
 
 
 class State(enum.Enum):
@@ -220,38 +215,3 @@ class Client(ABC):
         self, subscription: NatsSubscription, subject: bytes, reply: bytes, payload: bytes, header_size: int
     ) -> None:
         """Takes one message; `payload` begins with `header_size` bytes of headers."""
-
-
-class Hub(Protocol[C]):
-    """A server, as its clients see it. `C` is what it has on sockets."""
-
-    options: NatsOptions
-    router: Router
-    authenticator: Authenticator
-    #: Hashed passwords that are being checked.
-    slow_checks: SlowChecks
-    #: Who has the event loop.
-    turns: Turns
-    #: Protocol messages are logged.
-    tracing: bool
-    #: Connections that were dropped because they did not keep up.
-    slow_consumers: int
-    #: What all connections read into, and the table that all parse into.
-    read_buffer: bytearray
-    read_view: memoryview
-    frames: Frames
-
-    def accept(self, connection: C) -> None:
-        """Greets a new connection."""
-
-    def dirty(self, connection: C) -> None:
-        """A connection has something to be written."""
-
-    def ended(self, connection: C) -> None:
-        """A connection is no more."""
-
-    def forget(self, client: Client) -> None:
-        """A part of this process has disconnected."""
-
-    def drain(self) -> None:
-        """Hands over what parts of this process have sent each other."""

@@ -29,7 +29,7 @@ from stantools.store.limits import format_duration
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.client import Hub
+    from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 

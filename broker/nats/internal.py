@@ -24,7 +24,7 @@ from stantools.nats.frames import HEADER_SIZE, PAYLOAD, PAYLOAD_SIZE, frame_tabl
 
 if TYPE_CHECKING:
     from broker.blocks import Payloads
-    from broker.nats.client import Hub
+    from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
 

@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from broker.log import NATS, TRACE
 from broker.nats import tls, tracing
@@ -20,8 +20,10 @@ from stantools.nats import encoding, operations, subjects
 from stantools.nats.frames import REPLY, REPLY_SIZE, SUBJECT, SUBJECT_SIZE
 
 if TYPE_CHECKING:
-    from broker.nats.client import Hub
-    from broker.nats.router import SubjectTable
+    from broker.nats.auth import Authenticator, SlowChecks
+    from broker.nats.options import NatsOptions
+    from broker.nats.router import Router, SubjectTable
+    from broker.nats.turns import Turns
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -31,6 +33,8 @@ _REASONS: Final = {
     operations.CLOSED_PAYLOAD: Reason.MAX_PAYLOAD,
     operations.CLOSED_PARSE: Reason.PARSE_ERROR,
 }
+C = TypeVar("C", contravariant=True)
+
 #: Names that clients give themselves are shown up to this length.
 _NAME: Final = 256
 #: Reply subjects that are remembered for permission to respond.
@@ -39,6 +43,41 @@ _NEVER: Final = 1 << 63
 _SECOND: Final = 1_000_000_000
 #: How long after its first PONG a client is pinged, to know how far away it is; some of this is random.
 FIRST_PING: Final = 1.0
+
+
+class Hub(Protocol[C]):
+    """A server, as its clients see it. `C` is what it has on sockets."""
+
+    options: NatsOptions
+    router: Router
+    authenticator: Authenticator
+    #: Hashed passwords that are being checked.
+    slow_checks: SlowChecks
+    #: Who has the event loop.
+    turns: Turns
+    #: Protocol messages are logged.
+    tracing: bool
+    #: Connections that were dropped because they did not keep up.
+    slow_consumers: int
+    #: What all connections read into, and the table that all parse into.
+    read_buffer: bytearray
+    read_view: memoryview
+    frames: Frames
+
+    def accept(self, connection: C) -> None:
+        """Greets a new connection."""
+
+    def dirty(self, connection: C) -> None:
+        """A connection has something to be written."""
+
+    def ended(self, connection: C) -> None:
+        """A connection is no more."""
+
+    def forget(self, client: Client) -> None:
+        """A part of this process has disconnected."""
+
+    def drain(self) -> None:
+        """Hands over what parts of this process have sent each other."""
 
 
 def first_ping(interval: float) -> int:

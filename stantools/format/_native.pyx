@@ -32,6 +32,8 @@ from stantools.format.layout import Stop
 NAME = "native"
 
 cdef enum:
+    # The longest record of a message sent or acknowledged: a header and two fields of ten bytes, each with its tag.
+    LONGEST_FLOW = 30
     # Members of layout.Stop.
     END = 0
     FULL = 1
@@ -636,6 +638,48 @@ def encode_messages(bytes channel not None, sequences, timestamps, replies, payl
     finally:
         free(pieces)
     return encoded, sizes
+
+
+def encode_flow(int kind, number, sequences, crc):
+    """See `plain.encode_flow`."""
+    cdef const uint32_t[:, ::1] tables = crc.tables
+    cdef const uint32_t* table = &tables[0, 0]
+    cdef uint8_t[LONGEST_FLOW] prefix
+    cdef uint32_t begin = 0xFFFFFFFF, register
+    cdef uint64_t subscription = number, sequence
+    cdef Py_ssize_t count = len(sequences), prefix_size = 0, i
+    cdef uint8_t* records
+    cdef uint8_t* record
+    cdef uint8_t* p
+    if subscription:
+        prefix[0] = 0x08
+        prefix_size = put_varint(prefix + 1, subscription) - prefix
+    # Where all records of a call begin alike, their CRCs do.
+    for i in range(prefix_size):
+        begin = table[(begin ^ prefix[i]) & 0xFF] ^ (begin >> 8)
+    records = <uint8_t*>malloc(count * LONGEST_FLOW + 1)
+    if records == NULL:
+        raise MemoryError
+    try:
+        record = records
+        for each in sequences:
+            if record - records > (count - 1) * LONGEST_FLOW:
+                raise ValueError("more sequences than were announced")
+            sequence = each
+            memcpy(record + HEADER_SIZE, prefix, prefix_size)
+            p = record + HEADER_SIZE + prefix_size
+            if sequence:
+                p[0] = 0x10
+                p = put_varint(p + 1, sequence)
+            register = begin
+            for i in range(HEADER_SIZE + prefix_size, p - record):
+                register = table[(register ^ record[i]) & 0xFF] ^ (register >> 8)
+            store32(record, <uint32_t>kind << 24 | <uint32_t>(p - record - HEADER_SIZE))
+            store32(record + 4, ~register)
+            record = p
+        return PyBytes_FromStringAndSize(<char*>records, record - records)
+    finally:
+        free(records)
 
 
 cdef int check_row(Py_ssize_t row, Py_ssize_t capacity) except -1:

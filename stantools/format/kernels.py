@@ -17,6 +17,7 @@ NAME: str = _kernels.NAME
 
 if TYPE_CHECKING:
     from stantools.format.plain import (
+        encode_flow,
         encode_index,
         encode_messages,
         find_log_record,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         scan_messages,
     )
 else:
+    encode_flow = _kernels.encode_flow
     encode_index = _kernels.encode_index
     encode_messages = _kernels.encode_messages
     find_log_record = _kernels.find_log_record
@@ -42,6 +44,7 @@ else:
 
 __all__ = [
     "NAME",
+    "encode_flow",
     "encode_index",
     "encode_messages",
     "find_log_record",

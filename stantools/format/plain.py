@@ -410,6 +410,28 @@ def encode_messages(
     return b"".join(records), sizes
 
 
+def encode_flow(kind: int, number: int, sequences: Sequence[int], crc: Crc) -> bytes:
+    """Encodes that messages were sent to a subscription, or acknowledged by it (filestore.md sections 2.2 and 3.4).
+
+    Args:
+        kind: `SubRecord.MSG` or `SubRecord.ACK`.
+        number: The subscription's id.
+        sequences: Of the messages.
+        crc: How to make CRCs.
+
+    Returns:
+        The records one after the other.
+
+    Raises:
+        OverflowError: A number does not fit into 64 bits.
+    """
+    from stantools.format import logencode  # loads protobuf
+
+    if number < 0 or number >> 64 or any(each < 0 or each >> 64 for each in sequences):
+        raise OverflowError("a number does not fit into 64 bits")
+    return logencode.encode_flow(kind, number, sequences, crc)
+
+
 def _window(buffer: ReadableBuffer, start: int, limit: int) -> tuple[memoryview, int]:
     """The buffer as bytes, and the limit within it."""
     view = memoryview(buffer).cast("B")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.format import kernels, plain
 from stantools.format.crc import CASTAGNOLI, IEEE, Crc
 from stantools.format.envelope import encode
 from stantools.format.layout import SubRecord
@@ -59,3 +60,22 @@ def test_one_number_for_all(count):
 def test_columns_of_different_lengths():
     with pytest.raises(ValueError, match="different lengths"):
         encode_flow(MSG, [1, 2], [1, 2, 3], Crc())
+
+
+@given(
+    st.sampled_from([SubRecord.MSG, SubRecord.ACK]),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1)), max_size=40),
+    st.sampled_from([Crc(), Crc(CASTAGNOLI)]),
+)
+def test_kernels_agree(kind, number, sequences, crc):
+    assert kernels.encode_flow(int(kind), number, sequences, crc) == plain.encode_flow(
+        int(kind), number, sequences, crc
+    )
+
+
+@pytest.mark.parametrize("kernel", [kernels, plain])
+def test_numbers_that_do_not_fit(kernel):
+    for number, sequences in ((2**64, [1]), (1, [-1]), (1, [2**64])):
+        with pytest.raises(OverflowError):
+            kernel.encode_flow(5, number, sequences, Crc())

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.log import STREAMING
-from broker.stores.file.kernels import encode_flow
 from broker.stores.file.services import Services
 from broker.stores.interface import RecoveredSubscription, StorageError
 from stantools.errors import StoreUnwritableError
+from stantools.format.kernels import encode_flow
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.directory import SUBS_FILE

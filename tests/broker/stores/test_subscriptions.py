@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.stores import open_store
-from broker.stores.file import FileStore, kernels, plain
+from broker.stores.file import FileStore
 from broker.stores.interface import StorageError
 from broker.stores.options import FileOptions
-from stantools.format.crc import CASTAGNOLI, Crc
-from stantools.format.layout import SubRecord
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.compactionrules import CompactionRules
 from stantools.store.limits import UNLIMITED, ChannelLimits, StoreLimits
@@ -182,22 +180,3 @@ def test_the_same_is_deleted_twice(tmp_path):
     subscriptions.delete(1)
     store.close()
     assert found(tmp_path) == {}
-
-
-@given(
-    st.sampled_from([SubRecord.MSG, SubRecord.ACK]),
-    st.integers(0, 2**64 - 1),
-    st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1)), max_size=40),
-    st.sampled_from([Crc(), Crc(CASTAGNOLI)]),
-)
-def test_kernels_agree(kind, number, sequences, crc):
-    assert kernels.encode_flow(int(kind), number, sequences, crc) == plain.encode_flow(
-        int(kind), number, sequences, crc
-    )
-
-
-@pytest.mark.parametrize("kernel", [kernels, plain])
-def test_numbers_that_do_not_fit(kernel):
-    for number, sequences in ((2**64, [1]), (1, [-1]), (1, [2**64])):
-        with pytest.raises(OverflowError):
-            kernel.encode_flow(5, number, sequences, Crc())
