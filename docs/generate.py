@@ -22,7 +22,7 @@ from stantools.inspection.catalogue import GROUPS, Entry
 from stantools.pipeline.spark import jetstream_options
 from stantools.pipeline.tables import options
 from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
-from tui.bindings import bindings
+from tui.app import bindings
 
 DOCS = Path(__file__).parent
 

@@ -42,7 +42,7 @@ async def _settle(pilot: Any) -> None:
     session = pilot.app.session
     for _ in range(600):
         screen = pilot.app.screen
-        busy = any(job.running for job, _ in getattr(screen, "_jobs", ()))
+        busy = getattr(screen, "working", False)
         if (session is None or (session.job is not None and not session.job.running)) and not busy:
             break
         await pilot.pause(0.05)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +15,10 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.widget import Widget
 
+import tui.screens
+import tui.widgets
 from stantools.errors import StantoolsError
 from stantools.nats.options import ConnectOptions
 from tui.keys import DARK, LIGHT, Settings
@@ -148,9 +154,7 @@ class Browser(App[None]):
             yield f"there is no theme {self.settings.theme}; there are: {', '.join(sorted(self.available_themes))}"
         if not self.settings.keymap:
             return
-        from tui.bindings import known_ids
-
-        known = known_ids()
+        known = {binding.id for _, binding in bindings()}
         for name in self.settings.keymap:
             if name not in known:
                 yield f"there is no binding {name}; the ids are on the help page (?)"
@@ -394,3 +398,22 @@ class Browser(App[None]):
 
     def _opener(self, view: View) -> Any:
         return lambda: self.open_view(view)
+
+
+def bindings() -> Iterator[tuple[type, Binding]]:
+    """Iterates over the bindings that have an id, with the class of each; every screen is imported for that."""
+    for owner in _owners():
+        for binding in Binding.make_bindings(owner.__dict__.get("BINDINGS", [])):
+            if binding.id:
+                yield owner, binding
+
+
+def _owners() -> Iterator[type]:
+    names = ["tui.app"]
+    for package in (tui.screens, tui.widgets):
+        names += sorted(each.name for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
+    for name in names:
+        module = importlib.import_module(name)
+        for _, found in inspect.getmembers(module, inspect.isclass):
+            if found.__module__ == name and issubclass(found, (App, Widget)):
+                yield found

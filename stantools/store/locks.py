@@ -50,13 +50,13 @@ class Use:
     pid: int | None = None
 
 
-def check_not_in_use(store: Path, *, force: bool = False, quiet: float = QUIET_SECONDS) -> list[Use]:
+def check_not_in_use(store: Path, *, force: bool = False, quiet: float | None = None) -> list[Use]:
     """Refuses to go on if a server seems to be using the store.
 
     Args:
         store: The store's root directory.
         force: Only report, never refuse.
-        quiet: Seconds that the store must have been left alone.
+        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` by default.
 
     Returns:
         What was seen (empty unless `force`).
@@ -73,18 +73,20 @@ def check_not_in_use(store: Path, *, force: bool = False, quiet: float = QUIET_S
     return uses
 
 
-def find_uses(store: Path, *, quiet: float = QUIET_SECONDS, sleep: Callable[[float], None] = time.sleep) -> list[Use]:
+def find_uses(store: Path, *, quiet: float | None = None, sleep: Callable[[float], None] = time.sleep) -> list[Use]:
     """Looks for signs that somebody is using a store, changing nothing.
 
     Args:
         store: The store's root directory.
-        quiet: Seconds that the store must have been left alone; 0 does not look at the times.
+        quiet: Seconds that the store must have been left alone, `QUIET_SECONDS` by default; 0 does not look at the
+            times.
         sleep: For tests.
 
     Returns:
         The signs. The times are looked at only if there is no other sign, because that may take `quiet`
         seconds.
     """
+    quiet = QUIET_SECONDS if quiet is None else quiet
     uses = []
     pid = ft_lock_holder(store)
     if pid is not None:

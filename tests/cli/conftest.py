@@ -39,9 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     A store that was just written is watched for a moment only. `test_a_store_is_watched_for_two_seconds` does not.
     """
-    for function in (locks.check_not_in_use, locks.find_uses):
-        assert function.__kwdefaults__["quiet"] == locks.QUIET_SECONDS
-        monkeypatch.setitem(function.__kwdefaults__, "quiet", QUIET)
+    monkeypatch.setattr(locks, "QUIET_SECONDS", QUIET)
 
     def invoke(*arguments: object, env: dict[str, str] | None = None, stdin: str | None = None) -> Outcome:
         result = CliRunner().invoke(cli, [str(a) for a in arguments], env=env, input=stdin, prog_name="stantools")

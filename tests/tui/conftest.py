@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from textual import events
+from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
+from textual.message_pump import MessagePump
+from textual.pilot import Pilot
 
 from stantools.store import locks
 
@@ -50,19 +55,86 @@ def check_screen(app: Any, name: str, *, masks: dict[str, str] | None = None) ->
     assert text == path.read_text(), f"{path.name} is not what is shown (rewrite with {WRITE}=1)"
 
 
+async def check_both_sizes(pilot: Any, name: str) -> None:
+    """Compares the screen as it is, and after the terminal was made large, with those kept under `name-80` and `-140`.
+
+    What a view shows in a large terminal does not depend on how large it was when the view was opened.
+    """
+    check_screen(pilot.app, f"{name}-{SMALL[0]}")
+    await pilot.resize_terminal(*LARGE)
+    await idle(pilot)
+    check_screen(pilot.app, f"{name}-{LARGE[0]}")
+
+
 def notices(app: Any) -> str:
     """Returns what the browser has told in the corner of the screen lately."""
     return "\n".join(each.message for each in app._notifications)
 
 
+def key_event(key: str) -> events.Key:
+    """Returns the event of a key, given by its name or as the character that it types."""
+    if len(key) == 1 and not key.isalnum():
+        name = unicodedata.name(key).lower().replace("-", "_").replace(" ", "_")
+        return events.Key(KEY_NAME_REPLACEMENTS.get(name, name), key)
+    if len(key) == 1:
+        return events.Key(key, key)
+    name = REPLACED_KEYS.get(key, key)
+    try:
+        return events.Key(key, unicodedata.lookup(KEY_TO_UNICODE_NAME.get(name, name.replace("_", " "))))
+    except KeyError:
+        return events.Key(key, None)
+
+
+class Hands(Pilot[None]):
+    """Presses keys as a user does. Waits until all that they lead to is done and drawn, not for a time."""
+
+    async def press(self, *keys: str) -> None:
+        """Presses keys one after the other."""
+        for key in keys:
+            self.app.post_message(key_event(key))
+            await self.pause()
+
+    async def pause(self, delay: float | None = None) -> None:
+        """Waits until no message is under way between the widgets, and the screen is drawn."""
+        if delay:
+            await asyncio.sleep(delay)
+        quiet = 0
+        while quiet < 2 and self._alive:
+            screen = self.app.screen
+            nodes: list[MessagePump] = [self.app, *screen.walk_children(with_self=True)]
+            await self._answered(nodes, MessagePump.call_later)
+            busy = any(node.message_queue_size for node in nodes)
+            await self._answered([screen], MessagePump.call_after_refresh)
+            busy |= any(node.message_queue_size for node in nodes) or screen is not self.app.screen
+            quiet = 0 if busy else quiet + 1
+
+    @property
+    def _alive(self) -> bool:
+        return self.app.is_running and self.app.failure is None  # type: ignore[attr-defined]
+
+    async def _answered(self, nodes: Iterable[MessagePump], call: Callable[..., bool]) -> None:
+        """Waits until all have called back; what is removed meanwhile, or lies below another screen now, need not."""
+        screen, waiting = self.app.screen, set(nodes)
+
+        def answered(node: MessagePump) -> None:
+            waiting.discard(node)
+
+        for node in tuple(waiting):
+            if not call(node, answered, node):
+                waiting.discard(node)
+        while waiting and self._alive and screen is self.app.screen:
+            await asyncio.sleep(0.0005)
+            waiting.difference_update([node for node in waiting if not (node.is_running and node.is_attached)])
+
+
 async def until(pilot: Any, condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Waits until something is so."""
-    for _ in range(int(seconds / 0.05)):
+    """Waits until something is so; looks whenever the screen was drawn."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not condition() and loop.time() < end:
         if pilot.app.failure is not None:
             raise pilot.app.failure
-        if condition():
-            break
-        await pilot.pause(0.05)
+        await asyncio.sleep(0.01)
     assert condition(), f"did not come true within {seconds} s; the screen:\n{screen_text(pilot.app)}"
     await pilot.pause()
 
@@ -70,16 +142,22 @@ async def until(pilot: Any, condition: Callable[[], Any], seconds: float = 20.0)
 async def scanned(pilot: Any) -> None:
     """Waits until everything is known of the store, and shown."""
     session = pilot.app.session
-    await until(pilot, lambda: session.job is not None and not session.job.running)
+    await until(pilot, lambda: session.job is not None)
+    await asyncio.to_thread(session.job.wait, 60)
     assert session.job.problem is None, session.job.problem
-    await pilot.pause(0.25)
+    await until(pilot, lambda: pilot.app.screen.up_to_date)
+
+
+async def idle(pilot: Any) -> None:
+    """Waits until nothing that was begun for the view goes on in the background, and the keys are at the bottom."""
+    await pilot.pause()
+    await until(pilot, lambda: pilot.app.screen.is_mounted and not getattr(pilot.app.screen, "working", False))
 
 
 @pytest.fixture(autouse=True)
 def _no_long_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores that were just written are watched for a moment only."""
-    for function in (locks.check_not_in_use, locks.find_uses):
-        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+    monkeypatch.setattr(locks, "QUIET_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -104,7 +182,8 @@ def browse() -> Callable[..., Any]:
             reading = options.pop("reading", None)
             session = StoreSession(Path(path), reading) if path is not None else None
             app = Browser(session, **options)
-            async with app.run_test(size=size, notifications=True) as pilot:
+            async with app.run_test(size=size, notifications=True):
+                pilot = Hands(app)
                 if session is not None and scan:
                     await scanned(pilot)
                 await scenario(pilot)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Finding, Severity
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, SMALL, check_both_sizes, screen_text, until
 from tui.app import Browser
 from tui.screens.findingrows import FindingRows, Group, Grouping
 from tui.screens.findings import FindingsScreen, place_of
@@ -47,20 +47,18 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
     return found
 
 
-@SIZES
 @pytest.mark.parametrize(
     "case",
     ["basic", "durables", "dmg_subs_payload_flip", "dmg_zero_tail_subs_clients", "dmg_clients_missing", "foreign_dirs"],
 )
-def test_golden(case: str, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press("j")
-        await pilot.pause()
-        check_screen(pilot.app, f"findings-{case}-{size[0]}")
+        await check_both_sizes(pilot, f"findings-{case}")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
+    browse("datastore", look)
 
 
 #: Store, code of a finding that it must have, and what opens there.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui.conftest import LARGE, screen_text, until
-from tui.bindings import bindings
+from tui.app import bindings
 from tui.keys import DARK, LIGHT, read_settings
 from tui.screens.findings import FindingsScreen
 

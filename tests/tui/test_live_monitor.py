@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +12,10 @@ from hypothesis import strategies as st
 from stantools.errors import UsageError
 from tests.tui.monitored import Figures, channel, server_document, subscription, usual_figures
 from tui.jobs import Job, State
-from tui.live import documents
+from tui.live import facts
 from tui.live.endpoint import Address, Endpoint, GoneError, MissingError, MonitorError, TooLargeError
-from tui.live.history import LENGTH, Meter
-from tui.live.monitor import PAGE, Monitor
-from tui.live.pace import STEPS, Pace
-from tui.live.watched import STILL
+from tui.live.monitor import PAGE, STILL, Monitor
+from tui.live.source import LENGTH, STEPS, Meter, Pace
 from tui.live.watching import Watching
 
 ADDRESS = Address.parse("http://host:8222")
@@ -113,7 +110,7 @@ def test_rates(bench: Bench) -> None:
 
 def test_store_limits_and_the_nats_server(bench: Bench) -> None:
     monitor = bench.ask()
-    assert monitor.store == documents.Store("FILE", 100, 1_000_000, 1_024_000_000, 0, 1000)
+    assert monitor.store == facts.Store("FILE", 100, 1_000_000, 1_024_000_000, 0, 1000)
     assert monitor.nats is not None
     assert (monitor.nats.version, monitor.nats.connections, monitor.nats.cpu) == ("2.9.24", 6, 1.5)
     # They are not asked for in every round; a server that stands on another one has no varz.
@@ -380,7 +377,7 @@ def _ended(job: Job[None]) -> bool:
 
 
 def test_a_monitor_as_a_job(bench: Bench) -> None:
-    job = Job("monitor", lambda job: bench.monitor.run(job.check)).start()
+    job = Job("monitor", bench.monitor.run).start()
     while bench.monitor.revision < 2:
         assert job.running
     job.cancel()
@@ -391,18 +388,19 @@ def test_a_monitor_as_a_job(bench: Bench) -> None:
 def test_one_job_at_a_time_fills_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     running: list[int] = []
 
-    def run(self: Monitor, check: Callable[[], None]) -> None:
+    def run(self: Monitor, job: Job[None]) -> None:
         running.append(1)
         assert len(running) == 1
         try:
             while True:
-                check()
+                job.check()
         finally:
             running.clear()
 
     monkeypatch.setattr(Monitor, "run", run)
     watching = Watching("http://host:8222", None)
-    (first,), (second,) = watching.jobs(), watching.jobs()
+    (source,) = watching.sources
+    first, second = source.job(), source.job()
     first.start()
     while not running:
         assert first.running

@@ -12,6 +12,7 @@ import pytest
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tests.tui.monitored import Figures, MonitoredServer, channel, server_document, settle, subscription, usual_figures
 from tests.tui.test_live_monitor import Scripted
+from tui.jobs import Job
 from tui.live.endpoint import GoneError
 from tui.live.monitor import Monitor
 from tui.screens.livedetails import LiveChannelScreen, LiveClientScreen
@@ -30,15 +31,15 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         figures = Figures()
         usual_figures(figures)
 
-        def run(self: Monitor, check: Callable[[], None]) -> None:
+        def run(self: Monitor, job: Job[None]) -> None:
             endpoint, now = Scripted(figures), [1_000_000.0]
             self._endpoint, self._clock, self._wall = endpoint, lambda: now[0], lambda: now[0]
             for step in steps:
                 now[0] += 1.0
                 step(figures, endpoint)
-                self.ask(check)
+                self.ask(job.check)
             while True:
-                check()
+                job.check()
                 time.sleep(0.01)
 
         monkeypatch.setattr(Monitor, "run", run)
@@ -80,7 +81,7 @@ USUAL = tuple(grow(n, out=n // 2) for n in (0, 200, 400, 100, 800, 1200))
 def polled(pilot: Any, rounds: int) -> Callable[[], bool]:
     """Everything was asked so many times, and is on the screen, with the keys at the bottom."""
     screen = pilot.app.screen
-    return lambda: screen._watching is not None and screen._written == (rounds, 0) and "Help" in screen_text(pilot.app)
+    return lambda: screen._watching is not None and screen._written == (rounds,) and "Help" in screen_text(pilot.app)
 
 
 @SIZES
@@ -149,7 +150,7 @@ def test_keys(browse: Callable[..., None], script: Callable[..., None]) -> None:
     async def look(pilot: Any) -> None:
         app = pilot.app
         await until(pilot, polled(pilot, len(USUAL)))
-        pace = app.screen.watching.pace
+        pace = app.screen.watching.paces[0]
         await pilot.press("plus")
         assert pace.seconds == 0.5
         await pilot.press("minus", "minus")

@@ -17,8 +17,8 @@ from tests.servers import free_port
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tests.tui.monitored import MonitoredServer, settle, usual_figures
 from tui.jobs import State
-from tui.live.pace import Pace
-from tui.live.streamfacts import read_account, read_consumer, read_stream
+from tui.live.facts import Account, Consumer, Stream, read
+from tui.live.source import Pace
 from tui.screens.livecompare import ChannelChoice, LiveCompareScreen
 from tui.screens.livedetails import LiveStreamScreen
 
@@ -247,15 +247,13 @@ def test_several_channels_in_one_stream(browse: Callable[..., None], place: Plac
 
 
 def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tui.live import compare
-
     begun: list[bool] = []
 
     async def for_ever(*_: Any, **__: Any) -> None:
         begun.append(True)
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(compare, "prove_match", for_ever)
+    monkeypatch.setattr("tui.screens.livecompare.prove_match", for_ever)
 
     async def look(pilot: Any) -> None:
         app = pilot.app
@@ -351,6 +349,6 @@ def test_options_that_cannot_be(browse: Callable[..., None]) -> None:
 
 def test_documents_that_say_little() -> None:
     for document in ({}, {"config": 1, "state": [], "limits": "x", "subjects": {}, "paused": 1}):
-        assert read_account(document).storage == 0
-        assert read_stream(document).name == ""
-        assert read_consumer(document).state == "ok"
+        assert read(Account, document).storage == 0
+        assert read(Stream, document).name == ""
+        assert read(Consumer, document).state == "ok"

@@ -45,7 +45,7 @@ def opened(place: Place, scenario: Callable[[Any, Any], Awaitable[None]]) -> Cal
 async def settled(pilot: Any) -> None:
     """Waits until nothing is going on in the background."""
     screen = pilot.app.screen
-    await until(pilot, lambda: not screen._jobs)
+    await until(pilot, lambda: not screen.working)
     await pilot.pause()
 
 
@@ -73,12 +73,12 @@ async def search(pilot: Any, text: str) -> None:
 
 def row_now(screen: Any) -> Any:
     """The row at the cursor."""
-    return screen._row_now()
+    return screen.table.row()
 
 
 def line(screen: Any) -> str:
     """The line below the table."""
-    return "".join(cell if isinstance(cell, str) else cell[0] for cell in screen._line())
+    return str(screen.query_one("#message-line").content)
 
 
 def write_channel(root: Path, payloads: list[bytes], *, name: str = "one", replies: list[bytes] | None = None) -> Path:

@@ -10,11 +10,10 @@ import pytest
 
 from stantools.store import mapping
 from tests import cutting
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, check_both_sizes, screen_text, until
 from tui.jobs import State
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -27,14 +26,12 @@ from tui.jobs import State
         "many_channels",
     ],
 )
-def test_golden(
-    case: str, size: tuple[int, int], golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_golden(case: str, golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any) -> None:
-        check_screen(pilot.app, f"overview-{case}-{size[0]}")
+        await check_both_sizes(pilot, f"overview-{case}")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
+    browse("datastore", look)
 
 
 @pytest.mark.parametrize("file", [cutting.DATA, cutting.INDEX, cutting.SUBS])

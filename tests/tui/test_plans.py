@@ -18,12 +18,9 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tui.jobs import Job, State
-from tui.plans.account import MANY, Account, Outcome, Preview, Remark
-from tui.plans.catalogue import WIZARDS, entry
-from tui.plans.flow import Flow, Step
+from tui.plans.flow import Flow, Pace, Step, duration
 from tui.plans.form import NO, YES, Field, FieldError, Form, choice, flag, optional, path, whole_number
-from tui.plans.pace import Pace, duration
-from tui.plans.wizard import Source, Wizard
+from tui.plans.wizard import MANY, WIZARDS, Account, Outcome, Preview, Remark, Source, Wizard, entry
 from tui.screens.wizard import AccountRows, WizardScreen
 from tui.views import View
 

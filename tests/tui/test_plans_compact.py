@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
-from stantools.recovery import compact as library
-from stantools.store import locks
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import LARGE, SMALL, check_screen, scanned, screen_text, until
@@ -21,10 +19,8 @@ from tui.plans.flow import Step
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that was just written is watched for a moment only; a disk has always the same room."""
-    for function in (locks.check_not_in_use, locks.find_uses, library.compact_in_place):
-        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk has always the same room."""
     monkeypatch.setattr(compact, "free_bytes", lambda _: 123 << 30)
 
 

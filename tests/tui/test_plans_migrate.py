@@ -12,7 +12,6 @@ import pytest
 from stantools.errors import ExitCode, StantoolsError
 from stantools.migration.workflow import default_plan_file
 from stantools.nats.options import ConnectOptions
-from stantools.store import locks
 from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.servers import free_port
@@ -20,17 +19,15 @@ from tests.tui import wizards
 from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
 from tui.jobs import Job, State
 from tui.plans import migrate
-from tui.plans.account import Outcome
 from tui.plans.flow import Step
 from tui.plans.form import FieldError
 from tui.plans.migrate import MigrateWizard
+from tui.plans.wizard import Outcome
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Plans lie in a directory of the test; stores are watched for a moment only."""
-    for function in (locks.check_not_in_use, locks.find_uses):
-        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+def steady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Plans lie in a directory of the test; a disk has always the same room."""
     monkeypatch.setattr(migrate, "free_bytes", lambda _: 123 << 30)
     monkeypatch.chdir(tmp_path)
 

@@ -29,10 +29,8 @@ BROKEN = "dmg_payload_flip_noidx"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that was just written is watched for a moment only; a disk has always the same room."""
-    for function in (locks.check_not_in_use, locks.find_uses):
-        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk has always the same room."""
     monkeypatch.setattr(salvage, "free_bytes", lambda _: 123 << 30)
 
 

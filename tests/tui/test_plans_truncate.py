@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from stantools.errors import ExitCode, StantoolsError
-from stantools.store import locks
 from tests.conftest import load_expected
 from tests.tui import wizards
 from tests.tui.conftest import LARGE, SMALL, check_screen, scanned, screen_text, until
@@ -24,10 +23,8 @@ TORN = "dmg_last_slice_cut_payload_noidx"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that was just written is watched for a moment only; a disk has always the same room."""
-    for function in (locks.check_not_in_use, locks.find_uses, truncate.apply_truncation):
-        monkeypatch.setitem(function.__kwdefaults__, "quiet", 0.05)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk has always the same room."""
     monkeypatch.setattr(truncate, "free_bytes", lambda _: 123 << 30)
 
 

@@ -49,7 +49,7 @@ BOTH_SIZES = {"damage_base", "dmg_length_flip_noidx", "dmg_garbage_subs", "archi
 async def settled(pilot: Any) -> None:
     """Waits until nothing is read any more and the keys are at the bottom."""
     await pilot.pause()
-    await until(pilot, lambda: pilot.app.screen.is_mounted and not getattr(pilot.app.screen, "_jobs", ()))
+    await until(pilot, lambda: pilot.app.screen.is_mounted and not getattr(pilot.app.screen, "working", False))
     await until(pilot, lambda: "Quit" in screen_text(pilot.app).splitlines()[-1])
     await pilot.pause()
 

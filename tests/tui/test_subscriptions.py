@@ -14,7 +14,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.logwriter import ClientsLog, SubsLog
 from tests.cli.expected import renamed
 from tests.conftest import golden_cases, load_expected
-from tests.tui.conftest import LARGE, SMALL, check_screen, notices, screen_text, until
+from tests.tui.conftest import LARGE, SMALL, check_both_sizes, check_screen, notices, screen_text, until
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subrows import Gathered
 from tui.screens.subscriptions import SubscriptionsScreen
@@ -60,7 +60,6 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
     return found
 
 
-@SIZES
 @pytest.mark.parametrize(
     ("case", "channel"),
     [
@@ -82,61 +81,53 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[tuple[View, Place]]:
     ],
 )
 def test_subscriptions(
-    case: str, channel: str | None, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
+    case: str, channel: str | None, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def look(pilot: Any) -> None:
         await opened(pilot, Place(channel=channel))
         where = f"-{channel}" if channel else ""
-        check_screen(pilot.app, f"subscriptions-{case}{where}-{size[0]}")
+        await check_both_sizes(pilot, f"subscriptions-{case}{where}")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
+    browse("datastore", look)
 
 
-@SIZES
-def test_queue_groups(size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press("tab", "j", "j")
-        await pilot.pause()
-        check_screen(pilot.app, f"subscriptions-groups-durables-{size[0]}")
+        await check_both_sizes(pilot, "subscriptions-groups-durables")
 
     monkeypatch.chdir(golden / "durables")
-    browse("datastore", look, size=size)
+    browse("datastore", look)
 
 
-@SIZES
 @pytest.mark.parametrize(
     "case",
     ["clients_many", "durables", "dmg_clients_payload_flip", "dmg_clients_missing", "dmg_clients_cut_header",
      "dmg_unknown_type_clients", "dmg_version_255_clients", "dmg_garbage_clients", "dmg_zero_tail_subs_clients"],
 )  # fmt: skip
-def test_clients(case: str, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients(case: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press("shift+tab")
-        await pilot.pause()
-        check_screen(pilot.app, f"clients-{case}-{size[0]}")
+        await check_both_sizes(pilot, f"clients-{case}")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
+    browse("datastore", look)
 
 
-@SIZES
 @pytest.mark.parametrize(("case", "keys"), [("durables", "jjj"), ("dmg_subs_payload_flip", "jjj")])
-def test_history(
-    case: str, keys: str, size: tuple[int, int], golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history(case: str, keys: str, golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press(*keys)
         await history(pilot)
         await pilot.press("j")
-        await pilot.pause()
-        check_screen(pilot.app, f"subscriptions-history-{case}-{size[0]}")
+        await check_both_sizes(pilot, f"subscriptions-history-{case}")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
+    browse("datastore", look)
 
 
 def test_history_of_a_client(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch, places: list[Any]) -> None:
@@ -215,11 +206,11 @@ def test_pending_messages_one_by_one(golden: Path, browse: Any, places: list[Any
 def test_the_place_chooses_a_subscription(golden: Path, browse: Any) -> None:
     async def look(pilot: Any) -> None:
         screen = await opened(pilot, Place(channel="events", seq=4))
-        row = screen._row()
+        row = screen.row
         assert row is not None
         assert row.key == ("subscription", "events", "4")
         assert screen.go_to("app-3") == ""
-        assert screen._row() is not row
+        assert screen.row is not row
         assert screen.go_to("999") == "there is no subscription 999 here"
         assert screen.go_to("jobs.queue") is None
 
@@ -259,11 +250,11 @@ def test_resize_keeps_the_cursor(golden: Path, browse: Any) -> None:
     async def look(pilot: Any) -> None:
         screen = await opened(pilot)
         await pilot.press("j", "j")
-        before = screen._row()
+        before = screen.row
         for size in (LARGE, (100, 30), (60, 12), SMALL):
             await pilot.resize_terminal(*size)
             await pilot.pause()
-            assert screen._row() is before
+            assert screen.row is before
         assert "wait" not in screen_text(pilot.app).splitlines()[2]
 
     browse(golden / "durables" / "datastore", look)

@@ -31,7 +31,7 @@ async def opened(pilot: Any, channel: str, **place: Any) -> TimelineScreen:
 async def settled(pilot: Any, screen: TimelineScreen) -> None:
     """Waits until nothing is read any more and the keys are at the bottom."""
     await pilot.pause()
-    await until(pilot, lambda: not screen._jobs and "Quit" in screen_text(pilot.app).splitlines()[-1])
+    await until(pilot, lambda: not screen.working and "Quit" in screen_text(pilot.app).splitlines()[-1])
     await pilot.pause()
 
 
@@ -275,7 +275,7 @@ def test_resize(golden: Path, browse: Callable[..., None], monkeypatch: pytest.M
 
     async def settled_small(pilot: Any, screen: TimelineScreen) -> None:
         await pilot.pause()
-        await until(pilot, lambda: not screen._jobs)
+        await until(pilot, lambda: not screen.working)
 
     monkeypatch.chdir(golden / "basic")
     browse("datastore", look)

@@ -17,9 +17,8 @@ from stantools.store.directory import open_datastore
 from stantools.store.options import ReadOptions, resolve_crc
 from tests.tui.conftest import until
 from tui.jobs import Job
-from tui.plans.account import Outcome, Preview
 from tui.plans.flow import Step
-from tui.plans.wizard import Source, Wizard
+from tui.plans.wizard import Outcome, Preview, Source, Wizard
 from tui.views import Place, View
 
 _T = TypeVar("_T")

@@ -1,43 +1,124 @@
-"""A streaming server as its monitoring shows it, asked again and again.
-
-`Monitor.run` is the work of a job. What it finds out is put into the model; `revision` tells that something is new.
-The user interface only reads: what it reads is replaced as a whole or changes in single numbers.
-"""
+"""A streaming server as its monitoring shows it: rates, lag, who has not moved for a while, restarts."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from stantools.errors import StantoolsError
-from tui.live import documents
-from tui.live.documents import Client, Nats, Server, Store
+from tui.jobs import Job
+from tui.live import facts
 from tui.live.endpoint import STREAMING, Address, Endpoint, MissingError, MonitorError, TooLargeError
-from tui.live.history import Meter
-from tui.live.pace import Pace
-from tui.live.watched import Watched, WatchedChannel
+from tui.live.facts import Channel, Client, Nats, Server, Store, Subscription
+from tui.live.source import Meter, Source
 
 #: Entries that one answer holds at most: parsing it does not hold up the user interface.
 PAGE: Final = 512
 #: Store and limits, and the NATS server, are asked for in every so manieth round.
 _SELDOM = 5
-#: Things that happened are remembered, the newest last.
-_EVENTS = 100
-
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to the server; `time` is in seconds since 1970."""
+#: Seconds without any movement from which on we say so.
+STILL = 5.0
 
-    time: float
-    text: str
-    bad: bool = False
+
+@dataclass(slots=True)
+class Watched:
+    """A subscription.
+
+    Attributes:
+        channel: Name of its channel.
+        facts: What the server said last.
+        lag: Messages of its channel that were not sent yet; of a queue group, to the member that is furthest.
+        since: When it has moved last, by the clock of the monitor.
+        state: `stalled`, `not moving`, `offline` or `ok`: the first that is so.
+        still: Seconds for which messages have been waiting, to be sent or acknowledged, and none was.
+    """
+
+    channel: str
+    facts: Subscription
+    lag: int = 0
+    since: float = 0.0
+    still: float = 0.0
+    state: str = "ok"
+
+    def _see(self, facts: Subscription, at: float) -> None:
+        old = self.facts
+        if (facts.last_sent, facts.pending, facts.offline) != (old.last_sent, old.pending, old.offline):
+            self.since = at
+        self.facts = facts
+
+    def _see_lag(self, lag: int, at: float) -> None:
+        self.lag = lag
+        # What a group is behind others of it may be sent.
+        waits = self.facts.pending or (lag and not self.facts.queue)
+        self.still = at - self.since if waits and not self.facts.offline else 0.0
+        if self.facts.offline:
+            self.state = "offline"
+        elif self.facts.stalled:
+            self.state = "stalled"
+        else:
+            self.state = "not moving" if self.still >= STILL else "ok"
+
+
+class WatchedChannel:
+    """A channel.
+
+    Attributes:
+        facts: What the server said last.
+        rate: How fast its last sequence grows.
+        subscriptions: In the order of the server.
+        lag: Of the subscription that is furthest behind.
+        pending: Messages that wait for acknowledgement, of all subscriptions.
+        stalled: How many subscriptions the server calls stalled.
+        still: How many others do not move.
+    """
+
+    __slots__ = ("_known", "facts", "lag", "meter", "pending", "stalled", "still", "subscriptions")
+
+    def __init__(self, facts: Channel, at: float) -> None:
+        self.meter = Meter()
+        self._known: dict[tuple[str, ...], Watched] = {}
+        self.see(facts, at)
+
+    def see(self, facts: Channel, at: float) -> None:
+        """Takes note of what the server says now."""
+        self.facts = facts
+        # A channel that was deleted and made again counts from 1 again.
+        self.meter.see(facts.last, at)
+        known: dict[tuple[str, ...], Watched] = {}
+        sent: dict[str, int] = {}
+        for each in facts.subscriptions:
+            watched = self._known.get(each.key)
+            if watched is None or each.key in known:
+                watched = Watched(facts.name, each, since=at)
+            watched._see(each, at)
+            known[each.key if each.key not in known else (*each.key, str(len(known)))] = watched
+            if each.queue:
+                sent[each.queue] = max(sent.get(each.queue, 0), each.last_sent)
+        self._known = known
+        self.subscriptions = list(known.values())
+        for watched in self.subscriptions:
+            furthest = sent.get(watched.facts.queue, watched.facts.last_sent)
+            # What was removed by limits meanwhile is not waited for any more.
+            behind = facts.last - max(furthest, facts.first - 1) if facts.messages else 0
+            watched._see_lag(max(behind, 0), at)
+        self.lag = max((each.lag for each in self.subscriptions), default=0)
+        self.pending = sum(each.facts.pending for each in self.subscriptions)
+        self.stalled = sum(each.facts.stalled and not each.facts.offline for each in self.subscriptions)
+        self.still = sum(each.state == "not moving" for each in self.subscriptions)
+
+    @property
+    def state(self) -> str:
+        """The worst of it: `stalled`, `not moving`, `behind` (an offline subscription waits for messages) or `ok`."""
+        if self.stalled:
+            return "stalled"
+        if self.still:
+            return "not moving"
+        return "behind" if any(each.facts.offline and each.lag for each in self.subscriptions) else "ok"
 
 
 class Rates:
@@ -64,17 +145,16 @@ class Rates:
             meter.forget()
 
 
-class Monitor:
-    """A server that is watched.
+class Monitor(Source):
+    """A streaming server that is watched; see `Source` for what is known of every server.
 
     Args:
         address: Of its monitoring.
         endpoint: Asks it; one is made for the address if none is given.
-        clock: Tells seconds that only go forward.
-        wall: Tells seconds since 1970.
+        clock: Returns seconds that only go forward.
+        wall: Returns seconds since 1970.
 
     Attributes:
-        pace: How often it is asked.
         server: What the server said about itself last; None before its first answer.
         store: Its store and limits, if known.
         nats: The NATS server below, if it can be asked.
@@ -84,11 +164,6 @@ class Monitor:
         stalled: How many of them the server calls stalled.
         still: How many others do not move.
         clients: By id.
-        events: What happened: restarts, the server gone and back.
-        problem: Why it could not be asked in the last round; None if it could. What is known is old then.
-        answered: When it answered last, by the clock; None if never.
-        took: Seconds that the last whole round took.
-        revision: Grows with every round.
     """
 
     def __init__(
@@ -99,8 +174,8 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__("monitor", clock, wall)
         self.address = address
-        self.pace = Pace()
         self.server: Server | None = None
         self.store: Store | None = None
         self.nats: Nats | None = None
@@ -109,35 +184,20 @@ class Monitor:
         self.subscriptions: Sequence[Watched] = ()
         self.stalled = self.still = 0
         self.clients: dict[str, Client] = {}
-        self.events: deque[Event] = deque(maxlen=_EVENTS)
-        self.problem: StantoolsError | None = None
-        self.answered: float | None = None
-        self.took = 0.0
-        self.revision = 0
         self._endpoint = endpoint or Endpoint(address)
-        self._clock, self._wall = clock, wall
         self._round = 0
         self._page = PAGE
         #: Channels that were not on the last list: it may have been moved on while we turned its pages.
         self._missed: set[str] = set()
 
-    @property
-    def age(self) -> float:
-        """For how many seconds the server has not answered; 0 if it never did."""
-        return self._clock() - self.answered if self.answered is not None else 0.0
-
-    def run(self, check: Callable[[], None]) -> None:
-        """Asks again and again, until `check` raises.
-
-        Args:
-            check: Called many times a second.
-        """
+    def run(self, job: Job[None]) -> None:
+        """Asks again and again until the job is cancelled."""
         try:
             while True:
                 begun = self._clock()
-                self.ask(check)
+                self.ask(job.check)
                 # A server that takes long to answer has time for others, too.
-                self.pace.wait(check, at_least=self._clock() - begun)
+                self.pace.wait(job.check, at_least=self._clock() - begun)
         finally:
             self._endpoint.close()
 
@@ -150,7 +210,7 @@ class Monitor:
             self._ask_others()
             check()
             channels = self._channels(check)
-            clients = {each.id: each for each in self._pages("clientsz", documents.read_clients, check)}
+            clients = {each.id: each for each in self._pages("clientsz", facts.read_clients, check)}
             self._take(channels, self._clock())
             self.clients = clients
         except MonitorError as problem:
@@ -166,7 +226,7 @@ class Monitor:
 
     def _ask_server(self) -> None:
         try:
-            server = documents.read_server(self._endpoint.ask(f"{STREAMING}/serverz"))
+            server = facts.read_server(self._endpoint.ask(f"{STREAMING}/serverz"))
         except MissingError as problem:
             raise self._without_streaming(problem) from None
         at = self._clock()
@@ -197,7 +257,7 @@ class Monitor:
         self._show({})
 
     def _without_streaming(self, problem: MonitorError) -> MonitorError:
-        """Finds out whether it is at least a NATS server that has no streaming documents."""
+        """Finds out whether it is at least a NATS server that has no streaming facts."""
         with contextlib.suppress(MonitorError):
             document = self._endpoint.ask("/varz")
             if "server_id" in document:
@@ -211,15 +271,15 @@ class Monitor:
         if self._round % _SELDOM and self.store is not None:
             return
         with contextlib.suppress(MissingError):
-            self.store = documents.read_store(self._endpoint.ask(f"{STREAMING}/storez"))
+            self.store = facts.read(Store, self._endpoint.ask(f"{STREAMING}/storez"))
         try:
-            self.nats = documents.read_nats(self._endpoint.ask("/varz"))
+            self.nats = facts.read(Nats, self._endpoint.ask("/varz"))
         except MissingError:
             # An external NATS server has monitoring of its own, elsewhere.
             self.nats = None
 
-    def _channels(self, check: Callable[[], None]) -> list[documents.Channel]:
-        return list(self._pages("channelsz", documents.read_channels, check, subs=1))
+    def _channels(self, check: Callable[[], None]) -> list[Channel]:
+        return list(self._pages("channelsz", facts.read_channels, check, subs=1))
 
     def _pages(
         self, name: str, read: Callable[[dict[str, Any]], Iterator[_T]], check: Callable[[], None], **query: int
@@ -237,18 +297,18 @@ class Monitor:
             found = list(read(page))
             yield from found
             offset += limit
-            if not found or offset >= documents.read_total(page):
+            if not found or offset >= facts.read_total(page):
                 return
 
-    def _take(self, found: list[documents.Channel], at: float) -> None:
+    def _take(self, found: list[Channel], at: float) -> None:
         channels: dict[str, WatchedChannel] = {}
-        for facts in found:
-            watched = self.channels.get(facts.name)
+        for channel in found:
+            watched = self.channels.get(channel.name)
             if watched is None:
-                watched = WatchedChannel(facts, at)
+                watched = WatchedChannel(channel, at)
             else:
-                watched.see(facts, at)
-            channels[facts.name] = watched
+                watched.see(channel, at)
+            channels[channel.name] = watched
         # A channel that was not there may have slipped to a page that we had turned: it gets a second chance.
         missed = self.channels.keys() - channels.keys()
         again = missed - self._missed if len(found) > self._page else set()
@@ -262,11 +322,3 @@ class Monitor:
         self.subscriptions = [each for channel in channels.values() for each in channel.subscriptions]
         self.stalled = sum(each.stalled for each in channels.values())
         self.still = sum(each.still for each in channels.values())
-
-    def _fail(self, problem: MonitorError) -> None:
-        if self.problem is None and self.answered is not None:
-            self._tell(f"the server does not answer: {problem.message}", bad=True)
-        self.problem = problem
-
-    def _tell(self, text: str, *, bad: bool = False) -> None:
-        self.events.append(Event(self._wall(), text, bad))

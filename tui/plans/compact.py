@@ -24,18 +24,18 @@ from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, PatternLimits, Sli
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job
-from tui.plans.account import Heading, Outcome, Preview
 from tui.plans.form import Field, Form, field_of, flag, optional, path, whole_number
-from tui.plans.wizard import Source, Wizard, attempt, look_for_uses
+from tui.plans.wizard import Outcome, Preview, Source, Wizard, attempt, look_for_uses
+from tui.rows import Column
 
-_HEADINGS = (
-    Heading("channel", 15, grows=True),
-    Heading("kept", 10, right=True),
-    Heading("sequences", 18, grows=True),
-    Heading("dropped", 8, right=True),
-    Heading("slices", 6, right=True),
-    Heading("subs", 4, right=True),
-    Heading("orphans", 7, right=True),
+_COLUMNS = (
+    Column("channel", "channel", 15, grows=True),
+    Column("kept", "kept", 10, right=True),
+    Column("sequences", "sequences", 18, grows=True),
+    Column("dropped", "dropped", 8, right=True),
+    Column("slices", "slices", 6, right=True),
+    Column("subs", "subs", 4, right=True),
+    Column("orphans", "orphans", 7, right=True),
 )
 
 
@@ -80,7 +80,7 @@ class CompactWizard(Wizard):
         self._plan = None
         options = form.taken(CompactOptions, limits=self._limits(), slices=self._slices(), workers=source.workers)
         target = self._target()
-        preview = Preview(headings=_HEADINGS)
+        preview = Preview(columns=_COLUMNS)
         store = source.open()
         job.begin_phase("looking for a server")
         look_for_uses(
@@ -177,7 +177,7 @@ def _rows(plan: CompactionPlan) -> list[list[Cell]]:
 
 
 def _outcome(plan: CompactionPlan, result: CompactionResult) -> Outcome:
-    outcome = Outcome(headings=_HEADINGS, rows=_rows(plan), code=ExitCode.CLEAN)
+    outcome = Outcome(columns=_COLUMNS, rows=_rows(plan), code=ExitCode.CLEAN)
     outcome.verdict = ("the compacted store was read back, and is what was planned", "good")
     outcome.meaning = "done"
     outcome.facts = [

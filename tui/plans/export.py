@@ -19,12 +19,20 @@ from stantools.pipeline.tables.planning import plan as make_plan
 from stantools.recovery.place import free_bytes
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job
-from tui.plans.account import Heading, Outcome, Preview, Remark
 from tui.plans.form import FieldError, Form, field_of
-from tui.plans.wizard import Source, Wizard, attempt
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
+from tui.rows import Column
 
-_HEADINGS = (Heading("channel", 20, grows=True), Heading("parts", 8, right=True), Heading("to read", 12, right=True))
-_WRITTEN = (Heading("file", 30, grows=True), Heading("rows", 12, right=True), Heading("size", 12, right=True))
+_COLUMNS = (
+    Column("channel", "channel", 20, grows=True),
+    Column("parts", "parts", 8, right=True),
+    Column("to read", "to read", 12, right=True),
+)
+_WRITTEN = (
+    Column("file", "file", 30, grows=True),
+    Column("rows", "rows", 12, right=True),
+    Column("size", "size", 12, right=True),
+)
 #: Fields of the form, and what they do.
 _FIELDS = {
     "to": "a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)",
@@ -74,7 +82,7 @@ class ExportWizard(Wizard):
         workers, given = self.source.workers, self.source.reading
         reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=given.encryption_key)
         options = exporting.options((os.fspath(self.source.path),), reading, layout, 1 if exporting.single else workers)
-        preview = Preview(headings=_HEADINGS)
+        preview = Preview(columns=_COLUMNS)
         job.begin_phase("planning")
         plan = make_plan(options)
         job.check()
@@ -155,7 +163,7 @@ def _unreadable(each: Unreadable) -> Remark:
 def _outcome(exporting: Exporting, result: Result) -> Outcome:
     layout, written = result.layout, result.written
     code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
-    outcome = Outcome(code=code, meaning=_MEANINGS[code], headings=_WRITTEN)
+    outcome = Outcome(code=code, meaning=_MEANINGS[code], columns=_WRITTEN)
     text = f"{counted(written.rows, 'row')} of the table {layout.table.value} written"
     damaged = written.damaged(layout.table)
     outcome.verdict = (text, "good")

@@ -43,25 +43,25 @@ from stantools.store.limits import ChannelLimits, PatternLimits
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
-from tui.plans.account import Heading, Outcome, Preview, Remark
 from tui.plans.form import Field, FieldError, Form, choice, flag, optional, path, whole_number
-from tui.plans.wizard import Source, Wizard, attempt
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
+from tui.rows import Column
 
-_HEADINGS = (
-    Heading("stream", 14, grows=True),
-    Heading("from channel", 14, grows=True),
-    Heading("messages", 10, right=True),
-    Heading("sequences", 12, grows=True),
-    Heading("payload", 10, right=True),
-    Heading("cons", 4, right=True),
-    Heading("remarks", 8, grows=True),
+_COLUMNS = (
+    Column("stream", "stream", 14, grows=True),
+    Column("from channel", "from channel", 14, grows=True),
+    Column("messages", "messages", 10, right=True),
+    Column("sequences", "sequences", 12, grows=True),
+    Column("payload", "payload", 10, right=True),
+    Column("cons", "cons", 4, right=True),
+    Column("remarks", "remarks", 8, grows=True),
 )
 _RESULTS = (
-    Heading("stream", 16, grows=True),
-    Heading("what was done", 15),
-    Heading("messages", 11, right=True),
-    Heading("size", 10, right=True),
-    Heading("proof", 20, grows=True),
+    Column("stream", "stream", 16, grows=True),
+    Column("what was done", "what was done", 15),
+    Column("messages", "messages", 11, right=True),
+    Column("size", "size", 10, right=True),
+    Column("proof", "proof", 20, grows=True),
 )
 _MEANINGS = {
     ExitCode.CLEAN: "done and proven",
@@ -198,7 +198,7 @@ class MigrateWizard(Wizard):
         places, connecting = self._target()
         file: Path = form.needed("plan", "where is the plan to be written?")
         overrides = self._overrides()
-        preview = Preview(headings=_HEADINGS)
+        preview = Preview(columns=_COLUMNS)
         store = source.open()
         patterns = form.words_of("channel")
         names = store.chosen(patterns)
@@ -231,8 +231,8 @@ class MigrateWizard(Wizard):
             preview.obstacles.append(
                 RefusedError(f"the store is damaged, and {lost} lost", "choose accept-loss to migrate what is intact")
             )
-        if places.out:
-            attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(places.out / "1")))))
+        if (out := places.out) is not None:
+            attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(out / "1")))))
         return preview
 
     def _target(self) -> tuple[Places, ConnectOptions]:
@@ -407,7 +407,7 @@ def _left_out(each: LeftOut) -> Remark:
 
 def _outcome(plan: Plan, file: Path, results: list[StreamResult], notes: list[str]) -> Outcome:
     code = ExitCode(exit_code(plan, results, changed=True))
-    outcome = Outcome(code=code, meaning=_MEANINGS.get(code, "failed"), headings=_RESULTS)
+    outcome = Outcome(code=code, meaning=_MEANINGS.get(code, "failed"), columns=_RESULTS)
     failed = [each for each in results if each.error]
     different = [each for each in results if each.findings]
     compared = sum(each.proven for each in results)

@@ -17,17 +17,17 @@ from stantools.store.atomic import absolute, check_vacant
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Cancelled, Job
-from tui.plans.account import Heading, Outcome, Preview, Remark
 from tui.plans.form import Field, Form, field_of, flag, path
-from tui.plans.wizard import Source, Wizard, attempt, look_for_uses, words_of
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt, look_for_uses
+from tui.rows import Column
 
-_HEADINGS = (
-    Heading("channel", 15, grows=True),
-    Heading("kept", 10, right=True),
-    Heading("sequences", 20, grows=True),
-    Heading("filled", 6, right=True),
-    Heading("subs", 4, right=True),
-    Heading("origin", 8, grows=True),
+_COLUMNS = (
+    Column("channel", "channel", 15, grows=True),
+    Column("kept", "kept", 10, right=True),
+    Column("sequences", "sequences", 20, grows=True),
+    Column("filled", "filled", 6, right=True),
+    Column("subs", "subs", 4, right=True),
+    Column("origin", "origin", 8, grows=True),
 )
 _MEANINGS = {
     ExitCode.CLEAN: "everything was kept",
@@ -64,7 +64,7 @@ class SalvageWizard(Wizard):
         self._plan = None
         out = form.needed("out", "where is the new store to go?")
         options = form.taken(SalvageOptions, workers=source.workers)
-        preview = Preview(headings=_HEADINGS)
+        preview = Preview(columns=_COLUMNS)
         store = source.open()
         names = store.chosen(options.patterns)
         job.begin_phase("looking for a server")
@@ -148,7 +148,7 @@ def _remarks(plan: SalvagePlan, account: Preview | Outcome) -> None:
     account.remark([_dropped(each) for each in plan.dropped if each.loss], "more that is lost")
     if plan.server_note:
         account.remarks.append(Remark("server.dat", plan.server_note))
-    account.remark(words_of(plan.changes, "changed"), "more changes")
+    account.remark([Remark("changed", text) for text in plan.changes], "more changes")
     account.remark([_dropped(each) for each in plan.dropped if not each.loss], "more that is left out")
 
 
@@ -162,7 +162,7 @@ def _dropped(each: Dropped) -> Remark:
 
 
 def _written(plan: SalvagePlan, result: SalvageResult) -> Outcome:
-    outcome = Outcome(headings=_HEADINGS, rows=_described(plan), opens=result.path)
+    outcome = Outcome(columns=_COLUMNS, rows=_described(plan), opens=result.path)
     kept = f"{counted(result.messages, 'message')} in {counted(len(plan.channels), 'channel')}"
     outcome.facts = [
         ("new store", name_text(os.fspath(result.path))),

@@ -17,19 +17,19 @@ from stantools.recovery.truncate.apply import default_backup, exit_code, refusal
 from stantools.store.directory import Datastore
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Job
-from tui.plans.account import Heading, Outcome, Preview, Remark
 from tui.plans.form import Field, Form, choice, flag, path
-from tui.plans.wizard import Source, Wizard, attempt, look_for_uses
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt, look_for_uses
+from tui.rows import Column
 
-_HEADINGS = (
-    Heading("file", 18, grows=True),
-    Heading("at", 9, right=True),
-    Heading("bytes", 7, right=True),
-    Heading("what goes", 14, grows=True),
-    Heading("intact", 6),
-    Heading("sequence", 9, right=True),
+_COLUMNS = (
+    Column("file", "file", 18, grows=True),
+    Column("at", "at", 9, right=True),
+    Column("bytes", "bytes", 7, right=True),
+    Column("what goes", "what goes", 14, grows=True),
+    Column("intact", "intact", 6),
+    Column("sequence", "sequence", 9, right=True),
 )
-_DONE = (Heading("changed", 30, grows=True), Heading("what", 20, grows=True))
+_DONE = (Column("changed", "changed", 30, grows=True), Column("what", "what", 20, grows=True))
 #: Records that are listed one by one.
 _MANY = 1000
 _MEANINGS = {
@@ -73,7 +73,7 @@ class TruncateWizard(Wizard):
         """Predicts the repair; see `Wizard.preview`."""
         self._plan = None
         backup, force = self.form.needed("backup", "where is what is removed to be saved?"), self.form.flag("force")
-        preview = Preview(headings=_HEADINGS)
+        preview = Preview(columns=_COLUMNS)
         store = self.source.open()
         job.begin_phase("looking for a server")
         look_for_uses(self.source, preview, force=force, warning="it may write what is being repaired")
@@ -181,7 +181,7 @@ def _size(size: int | None) -> str:
 
 def _outcome(plan: TruncationPlan, result: TruncationResult) -> Outcome:
     code = exit_code(plan, result)
-    outcome = Outcome(code=code, meaning=_MEANINGS[code], changed=True, headings=_DONE)
+    outcome = Outcome(code=code, meaning=_MEANINGS[code], changed=True, columns=_DONE)
     sizes = plan.forecast.files_changed()
     outcome.rows = [[name_text(file), _changed(*sizes.get(file, (None, None)))] for file in result.changed]
     if result.backup is not None:

@@ -1,25 +1,113 @@
-"""What every wizard has: a form, a plan that is made of it, and how that is carried out."""
+"""What every wizard has: a form, a plan that is made of it, what is told of both, and how it is carried out."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from stantools.errors import StantoolsError
+from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import IEEE, Crc
 from stantools.nats.options import ConnectOptions
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use
 from stantools.store.options import ReadOptions
-from tui.cells import name_text, store_name
+from tui.cells import Cell, Role, name_text, store_name
 from tui.jobs import Job
-from tui.plans.account import Outcome, Preview, Remark
 from tui.plans.form import Form
+from tui.rows import Column
+
+#: Things of one kind that are told one by one; of more, only how many.
+MANY = 200
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something to be known, as a paragraph.
+
+    Attributes:
+        word: What kind of thing, at its beginning: "lost", "changed", "warning".
+        text: What.
+        role: How the word is meant.
+    """
+
+    word: str
+    text: str
+    role: Role = "dim"
+
+
+@dataclass
+class Account:
+    """A table with what is to be known besides.
+
+    Attributes:
+        verdict: The most important, in a sentence.
+        facts: What is counted or named: label and value.
+        columns: Of the table.
+        rows: Its rows.
+        remarks: What cannot be a row.
+    """
+
+    verdict: Cell = ""
+    facts: list[tuple[str, Cell]] = field(default_factory=list)
+    columns: Sequence[Column] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    remarks: list[Remark] = field(default_factory=list)
+
+    def remark(self, remarks: Sequence[Remark], many: str) -> None:
+        """Adds remarks, but no endless list.
+
+        Args:
+            remarks: All of them.
+            many: What they are, where they are only counted: "more places".
+        """
+        self.remarks += remarks[:MANY]
+        if len(remarks) > MANY:
+            self.remarks.append(Remark("…", f"and {len(remarks) - MANY:,} {many}"))
+
+
+@dataclass
+class Preview(Account):
+    """What would happen.
+
+    Attributes:
+        obstacles: Why it cannot be done as it was asked for.
+        idle: Why there is nothing to do; "" if there is.
+    """
+
+    obstacles: list[StantoolsError] = field(default_factory=list)
+    idle: str = ""
+
+
+@dataclass
+class Outcome(Account):
+    """What has happened.
+
+    Attributes:
+        code: What the command line would have ended with.
+        meaning: What that says.
+        opens: A store that was written, to be opened.
+        next_text: What to do next, in a sentence.
+        next_command: The command line for that, if there is one.
+        changed: The store that is open was changed.
+    """
+
+    code: ExitCode = ExitCode.CLEAN
+    meaning: str = ""
+    opens: Path | None = None
+    next_text: str = ""
+    next_command: Sequence[str] = ()
+    changed: bool = False
+
+    @property
+    def role(self) -> Role:
+        """How good it is."""
+        return {ExitCode.CLEAN: "good", ExitCode.LOSS: "warn", ExitCode.INTERRUPTED: "warn"}.get(self.code, "bad")  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -165,16 +253,74 @@ def look_for_uses(source: Source, preview: Preview, *, force: bool, warning: str
         preview.obstacles.append(problem)
 
 
-def attempt(preview: Preview, *checks: object) -> None:
+def attempt(preview: Preview, *checks: Callable[[], object]) -> None:
     """Makes checks, and adds what they raise to the obstacles; each is a function without arguments."""
     for check in checks:
         try:
-            check()  # type: ignore[operator]
+            check()
         except StantoolsError as problem:
             if all(problem.message != each.message for each in preview.obstacles):
                 preview.obstacles.append(problem)
 
 
-def words_of(texts: Sequence[str], word: str) -> list[Remark]:
-    """Returns texts as remarks of one kind."""
-    return [Remark(word, text) for text in texts]
+@dataclass(frozen=True)
+class Entry:
+    """A wizard that can be chosen.
+
+    Attributes:
+        verb: The verb of the command line.
+        does: What it does, in a sentence.
+        changes: What becomes of the store.
+        module: Where it is; imported when it is chosen.
+        name: Its class.
+    """
+
+    verb: str
+    does: str
+    changes: str
+    module: str
+    name: str
+
+    def make(self, source: Source) -> Wizard:
+        """Makes the wizard for a store."""
+        wizard: Any = getattr(importlib.import_module(self.module), self.name)
+        made: Wizard = wizard(source)
+        return made
+
+
+WIZARDS: tuple[Entry, ...] = (
+    Entry("salvage", "a new store with every intact message", "only read", "tui.plans.salvage", "SalvageWizard"),
+    Entry(
+        "compact",
+        "the same store without what is dead in it",
+        "only read, or replaced and kept beside",
+        "tui.plans.compact",
+        "CompactWizard",
+    ),
+    Entry(
+        "truncate-bad-eof",
+        "the server's own repair: broken ends are cut off",
+        "changed; what goes is saved before",
+        "tui.plans.truncate",
+        "TruncateWizard",
+    ),
+    Entry(
+        "export",
+        "messages, or another table, as Parquet, ndjson or csv",
+        "only read",
+        "tui.plans.export",
+        "ExportWizard",
+    ),
+    Entry(
+        "migrate",
+        "channels into JetStream streams, durables into consumers",
+        "only read",
+        "tui.plans.migrate",
+        "MigrateWizard",
+    ),
+)
+
+
+def entry(verb: str | None) -> Entry | None:
+    """Returns the wizard of a verb, if there is one."""
+    return next((each for each in WIZARDS if each.verb == verb), None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widget import Widget
@@ -22,6 +23,8 @@ from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.keyline import KeyLine, TabLine
 from tui.widgets.line import Line
+
+_T = TypeVar("_T")
 
 #: How often a view looks whether something is new, in seconds.
 LOOK = 0.1
@@ -88,7 +91,7 @@ class ViewScreen(Screen[None]):
         super().__init__()
         self.place = place
         self._session = session
-        self._seen = -1
+        self._seen: tuple[object, ...] = ()
         self._jobs: list[tuple[Job[Any], Timer]] = []
 
     @property
@@ -131,18 +134,35 @@ class ViewScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         """Shows at once what has become known while another view was open."""
         self.status_changed()
-        self._seen = -1
+        self._seen = ()
         self._look()
+
+    def _stamp(self) -> tuple[object, ...]:
+        """What differs whenever there is something new to show of the store."""
+        assert self._session is not None
+        job = self._session.job
+        return self._session.revision, job and job.state
 
     def _look(self) -> None:
         if self._session is None or not self.is_current:
             return
-        if self._seen != self._session.revision:
-            self._seen = self._session.revision
+        known = self._stamp()
+        if self._seen != known:
+            self._seen = known
             self.facts_changed()
             self.status_changed()
-        elif self._session.job is not None and (self._session.job.running or self._session.job.problem):
+        elif self._session.job is not None and self._session.job.running:
             self.status_changed()
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether all that is known of the store is shown."""
+        return self._session is None or self._seen == self._stamp()
+
+    @property
+    def working(self) -> bool:
+        """Whether something that was begun for this view goes on in the background."""
+        return bool(self._jobs)
 
     def facts_changed(self) -> None:
         """The session knows more; also called once when the view is opened and when it is seen again."""
@@ -187,7 +207,7 @@ class ViewScreen(Screen[None]):
         self.browser.note_command(words)
 
     def watch_job(
-        self, job: Job[Any], done: Callable[[], None], progress: Callable[[], None] | None = None
+        self, job: Job[Any], done: Callable[[], None], progress: Callable[[], object] | None = None
     ) -> Job[Any]:
         """Starts a job, and tells how far it is until it has ended. It is cancelled when the view is closed.
 
@@ -220,6 +240,57 @@ class ViewScreen(Screen[None]):
         """Goes back to the view that this one was opened from."""
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
+
+
+class Latest(Generic[_T]):
+    """A kind of work of which only the latest counts: what begins cancels what ran before, whose end is not told.
+
+    Args:
+        node: The view, or a widget in it.
+    """
+
+    def __init__(self, node: DOMNode) -> None:
+        self._node = node
+        #: The job that runs; None if none does.
+        self.job: Job[_T] | None = None
+
+    def start(
+        self,
+        job: Job[_T],
+        done: Callable[[Job[_T]], None],
+        progress: Callable[[], object] | None = None,
+        *,
+        dropped: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts a job; see `ViewScreen.watch_job`.
+
+        Args:
+            job: A job that was not started yet.
+            done: Called with it when it has ended, if none was started since.
+            progress: Called while it runs.
+            dropped: Called instead of `done` if one was.
+        """
+        self.cancel()
+        self.job = job
+
+        def ended() -> None:
+            if job is self.job:
+                self.job = None
+                done(job)
+            else:
+                dropped()
+
+        cast(ViewScreen, self._node.screen).watch_job(job, ended, progress)
+
+    def cancel(self) -> None:
+        """Ends the job that runs."""
+        if self.job is not None:
+            self.job.cancel()
+
+    def share_text(self) -> str:
+        """Returns how much is done, as ` 45%`; "" if nobody knows."""
+        share = self.job.share if self.job is not None else None
+        return f" {share:.0%}" if share is not None else ""
 
 
 def _fitting(cells: Sequence[Cell], width: int) -> Sequence[Cell]:

@@ -14,10 +14,11 @@ from textual.suggester import Suggester
 from textual.widgets import Input
 
 from tui.cells import Cell
+from tui.rows import Column, ListSource
 from tui.session import StoreSession
 from tui.views import View
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, ListSource, RowTable
+from tui.widgets.rowtable import RowTable
 
 
 class _Names(Suggester):

@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import FileKind, kind_of
 from tui.cells import SYMBOLS, Cell, counted, name_text
+from tui.rows import Column
 from tui.session import ChannelFacts, StoreSession
-from tui.widgets.rowtable import Column
 
 _RANKS = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _SEVERITIES = tuple(_RANKS)

@@ -11,18 +11,16 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
-from textual.widgets import Input
 
 from stantools.escaping import beside, fill_in
 from stantools.inspection.explain import Explanation, explain
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import kind_of
 from tui.cells import SYMBOLS, Cell, counted, number
-from tui.screens.base import ViewScreen
 from tui.screens.findingrows import FindingRows, Group, Grouping, of_subscription, place_words
+from tui.screens.tableview import FilteredView, FilterField
 from tui.session import StoreSession
 from tui.views import Place, View
-from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
@@ -57,7 +55,7 @@ def place_of(session: StoreSession, finding: Finding) -> tuple[View, Place] | No
     return None
 
 
-class FindingsScreen(ViewScreen):
+class FindingsScreen(FilteredView):
     """The view of what is wrong. Channel, code, file, offset and seq of the place choose a finding to begin with."""
 
     NAME: ClassVar[str] = "findings"
@@ -94,7 +92,7 @@ class FindingsScreen(ViewScreen):
     @property
     def finding(self) -> Finding | None:
         """The finding at the cursor."""
-        what = self._rows.at(self.query_one(RowTable).cursor)
+        what = self._rows.at(self.table.cursor)
         return self._rows.findings[what] if isinstance(what, int) else None
 
     def compose_body(self) -> Iterable[Widget]:
@@ -108,7 +106,7 @@ class FindingsScreen(ViewScreen):
 
     def on_mount(self) -> None:
         """Begins with the worst."""
-        self.query_one(RowTable).focus()
+        self.table.focus()
         self.set_interval(_TAKE, self._take)
         self.note("stantools", "verify", str(self.session.path))
 
@@ -116,7 +114,7 @@ class FindingsScreen(ViewScreen):
         """Puts the explanation beside the table where there is room."""
         self._rows.wide = self.size.width >= _WIDE
         self.query_one("#find-body").set_class(self._rows.wide, "-wide")
-        self.query_one(RowTable).reload()
+        self.table.reload()
 
     def facts_changed(self) -> None:
         """More is known."""
@@ -139,7 +137,7 @@ class FindingsScreen(ViewScreen):
 
     def _show_rows(self) -> None:
         """Shows the rows as they are now; the cursor stays with its finding."""
-        table = self.query_one(RowTable)
+        table = self.table
         pin = self._pin
         table.reload()
         self._find_target()
@@ -159,7 +157,7 @@ class FindingsScreen(ViewScreen):
                 first = self._rows.row_of(at)
                 if first is not None:
                     self._target, self._pin = None, at
-                    self.query_one(RowTable).cursor = first
+                    self.table.cursor = first
                     return
         self._searched = len(self._rows.findings)
 
@@ -188,7 +186,7 @@ class FindingsScreen(ViewScreen):
         self._write_explanation()
 
     def _write_explanation(self) -> None:
-        what = self._rows.at(self.query_one(RowTable).cursor)
+        what = self._rows.at(self.table.cursor)
         self.query_one("#find-lines", Line).show_lines(list(self._explanation(what)))
 
     def _explanation(self, what: Group | int | None) -> Iterator[Sequence[Cell]]:
@@ -212,7 +210,7 @@ class FindingsScreen(ViewScreen):
             yield [("nothing was found yet", "dim")]
 
     def _at_cursor(self) -> tuple[RowTable, Group | int | None]:
-        table = self.query_one(RowTable)
+        table = self.table
         return table, self._rows.at(table.cursor)
 
     def _anew(self, change: Callable[[], None]) -> None:
@@ -249,7 +247,7 @@ class FindingsScreen(ViewScreen):
 
     def action_fold(self) -> None:
         """Folds the group at the cursor, or unfolds it."""
-        table = self.query_one(RowTable)
+        table = self.table
         group = self._rows.group_of(table.cursor)
         if group is None:
             return
@@ -260,7 +258,7 @@ class FindingsScreen(ViewScreen):
 
     def action_fold_all(self) -> None:
         """Folds all groups, or unfolds them."""
-        table = self.query_one(RowTable)
+        table = self.table
         group = self._rows.group_of(table.cursor)
         self._rows.toggle_all()
         table.reload()
@@ -269,7 +267,7 @@ class FindingsScreen(ViewScreen):
 
     def action_next(self, step: int) -> None:
         """Goes to the next group."""
-        table = self.query_one(RowTable)
+        table = self.table
         table.cursor = self._rows.next_group(table.cursor, step)
 
     @on(RowTable.Selected)
@@ -299,36 +297,19 @@ class FindingsScreen(ViewScreen):
         """Scrolls the explanation."""
         self.query_one("#find-explain", VerticalScroll).scroll_relative(y=pages * 4, animate=False)
 
-    def action_filter(self) -> None:
-        """Asks for a text."""
-        self.query_one("#find-filter", FilterField).ask()
+    def filter_by(self, text: str) -> None:
+        """Shows the findings that a text occurs in."""
 
-    @on(Input.Changed, "#find-filter")
-    def _filter(self, event: Input.Changed) -> None:
         def change() -> None:
-            self._rows.filter = event.value
+            self._rows.filter = text
 
         self._anew(change)
-
-    @on(Input.Submitted, "#find-filter")
-    def _filtered(self) -> None:
-        self.query_one("#find-filter", FilterField).settle()
-        self.query_one(RowTable).focus()
-
-    def action_leave(self) -> None:
-        """Shows everything again, or goes back."""
-        field = self.query_one("#find-filter", FilterField)
-        if not field.display:
-            self.action_back()
-            return
-        field.put_away()
-        self.query_one(RowTable).focus()
 
     def go_to(self, text: str) -> str | None:
         """Goes to the first finding of a code, or of a channel."""
         for at, finding in enumerate(self._rows.findings):
             if text in (finding.code, finding.channel) and (row := self._rows.row_of(at)) is not None:
-                self.query_one(RowTable).cursor = row
+                self.table.cursor = row
                 return ""
         return f"there is no finding {text} here" if explain(text) else None
 

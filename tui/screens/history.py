@@ -16,11 +16,12 @@ from stantools.inspection.subscribers import Subscriber
 from stantools.notation import format_size
 from tui.cells import Cell, Role, bar, counted, name_text, number
 from tui.jobs import Job, State
+from tui.rows import Column, ListSource
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, ListSource, RowTable
+from tui.widgets.rowtable import RowTable
 
 
 class PendingRows:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -14,11 +15,10 @@ from textual.widget import Widget
 from stantools.errors import StantoolsError
 from stantools.notation import format_size
 from tui.cells import Cell, Role, counted, cut, name_text, sparkline
-from tui.jobs import Job
-from tui.live.documents import Server
-from tui.live.history import Meter
+from tui.live.facts import Server
+from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
-from tui.live.streams import Streams
+from tui.live.source import Meter
 from tui.live.watching import Watching
 from tui.screens.livetables import LiveRows, channel_rows, client_rows, rate_text, stream_rows, subscription_rows
 from tui.screens.liveview import WATCHING, LiveView
@@ -223,8 +223,9 @@ class LiveScreen(LiveView):
                     [[("✗ ", "bad"), (self._problem.message, "bad")], ["  ", self._problem.remedy]]
                 )
             return
-        for job in self._watching.jobs():
-            self.watch_job(job, self._ended(job))
+        for source in self._watching.sources:
+            job = source.job()
+            self.watch_job(job, partial(source.ended, job))
         self._note()
 
     def _note(self) -> None:
@@ -234,17 +235,6 @@ class LiveScreen(LiveView):
         if self.watching.streams is not None:
             words += ["--server", ",".join(self.watching.streams.connecting.servers)]
         self.note(*words)
-
-    def _ended(self, job: Job[None]) -> Callable[[], None]:
-        def tell() -> None:
-            if job.problem is None:
-                return
-            source = self.watching.monitor if job.name == "monitor" else self.watching.streams
-            if source is not None:
-                source.problem = job.problem
-                source.revision += 1
-
-        return tell
 
     def head(self) -> Iterable[Sequence[Cell]]:
         """The server, or the account."""
@@ -302,11 +292,11 @@ class LiveScreen(LiveView):
         self.hide_filter()
         self._cursors[self._tab] = self.table.cursor
         self._tab = names[(names.index(self._tab) + step) % len(names)]
-        self.rows.wide = self.size.width >= 120
+        self.rows.wide = self.size.width >= self.WIDE
         self.fill_rows()
         self.table.source = self.rows
         self.table.cursor = self._cursors.get(self._tab, 0)
-        self.write()
+        self.update_rows()
         self.refresh_bindings()
 
     @on(RowTable.Selected)
@@ -315,10 +305,9 @@ class LiveScreen(LiveView):
 
     def action_open(self) -> None:
         """Opens what is at the cursor."""
-        row = self.table.cursor
-        if self._watching is None or row >= len(self.rows):
+        chosen = self.row if self._watching is not None else None
+        if chosen is None:
             return
-        chosen = self.rows.shown[row]
         if self._tab == _STREAMS:
             from tui.screens.livedetails import LiveStreamScreen
 
@@ -344,9 +333,8 @@ class LiveScreen(LiveView):
         """Compares the stream at the cursor with the channel that it came from."""
         from tui.screens.livecompare import compare
 
-        row = self.table.cursor
-        if row < len(self.rows):
-            compare(self, self.watching, self.rows.shown[row].facts)
+        if self.row is not None:
+            compare(self, self.watching, self.row.facts)
 
     def go_to(self, text: str) -> str | None:
         """Goes to a row by its name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual import on
@@ -16,20 +16,31 @@ from textual.widgets import Input
 
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding
-from stantools.migration.proof.match import channels_of
+from stantools.migration.proof.match import (
+    Match,
+    channels_of,
+    match_stream,
+    patterns_for,
+    prove_match,
+    read_source,
+    stream_info,
+)
+from stantools.migration.proof.stream import Proof
+from stantools.nats.connection import connect
+from stantools.nats.jetstream import JetStream
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, bar, counted, name_text, number
 from tui.jobs import Job, State
-from tui.live.compare import Compared, compare_job
-from tui.live.streamfacts import Stream
-from tui.live.streams import Streams
+from tui.live.facts import Stream
+from tui.live.jetstream import Streams, run_async
 from tui.live.watching import Watching
+from tui.rows import Column, ListSource
 from tui.screens.base import ViewScreen
 from tui.screens.liveview import LiveView
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, ListSource, RowTable
+from tui.widgets.rowtable import RowTable
 
 
 def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
@@ -121,6 +132,20 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
         self.dismiss(self._choices[event.row])
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison came to: what the stream should be, and what differs. Nothing is changed on either side."""
+
+    channels: Sequence[str]
+    match: Match
+    proof: Proof
+
+    @property
+    def equal(self) -> bool:
+        """Nothing differs but what is only worth knowing."""
+        return not any(each.severity.value != "info" for each in self.proof.findings)
+
+
 class LiveCompareScreen(ViewScreen):
     """A comparison: how far it is, then what differs.
 
@@ -172,21 +197,29 @@ class LiveCompareScreen(ViewScreen):
             return
         session = self.session
         self._show_findings(())
-        self._job = compare_job(
-            self._streams.connecting,
-            self._stream,
-            session.store,
-            session.crc,
-            self._channels,
-            key=session.reading.encryption_key,
-            workers=session.workers,
-        )
+        self._job = Job("compare", lambda job: run_async(job, self._compare(job)))
         self.watch_job(self._job, self._finished, self._write)
         words = [word for name in self._channels for word in ("--channel", name)]
         url = self._streams.url if self._streams.answered is not None else ""
         self.note("stantools", "diff", str(session.path), f"{url}#{self._stream}", *words)
         self._write()
         self.refresh_bindings()
+
+    async def _compare(self, job: Job[Compared]) -> Compared:
+        """Compares as `stantools diff STORE URL#STREAM` does."""
+        session, channels = self.session, self._channels
+        key, workers = session.reading.encryption_key, session.workers
+        async with connect(self._streams.connecting, name="stantools tui") as connection:
+            js = JetStream(connection)
+            info = await stream_info(js, self._stream)
+            job.begin_phase("reading the store", session.store.data_size(patterns_for(channels)))
+            source = await read_source(
+                session.store, session.crc, channels, key=key, workers=workers, progress=job.advance
+            )
+            match = await match_stream(js, info, source, channels)
+            job.begin_phase("reading the stream", match.source.count)
+            proof = await prove_match(js, self._stream, match, job.advance)
+        return Compared(channels, match, proof)
 
     def action_cancel(self) -> None:
         """Ends it."""

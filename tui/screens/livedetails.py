@@ -10,10 +10,9 @@ from textual.binding import Binding, BindingType
 
 from stantools.notation import format_size
 from tui.cells import Cell, Role, counted, cut, name_text, number, sparkline
-from tui.live.monitor import Monitor
-from tui.live.streamfacts import Consumer, Stream
-from tui.live.streams import Streams
-from tui.live.watched import Watched, WatchedChannel
+from tui.live.facts import Consumer, Stream
+from tui.live.jetstream import Streams
+from tui.live.monitor import Monitor, Watched, WatchedChannel
 from tui.live.watching import Watching
 from tui.screens.livetables import LiveRows, consumer_rows, rate_text, subjects_text, subscription_rows
 from tui.screens.liveview import WATCHING, LiveView
@@ -46,11 +45,6 @@ class _MonitorView(LiveView):
     def source(self) -> Monitor:
         """The server."""
         return self.monitor
-
-    def chosen(self) -> Watched | None:
-        """Returns the subscription at the cursor."""
-        row = self.table.cursor
-        return self.rows.shown[row] if row < len(self.rows) else None
 
 
 class LiveChannelScreen(_MonitorView):
@@ -93,9 +87,9 @@ class LiveChannelScreen(_MonitorView):
         watched = self.monitor.channels.get(self._thing)
         self._rows.fill(watched.subscriptions if watched else ())
 
-    def write(self, key: Hashable = None) -> None:
+    def update_rows(self) -> None:
         """Puts the cursor where it is to be at first."""
-        super().write(key)
+        super().update_rows()
         if self._at is not None and self.is_mounted:
             self.table.cursor = self._rows.find(self._at) or 0
             self._at = None
@@ -137,7 +131,7 @@ class LiveChannelScreen(_MonitorView):
 
     def action_open(self) -> None:
         """Opens the client of the subscription at the cursor."""
-        chosen = self.chosen()
+        chosen = self.row
         if chosen is None:
             return
         if not chosen.facts.client_id:
@@ -153,7 +147,7 @@ class LiveChannelScreen(_MonitorView):
 
     def action_messages(self) -> None:
         """Shows the messages of the channel of this name in the store."""
-        chosen = self.chosen()
+        chosen = self.row
         seq = chosen.facts.last_sent if chosen else None
         self.browser.open_view(View.MESSAGES, Place(channel=self._thing, seq=seq), above=True)
 
@@ -195,7 +189,7 @@ class LiveClientScreen(_MonitorView):
 
     def action_open(self) -> None:
         """Opens the channel of the subscription at the cursor."""
-        chosen = self.chosen()
+        chosen = self.row
         if chosen is not None:
             key = chosen.channel, chosen.facts.key
             self.app.push_screen(LiveChannelScreen(self._session, self.place, self.watching, chosen.channel, key))
@@ -278,9 +272,8 @@ class LiveStreamScreen(LiveView):
 
     def action_filters(self) -> None:
         """Tells which subjects a consumer gets, where there is no room for them in the table."""
-        row = self.table.cursor
-        if row < len(self._rows):
-            consumer = self._rows.shown[row]
+        consumer = self.row
+        if consumer is not None:
             text = subjects_text(consumer.filters) or "all subjects"
             self.notify(f"{name_text(consumer.name)}: {cut(text, 400)}", markup=False)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from stantools.notation import format_size
 from tui.cells import Cell, Role, name_text, number, short_number, sparkline, text_of
-from tui.live.documents import Client
-from tui.live.history import Meter
-from tui.live.monitor import Monitor
-from tui.live.streamfacts import Consumer
-from tui.live.streams import WatchedStream
-from tui.live.watched import Watched, WatchedChannel
-from tui.widgets.rowtable import Column, marked
+from tui.live.facts import Client, Consumer
+from tui.live.jetstream import WatchedStream
+from tui.live.monitor import Monitor, Watched, WatchedChannel
+from tui.live.source import Meter
+from tui.rows import Column, Rows
 
 _T = TypeVar("_T")
 
@@ -36,86 +34,45 @@ class Field(Generic[_T]):
     wide: bool = False
 
 
-class LiveRows(Generic[_T]):
-    """Rows made of things; only those that are seen are made.
+class LiveRows(Rows[_T]):
+    """Rows that are described by their columns.
 
     Args:
         fields: The columns.
-        name: Returns what the filter looks into.
+        words: Returns what the filter looks into.
         key: Returns what a thing is known by between two looks.
         order: Key of the column that is sorted by at first.
+
+    Attributes:
+        grey: What is shown is old.
     """
 
     def __init__(
-        self,
-        fields: Sequence[Field[_T]],
-        name: Callable[[_T], str],
-        key: Callable[[_T], Hashable],
-        *,
-        order: str = "",
+        self, fields: Sequence[Field[_T]], words: Callable[[_T], str], key: Callable[[_T], Hashable], *, order: str
     ) -> None:
-        self._fields = fields
-        self._name, self.key = name, key
-        self._all: Sequence[_T] = ()
-        self.filter = ""
-        self.order = order
-        self.reverse = False
-        #: There is room for every column.
-        self.wide = False
-        #: What is shown is old.
+        super().__init__({each.column.key: each.order for each in fields if each.order is not None}, order)
         self.grey = False
-        self.shown: list[_T] = []
+        self._fields = self._seen = fields
+        self._words, self._key = words, key
         self.update()
 
-    @property
-    def total(self) -> int:
-        """How many there are without the filter."""
-        return len(self._all)
-
-    def fill(self, things: Iterable[_T]) -> None:
-        """Shows other things."""
-        self._all = list(things)
-        self.update()
-
-    def update(self) -> None:
-        """Filters and sorts anew."""
+    def layout(self) -> Sequence[Column]:
+        """Returns the columns that there is room for."""
         self._seen = [each for each in self._fields if self.wide or not each.wide]
-        self.columns: Sequence[Column] = [self._column(each) for each in self._seen]
-        wanted = self.filter.casefold()
-        shown = [each for each in self._all if wanted in self._name(each).casefold()] if wanted else list(self._all)
-        order = next((each.order for each in self._fields if each.column.key == self.order), None)
-        if order is not None:
-            shown.sort(key=order)
-        if self.reverse:
-            shown.reverse()
-        self.shown = shown
+        return [each.column for each in self._seen]
 
-    def sort_by_next(self) -> None:
-        """Sorts by the next column that is seen."""
-        keys = [each.column.key for each in self._seen if each.order is not None]
-        if keys:
-            self.order = keys[(keys.index(self.order) + 1) % len(keys)] if self.order in keys else keys[0]
-        self.update()
+    def cells(self, row: _T) -> Sequence[Cell]:
+        """Returns the cells of a row."""
+        cells = [field.cell(row) for field in self._seen]
+        return [(text_of(cell), "dim") for cell in cells] if self.grey else cells
 
-    def find(self, key: Hashable) -> int | None:
-        """Returns the row of a thing."""
-        return next((row for row, each in enumerate(self.shown) if self.key(each) == key), None)
+    def words(self, thing: _T) -> str:
+        """Returns what the filter looks into."""
+        return self._words(thing).casefold()
 
-    def __len__(self) -> int:
-        return len(self.shown)
-
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        made = [[field.cell(each) for field in self._seen] for each in self.shown[start:stop]]
-        if self.grey:
-            return [[(text_of(cell), "dim") for cell in cells] for cells in made]
-        return made
-
-    def _column(self, field: Field[_T]) -> Column:
-        column = field.column
-        if column.key != self.order or field.order is None:
-            return column
-        return marked(column, reverse=self.reverse)
+    def key(self, row: _T) -> Hashable:
+        """Returns what a thing is known by between two looks."""
+        return self._key(row)
 
 
 #: State -> its symbol, and how bad it is.

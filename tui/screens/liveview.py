@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.cells import Cell
+from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
-from tui.live.streams import Streams
 from tui.live.watching import Watching
-from tui.screens.base import ViewScreen
 from tui.screens.livetables import LiveRows, seconds_text
+from tui.screens.tableview import FilterField, TableView
 from tui.session import StoreSession
 from tui.views import Place, View
-from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
@@ -27,7 +25,7 @@ _LOOK = 0.1
 #: Ages on the screen are written anew so often, in looks.
 _SECOND = 10
 #: What can be done without anything to watch.
-_ALWAYS = ("back", "clear")
+_ALWAYS = ("back", "leave")
 
 #: Keys of every view here.
 WATCHING: tuple[BindingType, ...] = (
@@ -37,11 +35,11 @@ WATCHING: tuple[BindingType, ...] = (
     Binding("space", "pause", "Pause", key_display="space", id="live.pause"),
     Binding("plus", "faster", "Ask more often", key_display="+", show=False, id="live.faster"),
     Binding("minus", "slower", "Ask less often", key_display="-", show=False, id="live.slower"),
-    Binding("escape", "clear", "Clear the filter, or back", show=False, id="live.clear"),
+    Binding("escape", "leave", "Clear the filter, or back", show=False, id="live.clear"),
 )
 
 
-class LiveView(ViewScreen):
+class LiveView(TableView):
     """A view of something that runs.
 
     Args:
@@ -57,7 +55,7 @@ class LiveView(ViewScreen):
         # A channel that another view shows has nothing to do with what is shown here.
         super().__init__(session, replace(place, channel=None))
         self._watching = watching
-        self._written: tuple[int, int] | None = None
+        self._written: tuple[int, ...] | None = None
         self._looks = 0
 
     @property
@@ -74,10 +72,6 @@ class LiveView(ViewScreen):
     @property
     def rows(self) -> LiveRows[Any]:
         """The table that is shown."""
-        raise NotImplementedError
-
-    def fill_rows(self) -> None:
-        """Fills the table with what is known now."""
         raise NotImplementedError
 
     def head(self) -> Iterable[Sequence[Cell]]:
@@ -98,17 +92,11 @@ class LiveView(ViewScreen):
 
     def on_resize(self) -> None:
         """Shows more columns where there is room."""
-        self.rows.wide = self.size.width >= 120
-        self.write()
+        self.update_rows()
 
     def on_screen_resume(self) -> None:
         """Shows at once what was found out while another view was open."""
-        self.write()
-
-    @property
-    def table(self) -> RowTable:
-        """The widget with the table."""
-        return self.query_one(RowTable)
+        self.update_rows()
 
     @property
     def _is_seen(self) -> bool:
@@ -121,34 +109,18 @@ class LiveView(ViewScreen):
         if self._watching is None or not self._is_seen:
             return
         if self._watching.revision != self._written:
-            self.write()
+            self.update_rows()
         elif self._looks % _SECOND == 0:
             self.write_head()
 
-    def key_at_cursor(self) -> Hashable:
-        """Returns what the row at the cursor is known by; None if there is no row."""
-        row = self.table.cursor
-        return self.rows.key(self.rows.shown[row]) if row < len(self.rows.shown) else None
-
-    def write(self, key: Hashable = None) -> None:
-        """Writes everything anew; the cursor stays on its row.
-
-        Args:
-            key: What that row is known by, if the order has changed already.
-        """
+    def update_rows(self) -> None:
+        """Writes everything anew."""
         if not self.is_mounted or self._watching is None:
             return
         self._written = self._watching.revision
-        table, rows = self.table, self.rows
-        row = table.cursor
-        key = key if key is not None else self.key_at_cursor()
-        rows.wide = self.size.width >= 120
-        rows.grey = self.source is None or self.source.problem is not None
-        self.fill_rows()
-        table.reload()
-        # At the top one looks at what is there, not at one of the rows.
-        if key is not None and row and (found := rows.find(key)) is not None:
-            table.cursor = found
+        self.rows.wide = self.size.width >= self.WIDE
+        self.rows.grey = self.source is None or self.source.problem is not None
+        super().update_rows()
         self.write_head()
 
     def write_head(self) -> None:
@@ -199,51 +171,27 @@ class LiveView(ViewScreen):
 
     def action_filter(self) -> None:
         """Asks for a part of a name."""
-        field = self.query_one("#live-filter", FilterField)
-        field.value = self.rows.filter
-        field.ask()
+        self.filter_field.value = self.rows.filter
+        super().action_filter()
 
-    def action_clear(self) -> None:
+    def action_leave(self) -> None:
         """Shows all rows again; goes back if it does already."""
-        field = self.query_one("#live-filter", FilterField)
-        if not field.display and not self.rows.filter:
-            self.action_back()
-            return
-        self.hide_filter()
-        self.rows.filter = ""
-        self.write()
+        if self.rows.filter:
+            self.hide_filter()
+            self.filter_by("")
+        else:
+            super().action_leave()
 
     def hide_filter(self) -> None:
-        """Takes the field away."""
-        field = self.query_one("#live-filter", FilterField)
-        with field.prevent(Input.Changed):
-            field.put_away()
+        """Takes the field away; the rows stay filtered."""
+        with self.filter_field.prevent(Input.Changed):
+            self.filter_field.value = ""
+        self.filter_field.display = False
         self.table.focus()
-
-    @on(Input.Changed, "#live-filter")
-    def _filter(self, event: Input.Changed) -> None:
-        self.rows.filter = event.value
-        self.write()
-
-    @on(Input.Submitted, "#live-filter")
-    def _filtered(self) -> None:
-        self.query_one("#live-filter", FilterField).settle()
-        self.table.focus()
-
-    def action_sort(self) -> None:
-        """Sorts by the next column."""
-        key = self.key_at_cursor()
-        self.rows.sort_by_next()
-        self.write(key)
-
-    def action_reverse(self) -> None:
-        """Turns the order around."""
-        self.rows.reverse = not self.rows.reverse
-        self.write()
 
     def action_pause(self) -> None:
         """Asks nothing any more, or goes on."""
-        paused = not self.watching.pace.paused
+        paused = not self.watching.paces[0].paused
         for pace in self.watching.paces:
             if pace.paused != paused:
                 pace.toggle_pause()

@@ -1,12 +1,11 @@
-"""The messages of a channel: every row of it, and what is in a message.
-
-The screen has the layout, the line below and the keys. The cursor, the files, the search, the detail and the payload
-have modules of their own.
-"""
+"""The messages of a channel: every row of it, and what is in a message, which can be copied and saved."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -14,21 +13,24 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
+from stantools.browse.payload_views import Form, likely_form
+from stantools.browse.protobuf_fields import is_text
 from stantools.browse.window import Note, Row, WindowMessage
-from tui.cells import Cell, counted, number
-from tui.screens.base import ViewScreen
-from tui.screens.messagecursor import HINT, MessageCursor, MessageRows
-from tui.screens.messagefiles import MessageFiles
-from tui.screens.messagepayload import DetailLoading, copy_payload, save_payload, write_payload
+from stantools.errors import StantoolsError, StoreUnwritableError
+from tui.cells import Cell, counted, name_text, number
+from tui.jobs import Job, State
+from tui.screens.base import Latest, ViewScreen
+from tui.screens.dialogs import PromptScreen, QuestionScreen
 from tui.screens.messagesearch import MessageSearch
+from tui.screens.messagetable import HINT, MessageTable
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
 
-#: How often the files are looked at, in seconds.
-_WATCH = 0.4
+#: A larger message is read in the background.
+_AT_ONCE = 1 << 21
 #: From this many columns on the detail stands beside the table.
 _BESIDE = 120
 
@@ -62,14 +64,7 @@ class MessagesScreen(ViewScreen):
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self._rows = MessageRows(None)
-        name = self._channel_name
-        self._cursor = MessageCursor(self, name, self._rows, say=self._say, shown=self._show_detail)
-        self._files = MessageFiles(self, name, self._rows, put=self._cursor.replace, changed=self._write_line)
-        self._search = MessageSearch(
-            self, name, self._rows, go=self._cursor.go_to_row, say=self._say, changed=self._write_line
-        )
-        self._loading = DetailLoading(self, self._rows)
+        self._loading: Latest[Row] = Latest(self)
         self._asked: bool | None = None  # whether the user wants the detail; None leaves it to the screen's size
         self._said: Sequence[Cell] = ()
 
@@ -78,35 +73,27 @@ class MessagesScreen(ViewScreen):
     def compose_body(self) -> Iterable[Widget]:
         """The table, the message at the cursor, a line about both."""
         with Container(id="messages"):
-            yield RowTable(self._rows, id="message-rows")
+            table = MessageTable(self.session, self.place, id="message-rows")
+            self._search = MessageSearch(table, self.session)
+            yield table
             yield MessageDetail(id="message-detail")
         yield Line(id="message-line")
 
     def on_mount(self) -> None:
         """Opens the channel."""
-        self._table.focus()
+        self.table.focus()
         self._arrange()
-        self._open()
+        self.table.open()
         self.call_after_refresh(self._write_line)
-        self.set_interval(_WATCH, self._files.watch)
-
-    def on_unmount(self) -> None:
-        """Closes the files."""
-        if self._rows.window is not None:
-            self._rows.window.close()
 
     @property
-    def _table(self) -> RowTable:
-        return self.query_one(RowTable)
+    def table(self) -> MessageTable:
+        """The table."""
+        return self.query_one(MessageTable)
 
     @property
     def _detail(self) -> MessageDetail:
         return self.query_one(MessageDetail)
-
-    @property
-    def _channel_name(self) -> str:
-        assert self.place.channel is not None
-        return self.place.channel
 
     def on_resize(self) -> None:
         """Puts the detail beside the table where there is room."""
@@ -117,61 +104,66 @@ class MessagesScreen(ViewScreen):
         body = self.query_one("#messages")
         body.set_class(beside, "-beside")
         self._detail.display = beside if self._asked is None else self._asked
-        self._rows.wide = self.size.width >= _BESIDE and not self._detail.display
-        self._table.reload()
+        self.table.show_milliseconds(wide=beside and not self._detail.display)
         self._show_detail()
 
     # the rows
 
     def facts_changed(self) -> None:
         """The channel was scanned, or the store was opened anew."""
-        self._files.facts_changed()
-
-    def _open(self) -> None:
-        window = self._files.open()
-        if window is None:
-            return
-        self._cursor.begin(window)
-        if not window.exact:
-            self._files.refine()
-        self._write_line()
+        self.table.facts_changed()
 
     def action_follow(self) -> None:
         """Shows new messages of a running server as they come, or no longer."""
-        if self._files.follow():
-            self._cursor.go_to_end()
-            self._files.catch_up()
-            self.note("stantools", "messages", str(self.session.path), self._channel_name, "--tail", "1", "--follow")
-        self._write_line()
+        if self.table.follow():
+            self.note("stantools", "messages", str(self.session.path), self.table.channel, "--tail", "1", "--follow")
 
     # what is seen
 
-    def _row_now(self) -> Row | None:
-        return self._cursor.row()
-
     @on(RowTable.Highlighted)
     def _highlighted(self) -> None:
-        self._cursor.moved = True
+        self.table.moved()
+        self._look_at_row()
+
+    @on(MessageTable.Replaced)
+    def _look_at_row(self) -> None:
         self._show_detail()
         self._write_line()
 
     def _show_detail(self) -> None:
-        if self._detail.display:
-            self._loading.show(self._row_now())
+        """Shows the row at the cursor; a payload that is large is read in the background."""
+        detail, window, at = self._detail, self.table.window, self.table.cursor
+        if not detail.display:
+            return
+        row, key = self.table.row(), window is not None and window.decrypts
+        if window is None or not isinstance(row, WindowMessage) or row.whole:
+            detail.show(row, key=key)
+        elif row.record_size <= _AT_ONCE:
+            detail.show(window.row(at), key=key)
+        else:
+            detail.show_loading(row)
+            mine = window.another()
+
+            def done(job: Job[Row]) -> None:
+                mine.close()
+                if self.table.cursor == at and job.state is State.DONE:
+                    detail.show(job.result, key=key)
+
+            self._loading.start(Job("message", lambda _: mine.row(at)), done, dropped=mine.close)
 
     def action_detail(self) -> None:
         """Shows the message at the cursor, or hides it."""
         self._asked = not self._detail.display
         self._arrange()
-        self._table.show(self._table.cursor)
-        message = self._cursor.message()
+        self.table.show(self.table.cursor)
+        message = self.table.message()
         if self._asked and message is not None:
-            words = "stantools", "messages", str(self.session.path), self._channel_name
+            words = "stantools", "messages", str(self.session.path), self.table.channel
             self.note(*words, "--seq", str(message.sequence), "--cut", "0")
 
     def action_open(self) -> None:
         """Shows a message, or the bytes of what is damaged."""
-        row = self._row_now()
+        row = self.table.row()
         if isinstance(row, Note) and row.offset is not None:
             self.action_bytes()
         elif row is not None:
@@ -198,33 +190,35 @@ class MessagesScreen(ViewScreen):
 
     # the line below
 
-    def _say(self, *cells: Cell) -> None:
-        self._said = cells
+    @on(MessageTable.Said)
+    def _heard(self, event: MessageTable.Said) -> None:
+        self._said = event.cells
         self._write_line()
 
+    @on(MessageTable.Progress)
     def _write_line(self) -> None:
         if self.is_mounted:
             self.query_one("#message-line", Line).show(*self._line())
 
     def _line(self) -> Iterable[Cell]:
-        window = self._rows.window
-        if self._files.follows:
+        window = self.table.window
+        if self.table.follows:
             yield ("FOLLOWING  ", "accent")
         if window is not None and not len(window):
             yield ("there are no messages  ", "dim")
         elif window is not None:
-            yield f"row {number(self._table.cursor + 1)} of {number(len(window))}"
+            yield f"row {number(self.table.cursor + 1)} of {number(len(window))}"
             yield (f"  {counted(window.messages, 'message')}", "dim")
             if not window.decrypts and window.encrypted:
                 yield ("  encrypted: no key was given (E)", "warn")
         if self._search.running:
-            yield from self._search.cells()
+            yield from self._search.progress()
         elif self._said:
             yield "  "
             yield from self._said
-        yield from self._files.cells()
-        if self._files.state:
-            yield (f"  ! {self._files.state}", "bad")
+        yield from self.table.progress()
+        if self.table.state:
+            yield (f"  ! {self.table.state}", "bad")
 
     # going to places
 
@@ -234,11 +228,11 @@ class MessagesScreen(ViewScreen):
 
     def go_to(self, text: str) -> str | None:
         """Goes to a sequence, a share or a time."""
-        return None if text in self.session.channels else self._cursor.go_to(text)
+        return None if text in self.session.channels else self.table.go_to(text)
 
     def action_note(self, way: int) -> None:
         """Goes to the next place where something is missing or wrong, or to the one before."""
-        self._cursor.go_to_note(way)
+        self.table.go_to_note(way)
 
     # searching
 
@@ -254,23 +248,48 @@ class MessagesScreen(ViewScreen):
 
     def action_copy(self) -> None:
         """Copies the payload: a text as it is, anything else in hex."""
-        message = self._cursor.whole_message()
+        message = self.table.whole_message()
         if message is not None:
-            self._say(copy_payload(self, message))
+            text = is_text(message.data)
+            self.app.copy_to_clipboard(message.data.decode("utf-8") if text else message.data.hex())
+            self.table.say((f"copied {counted(len(message.data), 'byte')}{'' if text else ' in hex'}", "good"))
 
     def action_save(self) -> None:
-        """Saves the payload to a file."""
-        message = self._cursor.whole_message()
-        if message is not None:
-            save_payload(self, self._channel_name, message, write_payload, self._say)
+        """Asks for a file, asks again before one is replaced, and saves the payload to it."""
+        message = self.table.whole_message()
+        if message is None:
+            return
+        store, data = self.session.path, message.data
+
+        def save(path: Path, *, over: bool) -> None:
+            try:
+                write_payload(path, data, over=over)
+            except StantoolsError as problem:
+                self.browser.fail(problem)
+                return
+            self.table.say((f"saved {counted(len(data), 'byte')} to {name_text(str(path))}", "good"))
+
+        def named(text: str | None) -> None:
+            if text is None:
+                return
+            path = Path(text).expanduser()
+            if not os.path.lexists(path):
+                save(path, over=False)
+                return
+            question = QuestionScreen(f"Replace {name_text(str(path))}?", "It is there already; what it holds is lost.")
+            self.app.push_screen(question, lambda yes: save(path, over=True) if yes else None)
+
+        hint = "a file to write the payload to, outside of the store"
+        proposed = file_name(self.table.channel, message)
+        self.app.push_screen(PromptScreen("file", hint, proposed, lambda text: save_problem(text, store)), named)
 
     # other views
 
     def action_timeline(self) -> None:
         """Opens the timeline at this message."""
-        message = self._cursor.message()
+        message = self.table.message()
         place = Place(
-            channel=self._channel_name,
+            channel=self.table.channel,
             seq=message.sequence if message else None,
             timestamp=message.timestamp if message else None,
         )
@@ -278,15 +297,15 @@ class MessagesScreen(ViewScreen):
 
     def action_bytes(self) -> None:
         """Opens the bytes of this row."""
-        row = self._row_now()
-        file = f"{self._channel_name}/{row.file}" if row is not None and row.file else None
+        row = self.table.row()
+        file = f"{self.table.channel}/{row.file}" if row is not None and row.file else None
         seq = row.sequence if isinstance(row, WindowMessage) else None
-        place = Place(channel=self._channel_name, file=file, offset=row.offset if row else None, seq=seq)
+        place = Place(channel=self.table.channel, file=file, offset=row.offset if row else None, seq=seq)
         self.browser.open_view(View.SLICES, place, above=True)
 
     def action_findings(self) -> None:
         """Opens the findings of the channel."""
-        self.browser.open_view(View.FINDINGS, Place(channel=self._channel_name), above=True)
+        self.browser.open_view(View.FINDINGS, Place(channel=self.table.channel), above=True)
 
     def action_leave(self) -> None:
         """Ends a search, hides the detail that was asked for, or goes back."""
@@ -296,3 +315,57 @@ class MessagesScreen(ViewScreen):
             self.action_detail()
         else:
             self.action_back()
+
+
+_ENDINGS = {Form.JSON: "json", Form.TEXT: "txt", Form.PROTOBUF: "bin", Form.HEX: "bin"}
+_UNSAFE = re.compile(r"[^\w.-]", re.ASCII)
+_LONGEST = 80
+
+
+def file_name(channel: str, message: WindowMessage) -> str:
+    """Proposes a name for the file of a payload; there is nothing in it but letters, digits, dots and dashes."""
+    name = _UNSAFE.sub("_", channel)[:_LONGEST].lstrip(".-") or "message"
+    return f"{name}-{message.sequence}.{_ENDINGS[likely_form(message.data)]}"
+
+
+def save_problem(text: str, store: Path) -> str:
+    """Says why a name cannot be taken, "" if it can.
+
+    Args:
+        text: What the user typed.
+        store: The store, which is never written to.
+    """
+    if not text.strip():
+        return "name a file"
+    try:
+        path = Path(text).expanduser().resolve()
+        if path.is_dir():
+            return "that is a directory"
+        if path.is_relative_to(store.resolve()):
+            return "that is in the store, which is only read; choose another place"
+        if not path.parent.is_dir():
+            return "there is no such directory"
+    except (OSError, ValueError, RuntimeError) as problem:
+        return f"that is no name for a file: {problem}"
+    return ""
+
+
+def write_payload(path: Path, data: bytes, *, over: bool) -> None:
+    """Writes a file.
+
+    Args:
+        path: Where.
+        data: What.
+        over: Replace a file that is there.
+
+    Raises:
+        StoreUnwritableError: It cannot be written, or is there already.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL)
+    try:
+        with open(os.open(path, flags, 0o666), "wb") as file:  # noqa: PTH123
+            file.write(data)
+    except OSError as problem:
+        raise StoreUnwritableError(
+            f"{path}: cannot be written: {problem.strerror}", "choose another name or place"
+        ) from problem

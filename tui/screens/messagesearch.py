@@ -3,63 +3,48 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import cast
 
 from stantools.browse.search import Query, Searcher, parse_query
 from stantools.errors import StantoolsError
 from tui.cells import Cell, name_text
 from tui.jobs import Job, State
-from tui.screens.base import ViewScreen
+from tui.screens.base import Latest, ViewScreen
 from tui.screens.dialogs import PromptScreen
-from tui.screens.messagecursor import MessageRows
-from tui.widgets.rowtable import RowTable
+from tui.screens.messagetable import MessageTable
+from tui.session import StoreSession
 
 _SEARCH_HINT = "a text; r:REGEX; x:DE AD BEEF; capitals make case count; n next, N previous"
 
 
 class MessageSearch:
-    """The search of a screen that has one table of messages.
+    """The search in a table of messages, from its cursor on. What it has to say the table posts.
 
     Args:
-        screen: Whose messages are searched, from the cursor of its table on.
-        channel: The channel's name.
-        rows: The rows that are searched.
-        go: Shows a row.
-        say: Tells how it has ended; without a text, that there is nothing to tell.
-        changed: Called when `cells` has something else to say.
+        table: The table.
+        session: The store.
     """
 
-    def __init__(
-        self,
-        screen: ViewScreen,
-        channel: str,
-        rows: MessageRows,
-        *,
-        go: Callable[[int], None],
-        say: Callable[..., None],
-        changed: Callable[[], None],
-    ) -> None:
-        self._screen = screen
-        self._channel = channel
-        self._rows = rows
-        self._go, self._say, self._changed = go, say, changed
+    def __init__(self, table: MessageTable, session: StoreSession) -> None:
+        self._table = table
+        self._session = session
         self._query: Query | None = None
-        self._job: Job[int | None] | None = None
+        self._job: Latest[int | None] = Latest(table)
 
     @property
     def running(self) -> bool:
         """It is searched."""
-        return self._job is not None
+        return self._job.job is not None
 
-    def cells(self) -> Iterable[Cell]:
+    def progress(self) -> Iterable[Cell]:
         """Gives how far the search is."""
-        if self._job is not None:
-            share = f" {self._job.share:.0%}" if self._job.share is not None else ""
-            yield (f"  searching{share}, Esc cancels", "accent")
+        if self.running:
+            yield (f"  searching{self._job.share_text()}, Esc cancels", "accent")
 
     def ask(self) -> None:
         """Asks what to look for, and looks for it."""
-        self._screen.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._asked)
+        self._table.app.push_screen(PromptScreen("search for", _SEARCH_HINT, check=_problem), self._asked)
 
     def again(self, way: int) -> None:
         """Goes to the next match, or asks what to look for if nothing was.
@@ -74,26 +59,22 @@ class MessageSearch:
 
     def cancel(self) -> None:
         """Ends the search that is running."""
-        if self._job is not None:
-            self._job.cancel()
+        self._job.cancel()
 
     def _asked(self, text: str | None) -> None:
         if text is None or not text.strip():
             return
         self._query = parse_query(text)
-        self._screen.note(
-            "stantools", "messages", str(self._screen.session.path), self._channel, *_options(self._query)
-        )
+        words = "stantools", "messages", str(self._session.path), self._table.channel
+        cast(ViewScreen, self._table.screen).note(*words, *_options(self._query))
         self._search(self._query, 1)
 
     def _search(self, query: Query, way: int) -> None:
-        window = self._rows.window
+        table, window, session = self._table, self._table.window, self._session
         if window is None:
             return
-        self.cancel()
-        at, count = self._screen.query_one(RowTable).cursor, len(window)
-        session = self._screen.session
-        searcher = Searcher(window, query, session.crc, os.fsencode(self._channel), session.reading.encryption_key)
+        at, count = table.cursor, len(window)
+        searcher = Searcher(window, query, session.crc, os.fsencode(table.channel), session.reading.encryption_key)
 
         def work(job: Job[int | None]) -> int | None:
             try:
@@ -105,32 +86,27 @@ class MessageSearch:
             finally:
                 searcher.close()
 
-        job: Job[int | None] = Job("search", work, total=count)
-
-        def done() -> None:
-            if job is not self._job:
-                return
-            self._job = None
-            self._ended(job, query, at, way)
-
-        self._job = job
-        self._screen.watch_job(job, done, self._changed)
-        self._say()
+        self._job.start(
+            Job("search", work, total=count),
+            lambda job: self._ended(job, query, at, way),
+            lambda: table.post_message(table.Progress()),
+        )
+        table.say()
 
     def _ended(self, job: Job[int | None], query: Query, at: int, way: int) -> None:
-        shown = name_text(query.text)
+        table, shown = self._table, name_text(query.text)
         if job.state is State.CANCELLED:
-            self._say(("the search was cancelled", "warn"))
+            table.say(("the search was cancelled", "warn"))
         elif job.problem is not None:
-            self._say((job.problem.message, "bad"))
+            table.say((job.problem.message, "bad"))
         elif job.result is None:
-            self._say((f"not found: {shown}", "warn"))
+            table.say((f"not found: {shown}", "warn"))
         else:
             row = job.result
             wrapped = row <= at if way > 0 else row >= at
-            self._go(row)
+            table.go_to_row(row)  # which says that there is nothing to say: this comes after it
             around = f", from the {'start' if way > 0 else 'end'} on" if wrapped else ""
-            self._say((f"found: {shown}{around}", "good"), ("  n next  N previous", "dim"))
+            table.say((f"found: {shown}{around}", "good"), ("  n next  N previous", "dim"))
 
 
 def _options(query: Query) -> list[str]:

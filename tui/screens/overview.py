@@ -10,17 +10,16 @@ from typing import Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
-from textual.widgets import Input
 
 from stantools.inspection.findings import Finding
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number, time_text
-from tui.screens.base import ViewScreen
+from tui.rows import Column, Rows
+from tui.screens.tableview import FilterField, TableView
 from tui.session import ChannelFacts, StoreSession
 from tui.views import Place, View
-from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, RowTable, marked
+from tui.widgets.rowtable import RowTable
 
 #: Seconds between two times that the rows are sorted while the store is read.
 _SORT_EVERY = 1.0
@@ -60,33 +59,15 @@ _ORDERS: dict[str, Callable[[ChannelFacts], Any]] = {
 }
 
 
-class ChannelRows:
-    """The channels as rows: filtered, sorted, and as far as they are known.
+class ChannelRows(Rows[ChannelFacts]):
+    """The channels as rows, as far as they are known."""
 
-    Args:
-        session: The store.
-        wide: There is room for every column.
-    """
-
-    def __init__(self, session: StoreSession, *, wide: bool) -> None:
-        self._session = session
-        self.wide = wide
-        self.filter = ""
-        self.order = "name"
-        self.reverse = False
-        self.names: list[str] = []
-        self.columns: Sequence[Column] = ()
+    def __init__(self) -> None:
+        super().__init__(_ORDERS, "name")
         self.update()
 
-    def update(self) -> None:
-        """Filters and sorts anew."""
-        self.columns = self._columns()
-        wanted = self.filter.casefold()
-        chosen = [each for each in self._session.channels.values() if wanted in each.name.casefold()]
-        chosen.sort(key=_ORDERS[self.order], reverse=self.reverse)
-        self.names = [each.name for each in chosen]
-
-    def _columns(self) -> Sequence[Column]:
+    def layout(self) -> Sequence[Column]:
+        """Returns the columns that there is room for."""
         columns = [
             Column("state", " ", 1),
             Column("name", "channel", 15, grows=True),
@@ -102,16 +83,18 @@ class ChannelRows:
             Column("subs", "subs", 4, right=True),
             Column("lag", "worst lag" if self.wide else "lag", 9 if self.wide else 6, right=True),
         ]
-        return [marked(c, reverse=self.reverse) if c.key == self.order else c for c in columns]
+        return columns
 
-    def __len__(self) -> int:
-        return len(self.names)
+    def words(self, thing: ChannelFacts) -> str:
+        """Returns the channel's name."""
+        return thing.name.casefold()
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the channels."""
-        return [self._row(self._session.channels[name]) for name in self.names[start:stop]]
+    def key(self, row: ChannelFacts) -> str:
+        """Returns the channel's name."""
+        return row.name
 
-    def _row(self, facts: ChannelFacts) -> Sequence[Cell]:
+    def cells(self, facts: ChannelFacts) -> Sequence[Cell]:
+        """Returns what is known of a channel."""
         symbol = SYMBOLS[facts.state]
         name: Cell = name_text(facts.name)
         known = facts.overview
@@ -127,7 +110,7 @@ class ChannelRows:
         return cells
 
 
-class OverviewScreen(ViewScreen):
+class OverviewScreen(TableView):
     """The view that a store opens with."""
 
     TAB = View.OVERVIEW
@@ -135,24 +118,31 @@ class OverviewScreen(ViewScreen):
         Binding("f", "findings", "Findings", id="overview.findings"),
         Binding("p", "plan", "Plan", id="overview.plan"),
         Binding("slash", "filter", "Filter", key_display="/", id="overview.filter"),
-        Binding("s", "sort(1)", "Sort", id="overview.sort"),
+        Binding("s", "sort", "Sort", id="overview.sort"),
         Binding("S", "reverse", "Reverse", show=False, id="overview.reverse"),
-        Binding("escape", "clear", "Clear the filter", show=False, id="overview.clear"),
+        Binding("escape", "leave", "Clear the filter", show=False, id="overview.clear"),
     ]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self._rows = ChannelRows(self.session, wide=False)
+        self._rows = ChannelRows()
+        self.fill_rows()
         self._sorted = 0.0
         self._store: object = None
 
     @property
     def channel(self) -> str | None:
         """The channel at the cursor."""
-        if not self.is_mounted:
-            return None
-        row = self.query_one(RowTable).cursor
-        return self._rows.names[row] if row < len(self._rows.names) else None
+        return self.row.name if self.is_mounted and self.row is not None else None
+
+    @property
+    def rows(self) -> ChannelRows:
+        """The channels."""
+        return self._rows
+
+    def fill_rows(self) -> None:
+        """Shows the channels of the store as it is now."""
+        self._rows.fill(self.session.channels.values())
 
     def compose_body(self) -> Iterable[Widget]:
         """Verdict, forecast, findings, advice; below them the channels."""
@@ -163,13 +153,13 @@ class OverviewScreen(ViewScreen):
 
     def on_mount(self) -> None:
         """Begins with the channels."""
-        self.query_one(RowTable).focus()
+        self.table.focus()
         self.note("stantools", "info", str(self.session.path))
 
     def on_resize(self) -> None:
         """Shows more columns where there is room."""
-        self._rows.wide = self.size.width >= 120
-        self._update_rows()
+        self._rows.wide = self.size.width >= self.WIDE
+        self.update_rows()
         self._write()
 
     def facts_changed(self) -> None:
@@ -177,21 +167,13 @@ class OverviewScreen(ViewScreen):
         now = time.monotonic()
         if self._store is not self.session.store:
             self._store = self.session.store
-            self._update_rows()
+            self.update_rows()
         elif self._rows.order == "name" or (not self.session.scanned and now < self._sorted + _SORT_EVERY):
-            self.query_one(RowTable).reload()
+            self.table.reload()
         else:
-            self._update_rows()
+            self.update_rows()
             self._sorted = now
         self._write()
-
-    def _update_rows(self) -> None:
-        table = self.query_one(RowTable)
-        before = self.channel
-        self._rows.update()
-        table.reload()
-        if before in self._rows.names and table.cursor:
-            table.cursor = self._rows.names.index(before)
 
     def _write(self) -> None:
         verdict = list(_verdict(self.session))
@@ -221,36 +203,6 @@ class OverviewScreen(ViewScreen):
         advice = self.session.advice()
         plan = advice.command[1] if advice and len(advice.command) > 1 else None
         self.browser.open_view(View.PLANS, Place(plan=plan), above=True)
-
-    def action_filter(self) -> None:
-        """Asks for a part of a channel's name."""
-        self.query_one("#filter", FilterField).ask()
-
-    def action_clear(self) -> None:
-        """Shows all channels again."""
-        self.query_one("#filter", FilterField).put_away()
-        self.query_one(RowTable).focus()
-
-    @on(Input.Changed, "#filter")
-    def _filter(self, event: Input.Changed) -> None:
-        self._rows.filter = event.value
-        self._update_rows()
-
-    @on(Input.Submitted, "#filter")
-    def _filtered(self) -> None:
-        self.query_one("#filter", FilterField).settle()
-        self.query_one(RowTable).focus()
-
-    def action_sort(self, step: int) -> None:
-        """Sorts by the next column."""
-        keys = [column.key for column in self._rows.columns if column.key in _ORDERS]
-        self._rows.order = keys[(keys.index(self._rows.order) + step) % len(keys)]
-        self._update_rows()
-
-    def action_reverse(self) -> None:
-        """Turns the order around."""
-        self._rows.reverse = not self._rows.reverse
-        self._update_rows()
 
 
 def _verdict(session: StoreSession) -> Iterable[Sequence[Cell]]:

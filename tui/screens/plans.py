@@ -12,14 +12,14 @@ from textual.widget import Widget
 
 from tui.cells import Cell
 from tui.jobs import Job, State
-from tui.plans.catalogue import WIZARDS, Entry, entry
-from tui.plans.wizard import Source, Wizard
+from tui.plans.wizard import WIZARDS, Entry, Source, Wizard, entry
+from tui.rows import Column, ListSource
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, ListSource, RowTable
+from tui.widgets.rowtable import RowTable
 
 
 class PlansScreen(ViewScreen):

@@ -22,12 +22,13 @@ from stantools.notation import format_size
 from stantools.store.mapping import mapped
 from tui.cells import Cell, Role, bar, counted, name_text, number, time_text
 from tui.jobs import Job, State
-from tui.screens.base import ViewScreen
+from tui.rows import Column, ListSource
+from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.hexview import HexView
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, ListSource, RowTable
+from tui.widgets.rowtable import RowTable
 
 _WRONG = {PartRole.WRONG: "bad", PartRole.UNKNOWN: "warn", PartRole.ZEROS: "warn"}
 _OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
@@ -123,7 +124,7 @@ class RecordScreen(ViewScreen):
         self._path = self.session.store.path / place.file
         self._kind = kind_of(self._path.name)
         self._reader: RecordReader | None = None
-        self._job: Job[RecordMap] | None = None
+        self._reading: Latest[RecordMap] = Latest(self)
         self._survey: SliceSurvey | None = None
         self._problem: StantoolsError | None = None
         self._rows = RecordRows()
@@ -215,19 +216,15 @@ class RecordScreen(ViewScreen):
             with mapped(path, sequential=True) as buffer:
                 return map_records(buffer, kind, session.crc, channel=channel, progress=job.advance)
 
-        if self._job is not None and self._job.running:
-            self._job.cancel()
         job: Job[RecordMap] = Job("records", work, total=size)
-        self._job = job
-        self.watch_job(job, lambda: self._opened(job, reader), self._write)
+        self._reading.start(job, lambda job: self._opened(job, reader), self._write, dropped=reader.close)
         self._write()
 
     def _opened(self, job: Job[RecordMap], reader: RecordReader) -> None:
-        if job is not self._job or job.state is not State.DONE:
+        if job.state is not State.DONE:
             reader.close()
-            if job is self._job:
-                self._problem = job.problem
-                self._write()
+            self._problem = job.problem
+            self._write()
             return
         if self._reader is not None:
             self._reader.close()
@@ -251,11 +248,11 @@ class RecordScreen(ViewScreen):
         self.query_one("#record-about", Line).show_lines(list(self._about()))
 
     def _file_cells(self) -> Iterable[Cell]:
-        job, reader = self._job, self._reader
+        job, reader = self._reading.job, self._reader
         if self._problem is not None:
             yield (f"✗ {self._problem.message.replace(str(self._path), name_text(self._path.name))}", "bad")
             return
-        if job is not None and job.running:
+        if job is not None:
             share = f" {bar(job.share, 20)} {job.share:.0%}" if job.share else ""
             yield (f"reading the records{share}", "accent")
             return

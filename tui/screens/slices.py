@@ -23,13 +23,14 @@ from stantools.store.ranges import Ranges
 from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
 from tui.jobs import Job
 from tui.jobs import State as JobState
+from tui.rows import Column
 from tui.screens.base import ViewScreen
 from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
 from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.plot import span_text
-from tui.widgets.rowtable import Column, RowTable
+from tui.widgets.rowtable import RowTable
 from tui.widgets.slicebar import BAR, SliceTable, bar_text, legend
 
 #: Archived slices of up to so many bytes are scanned without being asked for.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from stantools.inspection.overview import ChannelOverview, ClientList, ClientSta
 from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups, text
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number
+from tui.rows import Column, Rows
 from tui.session import StoreSession
-from tui.widgets.rowtable import Column, marked
 
 #: What the server makes of a subscription -> symbol and what it means.
 STATUS: dict[SubStatus, tuple[str, Role]] = {
@@ -188,81 +188,71 @@ _CLIENT_ORDERS: dict[str, Callable[[ClientRow], Any]] = {
 }
 
 
-class Rows:
-    """What all three tables have in common: a filter, an order, and rows that are made when they are seen.
+class SubRows(Rows[Any]):
+    """What the three tables have in common.
 
-    Args:
-        orders: The columns that can be sorted by.
+    Attributes:
+        one_channel: They are those of one channel.
     """
 
-    def __init__(self, orders: Sequence[str]) -> None:
-        self.orders = tuple(orders)
-        self.order = self.orders[0]
-        self.reverse = False
-        self.filter = ""
-        self.wide = False
+    def __init__(self, orders: Mapping[str, Callable[[Any], Any]]) -> None:
+        super().__init__(orders, next(iter(orders)))
         self.one_channel = False
-        self.shown: list[Any] = []
-        self.columns: Sequence[Column] = ()
 
-    def __len__(self) -> int:
-        return len(self.shown)
-
-    def update(self, gathered: Gathered) -> None:
-        """Filters and sorts anew."""
+    def take(self, gathered: Gathered) -> None:
+        """Shows what was gathered."""
         raise NotImplementedError
 
-    def cells(self, row: Any) -> Sequence[Cell]:
-        """Returns the cells of a row."""
-        raise NotImplementedError
+    def words(self, thing: Row) -> str:
+        """Returns what the filter looks into."""
+        return thing.words
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return [self.cells(each) for each in self.shown[start:stop]]
-
-    def find(self, key: tuple[str, ...]) -> int | None:
-        """Returns the row with a key."""
-        return next((place for place, each in enumerate(self.shown) if each.key == key), None)
-
-    def _mark(self, columns: list[Column]) -> list[Column]:
-        return [marked(c, reverse=self.reverse) if c.key == self.order else c for c in columns]
+    def key(self, row: Row) -> tuple[str, ...]:
+        """Returns what a row is known by."""
+        return row.key
 
 
-class SubscriptionRows(Rows):
+class SubscriptionRows(SubRows):
     """Every subscription."""
 
     def __init__(self) -> None:
-        super().__init__(list(_ORDERS))
+        super().__init__(_ORDERS)
 
-    def update(self, gathered: Gathered) -> None:
-        """Filters and sorts anew."""
-        wanted = self.filter.casefold()
-        found = [row for row in gathered.subscriptions if wanted in row.words] if wanted else gathered.subscriptions
-        self.shown = sorted(found, key=_ORDERS[self.order], reverse=self.reverse)
-        self.columns = self._mark(_subscription_columns(wide=self.wide, one_channel=self.one_channel))
+    def take(self, gathered: Gathered) -> None:
+        """Shows the subscriptions."""
+        self.fill(gathered.subscriptions)
+
+    def layout(self) -> Sequence[Column]:
+        """Returns the columns that there is room for."""
+        return _subscription_columns(wide=self.wide, one_channel=self.one_channel)
 
     def cells(self, row: SubscriptionRow) -> Sequence[Cell]:
         """Returns the cells of a subscription."""
         return _subscription_cells(row, wide=self.wide, one_channel=self.one_channel)
 
 
-class GroupRows(Rows):
+class GroupRows(SubRows):
     """Every queue group, its members below it."""
 
     def __init__(self) -> None:
-        super().__init__(list(_GROUP_ORDERS))
-        self.groups = 0
+        super().__init__(_GROUP_ORDERS)
 
-    def update(self, gathered: Gathered) -> None:
-        """Filters and sorts anew."""
-        wanted = self.filter.casefold()
-        found = [
-            each for each in gathered.groups if wanted in each[0].words or any(wanted in row.words for row in each[1])
-        ]
-        found.sort(key=lambda each: _GROUP_ORDERS[self.order](each[0]), reverse=self.reverse)
-        self.groups = len(found)
-        self.shown = [row for group, members in found for row in (group, *members)]
-        self.columns = self._mark(_subscription_columns(wide=self.wide, one_channel=self.one_channel))
+    def take(self, gathered: Gathered) -> None:
+        """Shows the groups."""
+        self._members = {id(group): members for group, members in gathered.groups}
+        self.fill(group for group, _ in gathered.groups)
+
+    def words(self, thing: Any) -> str:
+        """Returns what the filter looks into: a group stays if one of its members does."""
+        return "\n".join((thing.words, *(each.words for each in self._members[id(thing)])))
+
+    def unfolded(self, found: list[Any]) -> list[Any]:
+        """Returns the groups with their members."""
+        return [row for group in found for row in (group, *self._members[id(group)])]
+
+    def layout(self) -> Sequence[Column]:
+        """Returns the columns that there is room for."""
+        return _subscription_columns(wide=self.wide, one_channel=self.one_channel)
 
     def cells(self, row: SubscriptionRow | GroupRow) -> Sequence[Cell]:
         """Returns the cells of a group or of a member."""
@@ -280,17 +270,18 @@ class GroupRows(Rows):
         return [*cells, "", ""] if self.wide else cells
 
 
-class ClientRows(Rows):
+class ClientRows(SubRows):
     """Every client."""
 
     def __init__(self) -> None:
-        super().__init__(list(_CLIENT_ORDERS))
+        super().__init__(_CLIENT_ORDERS)
 
-    def update(self, gathered: Gathered) -> None:
-        """Filters and sorts anew."""
-        wanted = self.filter.casefold()
-        found = [row for row in gathered.clients if wanted in row.words]
-        self.shown = sorted(found, key=_CLIENT_ORDERS[self.order], reverse=self.reverse)
+    def take(self, gathered: Gathered) -> None:
+        """Shows the clients."""
+        self.fill(gathered.clients)
+
+    def layout(self) -> Sequence[Column]:
+        """Returns the columns that there is room for."""
         columns = [
             Column("state", "", 1),
             Column("client", "client", 14, grows=True),
@@ -305,7 +296,7 @@ class ClientRows(Rows):
                 Column("protocol", "protocol", 8, right=True),
                 Column("connection", "connection", 12, grows=True),
             ]
-        self.columns = self._mark(columns)
+        return columns
 
     def cells(self, row: ClientRow) -> Sequence[Cell]:
         """Returns the cells of a client."""

@@ -11,32 +11,36 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.widget import Widget
-from textual.widgets import Input
 
 from stantools.browse.log_history import LogLoss, log_loss
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import text
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job, State
-from tui.screens.base import ViewScreen
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
-from tui.screens.subrows import ClientRow, ClientRows, Gathered, GroupRow, GroupRows, Row, Rows, SubscriptionRow
-from tui.screens.subrows import SubscriptionRows as _SubscriptionRows
+from tui.screens.subrows import (
+    ClientRow,
+    ClientRows,
+    Gathered,
+    GroupRow,
+    GroupRows,
+    SubRows,
+    SubscriptionRow,
+    SubscriptionRows,
+)
+from tui.screens.tableview import FilterField, TableView
 from tui.session import StoreSession
 from tui.views import Place, View
-from tui.widgets.filterfield import FilterField
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
 _TABS = ("subscriptions", "queue groups", "clients")
-#: Columns from which on the details stand beside the table.
-_WIDE = 120
 #: How often rows that have come are taken in, in seconds; filling takes at most a tenth of the time.
 _TAKE = 0.05
 
 
-class SubscriptionsScreen(ViewScreen):
+class SubscriptionsScreen(TableView):
     """The view of subscriptions, queue groups and clients.
 
     `seq` of the place is the id of a subscription.
@@ -50,7 +54,7 @@ class SubscriptionsScreen(ViewScreen):
         Binding("c", "all_channels", "All", id="subscriptions.all_channels"),
         Binding("m", "messages", "Messages", id="subscriptions.messages"),
         Binding("p", "pending", "Pending messages", show=False, id="subscriptions.pending"),
-        Binding("s", "sort(1)", "Sort", id="subscriptions.sort"),
+        Binding("s", "sort", "Sort", id="subscriptions.sort"),
         Binding("S", "reverse", "Reverse", show=False, id="subscriptions.reverse"),
         Binding("slash", "filter", "Filter", key_display="/", id="subscriptions.filter"),
         Binding("J", "scroll(1)", "Details down", show=False, id="subscriptions.details_down"),
@@ -62,7 +66,7 @@ class SubscriptionsScreen(ViewScreen):
         super().__init__(session, place)
         self._home = place.channel
         self._gathered = Gathered(self.session, place.channel)
-        self._sources: tuple[Rows, Rows, Rows] = (_SubscriptionRows(), GroupRows(), ClientRows())
+        self._sources: tuple[SubRows, ...] = (SubscriptionRows(), GroupRows(), ClientRows())
         self._cursors = [0, 0, 0]
         self._tab = 0
         self._wanted = place.seq
@@ -74,21 +78,17 @@ class SubscriptionsScreen(ViewScreen):
         self._facts: tuple[object, ...] = ()
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SubRows:
         """The rows of the tab that is open."""
         return self._sources[self._tab]
 
     @property
     def channel(self) -> str | None:
         """The channel of the row at the cursor, or the one that this view shows."""
-        row = self._row() if self.is_mounted else None
+        row = self.row if self.is_mounted else None
         if isinstance(row, (SubscriptionRow, GroupRow)):
             return row.channel.name
         return self.place.channel
-
-    def _row(self) -> Row | None:
-        at = self.query_one(RowTable).cursor
-        return self.rows.shown[at] if at < len(self.rows.shown) else None
 
     def compose_body(self) -> Iterable[Widget]:
         """The tabs, what is damaged, the table, the details."""
@@ -102,7 +102,7 @@ class SubscriptionsScreen(ViewScreen):
 
     def on_mount(self) -> None:
         """Begins with the subscriptions."""
-        self.query_one(RowTable).focus()
+        self.table.focus()
         self.set_interval(_TAKE, self._take)
         self._note()
 
@@ -114,11 +114,11 @@ class SubscriptionsScreen(ViewScreen):
 
     def on_resize(self) -> None:
         """Puts the details beside the table where there is room, and shows more columns."""
-        wide = self.size.width >= _WIDE
+        wide = self.size.width >= self.WIDE
         self.query_one("#sub-body").set_class(wide, "-wide")
         for rows in self._sources:
             rows.wide = wide
-        self._update()
+        self.update_rows()
 
     def facts_changed(self) -> None:
         """More is known."""
@@ -135,26 +135,24 @@ class SubscriptionsScreen(ViewScreen):
         self._stale |= self._gathered.update()
         facts = (self.session.forecasts, self._gathered.known)
         if self._stale and time.monotonic() - self._last >= 10 * self._cost:
-            self._update()
+            self.update_rows()
         elif facts != self._facts:
             self._write()
         self._facts = facts
 
-    def _update(self) -> None:
+    def fill_rows(self) -> None:
+        """Shows what was gathered."""
+        self.rows.one_channel = self.place.channel is not None
+        self.rows.take(self._gathered)
+
+    def update_rows(self) -> None:
+        """Shows what was gathered, and the subscription that the view was opened for once it is there."""
         begun = time.monotonic()
-        table = self.query_one(RowTable)
-        before = self._row() if table.cursor else None
-        for rows in self._sources:
-            rows.one_channel = self.place.channel is not None
-        self.rows.update(self._gathered)
-        table.reload()
-        if before is not None:
-            found = self.rows.find(before.key)
-            table.cursor = table.cursor if found is None else found
+        super().update_rows()
         if self._wanted is not None and self._tab == 0:
             found = self.rows.find(("subscription", self.place.channel or "", str(self._wanted)))
             if found is not None:
-                table.cursor, self._wanted = found, None
+                self.table.cursor, self._wanted = found, None
         self._stale = self._gathered.behind
         self._last = time.monotonic()
         self._cost = self._last - begun
@@ -233,7 +231,7 @@ class SubscriptionsScreen(ViewScreen):
         return path if path.is_file() else None
 
     def _write_detail(self) -> None:
-        row = self._row()
+        row = self.row
         shown = self.query_one("#sub-lines", Line)
         if row is None:
             shown.show((self._nothing(), "dim"))
@@ -259,15 +257,15 @@ class SubscriptionsScreen(ViewScreen):
 
     def action_tab(self, step: int) -> None:
         """Shows subscriptions, queue groups or clients."""
-        table = self.query_one(RowTable)
+        table = self.table
         self._cursors[self._tab] = table.cursor
         self._tab = (self._tab + step) % len(_TABS)
-        self.rows.filter = self.query_one("#sub-filter", FilterField).value
+        self.rows.filter = self.filter_field.value
         table.cursor = 0
-        self.rows.update(self._gathered)
+        self.fill_rows()
         table.source = self.rows
         table.cursor = self._cursors[self._tab]
-        self._update()
+        self.update_rows()
         self._note()
 
     def action_all_channels(self) -> None:
@@ -277,50 +275,16 @@ class SubscriptionsScreen(ViewScreen):
         if wanted is None and self.place.channel is None:
             self.notify("choose a row first", severity="warning")
             return
-        row = self._row()
+        row = self.row
         self.place = Place(channel=wanted)
         self._gathered = Gathered(self.session, wanted)
         self._gathered.update()
-        self.query_one(RowTable).cursor = 0
-        self._update()
+        self.table.cursor = 0
+        self.update_rows()
         if row is not None and (found := self.rows.find(row.key)) is not None:
-            self.query_one(RowTable).cursor = found
+            self.table.cursor = found
         self.status_changed()
         self._note()
-
-    def action_sort(self, step: int) -> None:
-        """Sorts by the next column."""
-        orders = self.rows.orders
-        self.rows.order = orders[(orders.index(self.rows.order) + step) % len(orders)]
-        self._update()
-
-    def action_reverse(self) -> None:
-        """Turns the order around."""
-        self.rows.reverse = not self.rows.reverse
-        self._update()
-
-    def action_filter(self) -> None:
-        """Asks for a part of a name."""
-        self.query_one("#sub-filter", FilterField).ask()
-
-    @on(Input.Changed, "#sub-filter")
-    def _filter(self, event: Input.Changed) -> None:
-        self.rows.filter = event.value
-        self._update()
-
-    @on(Input.Submitted, "#sub-filter")
-    def _filtered(self) -> None:
-        self.query_one("#sub-filter", FilterField).settle()
-        self.query_one(RowTable).focus()
-
-    def action_leave(self) -> None:
-        """Shows everything again, or goes back."""
-        field = self.query_one("#sub-filter", FilterField)
-        if not field.display:
-            self.action_back()
-            return
-        field.put_away()
-        self.query_one(RowTable).focus()
 
     def action_scroll(self, pages: int) -> None:
         """Scrolls the details."""
@@ -329,7 +293,7 @@ class SubscriptionsScreen(ViewScreen):
     @on(RowTable.Selected)
     def action_open(self) -> None:
         """Opens the history of the subscription or client at the cursor."""
-        row = self._row()
+        row = self.row
         if isinstance(row, SubscriptionRow):
             name, one = row.channel.name, row.one
             about = (
@@ -347,7 +311,7 @@ class SubscriptionsScreen(ViewScreen):
 
     def action_messages(self) -> None:
         """Opens the messages at the first one that is pending, else at the last one that was sent."""
-        row = self._row()
+        row = self.row
         if isinstance(row, SubscriptionRow):
             seq = row.one.pending[0] if row.one.pending else row.one.state.last_sent
         elif isinstance(row, GroupRow):
@@ -360,7 +324,7 @@ class SubscriptionsScreen(ViewScreen):
 
     def action_pending(self) -> None:
         """Opens the list of pending messages."""
-        row = self._row()
+        row = self.row
         if isinstance(row, SubscriptionRow) and row.one.pending:
             self.app.push_screen(PendingScreen(self.session, Place(channel=row.channel.name), row.one))
         else:
@@ -368,7 +332,7 @@ class SubscriptionsScreen(ViewScreen):
 
     def go_to(self, text_: str) -> str | None:
         """Goes to a subscription by its id, or to a client by its name."""
-        table = self.query_one(RowTable)
+        table = self.table
         for place, row in enumerate(self.rows.shown):
             names: tuple[str, ...]
             if isinstance(row, SubscriptionRow):

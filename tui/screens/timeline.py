@@ -17,7 +17,7 @@ from stantools.inspection.survey import ChannelSurvey
 from stantools.notation import format_size, format_time, parse_time
 from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
 from tui.jobs import Job, State
-from tui.screens.base import ViewScreen
+from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
@@ -52,8 +52,8 @@ class TimelineScreen(ViewScreen):
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
         self._timeline: Timeline | None = None
-        self._job: Job[Timeline] | None = None
-        self._detail_job: Job[Histogram] | None = None
+        self._reads: Latest[Timeline] = Latest(self)
+        self._detail_reads: Latest[Histogram] = Latest(self)
         self._detail: Histogram | None = None
         self._survey: ChannelSurvey | None = None
         self._problem = ""
@@ -96,8 +96,6 @@ class TimelineScreen(ViewScreen):
             self._problem = "the store has no such channel any more"
             self.call_after_refresh(self._write)
             return
-        if self._job is not None and self._job.running:
-            self._job.cancel()
         survey = self._survey = facts.survey
         session, name = self.session, facts.name
 
@@ -106,13 +104,9 @@ class TimelineScreen(ViewScreen):
             return read_timeline(files, session.crc, survey=survey, progress=job.advance)
 
         total = 2 * facts.overview.count if facts.overview else 0
-        job: Job[Timeline] = Job("timeline", work, total=total)
-        self._job = job
-        self.watch_job(job, lambda: self._read_done(job), self._write)
+        self._reads.start(Job("timeline", work, total=total), self._read_done, self._write)
 
     def _read_done(self, job: Job[Timeline]) -> None:
-        if job is not self._job or job.state is State.CANCELLED:
-            return
         if job.problem is not None:
             self._problem = job.problem.message
             self._write()
@@ -174,9 +168,6 @@ class TimelineScreen(ViewScreen):
         return None
 
     def _read_detail(self, timeline: Timeline) -> None:
-        job = self._detail_job
-        if job is not None and job.running:
-            job.cancel()
         width = self._width
         # Finer than what is shown, so that the next step is there already.
         fine = narrower(narrower(width))
@@ -188,13 +179,9 @@ class TimelineScreen(ViewScreen):
         def work(job: Job[Histogram]) -> Histogram:
             return timeline.detail(start, stop, fine, job.advance)
 
-        new: Job[Histogram] = Job("timeline", work, total=timeline.count)
-        self._detail_job = new
-        self.watch_job(new, lambda: self._detail_done(new), self._write)
+        self._detail_reads.start(Job("timeline", work, total=timeline.count), self._detail_done, self._write)
 
     def _detail_done(self, job: Job[Histogram]) -> None:
-        if job is not self._detail_job or job.state is State.CANCELLED:
-            return
         if job.problem is not None:
             self.browser.fail(job.problem)
             self.action_whole()
@@ -204,10 +191,7 @@ class TimelineScreen(ViewScreen):
 
     @property
     def _reading(self) -> Job[Timeline] | Job[Histogram] | None:
-        for job in (self._job, self._detail_job):
-            if job is not None and job.running:
-                return job
-        return None
+        return self._reads.job or self._detail_reads.job
 
     @property
     def _at(self) -> int:
@@ -250,7 +234,7 @@ class TimelineScreen(ViewScreen):
         when = span_text(timeline.first, timeline.last, exact) if span else f"all at {format_time(timeline.first)}"
         cells: list[Cell] = [(counted(timeline.count, "message"), "strong"), f", {format_size(timeline.bytes)}, {when}"]
         if job is not None:
-            cells.append(("  reading more closely" if job is self._detail_job else "  reading again", "accent"))
+            cells.append(("  reading more closely" if job is self._detail_reads.job else "  reading again", "accent"))
         yield cells
         width = self._shown.width if self._shown is not None else self._width
         unit: Cell = (f"{_UNITS[self._unit]} per {width_text(width)}", "strong")

@@ -18,18 +18,17 @@ from stantools.errors import ExitCode, StantoolsError
 from stantools.escaping import escape_line
 from tui.cells import Cell, Role, text_of
 from tui.jobs import Job
-from tui.plans.account import Account, Outcome, Preview, Remark
-from tui.plans.flow import Flow, Step
+from tui.plans.flow import Flow, Pace, Step
 from tui.plans.form import FieldError
-from tui.plans.pace import Pace
-from tui.plans.wizard import Wizard
+from tui.plans.wizard import Account, Outcome, Preview, Remark, Wizard
+from tui.rows import Column
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.form import FormView
 from tui.widgets.line import Line
-from tui.widgets.rowtable import Column, RowTable
+from tui.widgets.rowtable import RowTable
 
 
 class AccountRows:
@@ -42,14 +41,8 @@ class AccountRows:
 
     def __init__(self, account: Account, width: int) -> None:
         # A row of one cell is a paragraph only where there are several columns.
-        headings = list(account.headings)
-        self.columns: Sequence[Column] = [
-            *(
-                Column(f"{place}", each.title, each.width, each.right, each.grows)
-                for place, each in enumerate(headings)
-            ),
-            *(Column(f"{place}", "", 1, grows=True) for place in range(len(headings), 2)),
-        ]
+        spare = [Column("", "", 1, grows=True)] * (2 - len(account.columns))
+        self.columns: Sequence[Column] = [*account.columns, *spare]
         self._rows = account.rows
         self._paragraphs = [line for remark in account.remarks for line in _lines(remark, max(width, 20))]
         if self._rows and self._paragraphs:

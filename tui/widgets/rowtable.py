@@ -6,8 +6,8 @@ Unlike a table that holds its rows, opening one with tens of millions costs noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -20,56 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.cells import Cell, role_of, text_of
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column.
-
-    Attributes:
-        key: Its name for the program.
-        title: Its heading.
-        width: In characters; of a column that grows, the least.
-        right: Aligned to the right.
-        grows: Takes a share of what is left of the line.
-    """
-
-    key: str
-    title: str
-    width: int
-    right: bool = False
-    grows: bool = False
-
-
-def marked(column: Column, *, reverse: bool) -> Column:
-    """Returns a column with the sign that the rows are sorted by it.
-
-    Args:
-        column: The column.
-        reverse: Sorted the other way round.
-    """
-    title = column.title.strip() + ("▴" if reverse else "▾")
-    return replace(column, title=title, width=max(column.width, len(title)))
-
-
-class RowSource(Protocol):
-    """Where rows come from. All methods are called by the user interface and must answer at once."""
-
-    @property
-    def columns(self) -> Sequence[Column]:
-        """The columns."""
-        ...
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        ...
-
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns rows from `start` up to but without `stop`, each with a cell for every column.
-
-        A row of a single cell is written over all columns: a heading, or a place where something is missing.
-        """
-        ...
+from tui.rows import RowSource
 
 
 class RowTable(ScrollView, can_focus=True):
@@ -317,23 +268,3 @@ class RowTable(ScrollView, can_focus=True):
         if row == self.cursor and event.chain > 1:
             self.action_choose()
         self.cursor = row
-
-
-class ListSource:
-    """A source of rows that are there already.
-
-    Args:
-        columns: The columns.
-        cells: The rows.
-    """
-
-    def __init__(self, columns: Sequence[Column], cells: Sequence[Sequence[Cell]] = ()) -> None:
-        self.columns = columns
-        self.cells = cells
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return self.cells[start:stop]

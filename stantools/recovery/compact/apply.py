@@ -85,7 +85,7 @@ def compact_in_place(
     *,
     backup: Path | None = None,
     force: bool = False,
-    quiet: float = 2.0,
+    quiet: float | None = None,
     progress: Progress | None = None,
 ) -> CompactionResult:
     """Writes the compacted store beside the old one, and exchanges the two.
@@ -96,7 +96,7 @@ def compact_in_place(
         plan: What to write.
         backup: What the old store is called then: a sibling that does not exist; by default its name with the time.
         force: Also if a server seems to be using the store.
-        quiet: Seconds that the store must have been left alone.
+        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
         progress: Told the number of data bytes as they are read.
 
     Raises:

@@ -26,7 +26,7 @@ from stantools.recovery.truncate.backup import save
 from stantools.recovery.truncate.plan import TruncationPlan
 from stantools.store.directory import WITNESS_FILE, open_datastore
 from stantools.store.durable import fsync_directory, fsync_file, replace_file, replacing, write_all, writing
-from stantools.store.locks import QUIET_SECONDS, check_not_in_use, hold_ft_lock
+from stantools.store.locks import check_not_in_use, hold_ft_lock
 from stantools.store.mapping import mapped
 
 #: Room for the backup's manifest, blocks that are not full, and the longest index that is rebuilt.
@@ -53,7 +53,7 @@ def apply_truncation(
     backup_dir: Path,
     *,
     force: bool = False,
-    quiet: float = QUIET_SECONDS,
+    quiet: float | None = None,
     progress: Progress | None = None,
 ) -> TruncationResult:
     """Carries out a plan.
@@ -62,7 +62,7 @@ def apply_truncation(
         plan: What to do; the store must not have changed since.
         backup_dir: Where to save what is removed; outside of the store.
         force: Also against the plan's refusals, and if a server seems to be using the store.
-        quiet: Seconds that the store must have been left alone.
+        quiet: Seconds that the store must have been left alone; `QUIET_SECONDS` of `stantools.store.locks` by default.
         progress: Told the number of bytes that are saved; what it raises ends the work before anything is changed.
 
     Raises:

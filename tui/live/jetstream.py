@@ -1,30 +1,47 @@
-"""The streams of a JetStream account as the server describes them, asked again and again. Nothing is changed there.
-
-`Streams.run` is the work of a job. Like `Monitor`, it is only read by the user interface.
-"""
+"""The streams of a JetStream account as the server describes them, asked again and again. Nothing is changed there."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from stantools.errors import StantoolsError
 from stantools.nats.connection import Connection, connect
 from stantools.nats.errors import CannotConnectError, ConnectionLostError, NatsError, NobodyListensError
 from stantools.nats.jetstream import JetStream
 from stantools.nats.options import ConnectOptions
-from tui.jobs import Job
-from tui.live.background import run_async
-from tui.live.history import Meter
-from tui.live.monitor import Event
-from tui.live.pace import Pace
-from tui.live.streamfacts import Account, Consumer, Stream, read_account, read_consumer, read_stream
+from tui.jobs import Cancelled, Job
+from tui.live.facts import Account, Consumer, Stream, read
+from tui.live.source import Meter, Source
 
+_T = TypeVar("_T")
 _LOOK = 0.1
-_EVENTS = 100
+
+
+def run_async(job: Job[_T], work: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a coroutine in this thread until it ends, or the job is cancelled.
+
+    Raises:
+        Cancelled: The job was cancelled; the coroutine has ended by then.
+    """
+    # What libraries would log belongs to nobody: every problem comes to us as an exception, and the screen is taken.
+    for name in ("asyncio", "nats"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+    async def run() -> _T:
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done() and not job.cancelling:
+                await asyncio.wait({task}, timeout=_LOOK)
+            # Once: what it takes back on its way out must not be interrupted.
+            task.cancel()
+            return await task
+        except asyncio.CancelledError:
+            raise Cancelled from None
+
+    return asyncio.run(run())
 
 
 class WatchedStream:
@@ -44,26 +61,20 @@ class WatchedStream:
         self.consumers: list[Consumer] | None = None
 
 
-class Streams:
-    """An account that is watched.
+class Streams(Source):
+    """An account that is watched; see `Source` for what is known of every server.
 
     Args:
         connecting: How to reach it.
-        clock: Tells seconds that only go forward.
-        wall: Tells seconds since 1970.
+        clock: Returns seconds that only go forward.
+        wall: Returns seconds since 1970.
 
     Attributes:
-        pace: How often it is asked.
         focus: The stream whose consumers are asked for, too.
         server: Name and version of the server that we are connected to.
         url: Where we are connected, or want to be; without user and password.
         account: Use and limits; None before the first answer.
         streams: By name.
-        events: What happened: the server gone and back.
-        problem: Why it could not be asked in the last round; None if it could. What is known is old then.
-        answered: When it answered last, by the clock; None if never.
-        took: Seconds that the last round took.
-        revision: Grows with every round.
     """
 
     def __init__(
@@ -73,25 +84,14 @@ class Streams:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__("streams", clock, wall)
         self.connecting = connecting
-        self.pace = Pace()
         self.focus: str | None = None
         self.server = ""
         self.version = ""
         self.url = ", ".join(connecting.servers) or "the server"
         self.account: Account | None = None
         self.streams: dict[str, WatchedStream] = {}
-        self.events: deque[Event] = deque(maxlen=_EVENTS)
-        self.problem: StantoolsError | None = None
-        self.answered: float | None = None
-        self.took = 0.0
-        self.revision = 0
-        self._clock, self._wall = clock, wall
-
-    @property
-    def age(self) -> float:
-        """For how many seconds the server has not answered; 0 if it never did."""
-        return self._clock() - self.answered if self.answered is not None else 0.0
 
     def run(self, job: Job[None]) -> None:
         """Connects, and asks again and again until the job is cancelled.
@@ -108,6 +108,7 @@ class Streams:
                     await self._watch(connection)
             except (CannotConnectError, ConnectionLostError) as problem:
                 self._fail(problem)
+                self.revision += 1
             await self._wait(self.focus)
 
     async def _watch(self, connection: Connection) -> None:
@@ -127,12 +128,13 @@ class Streams:
                 if connection.closed:
                     raise
                 self._fail(problem)
+                self.revision += 1
             await self._wait(focus)
 
     async def _ask(self, js: JetStream) -> None:
         begun = self._clock()
-        account = read_account(await self._account(js))
-        found = [read_stream(info) for info in await self._all(js, "STREAM.LIST", "streams")]
+        account = read(Account, await self._account(js))
+        found = [read(Stream, info) for info in await self._all(js, "STREAM.LIST", "streams")]
         at = self._clock()
         streams: dict[str, WatchedStream] = {}
         for facts in sorted(found, key=lambda each: each.name):
@@ -143,7 +145,7 @@ class Streams:
         focus = streams.get(self.focus or "")
         if focus is not None:
             infos = await self._all(js, f"CONSUMER.LIST.{focus.facts.name}", "consumers")
-            focus.consumers = [read_consumer(info) for info in infos]
+            focus.consumers = [read(Consumer, info) for info in infos]
         if self.problem is not None:
             self._tell("the server answers again")
         self.account, self.streams, self.problem = account, streams, None
@@ -176,12 +178,3 @@ class Streams:
         begun = self._clock()
         while self.pace.left(self._clock() - begun) > 0 and self.focus == focus:
             await asyncio.sleep(_LOOK)
-
-    def _fail(self, problem: StantoolsError) -> None:
-        if self.problem is None and self.answered is not None:
-            self._tell(f"the server does not answer: {problem.message}", bad=True)
-        self.problem = problem
-        self.revision += 1
-
-    def _tell(self, text: str, *, bad: bool = False) -> None:
-        self.events.append(Event(self._wall(), text, bad))

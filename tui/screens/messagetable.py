@@ -1,0 +1,487 @@
+"""The messages of a channel as a table: where its cursor goes, and how its rows keep up with the channel's files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from textual.message import Message
+
+from stantools.browse.payload_views import preview
+from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage, open_window, refine
+from stantools.errors import StantoolsError, StoreUnreadableError
+from stantools.format.layout import Flag
+from stantools.inspection.survey import ChannelSurvey
+from stantools.notation import format_size, format_time, parse_time
+from stantools.store.directory import ChannelFiles
+from tui.cells import Cell, Role, time_text
+from tui.jobs import Job, State
+from tui.rows import Column
+from tui.screens.base import Latest, ViewScreen
+from tui.session import StoreSession
+from tui.views import Place
+from tui.widgets.rowtable import RowTable
+
+#: How often the files are looked at, in seconds.
+_WATCH = 0.4
+#: What tells that the files of a channel have changed; () if its directory is gone.
+_Signature = tuple[object, ...]
+_NOTE_ROLES: dict[NoteKind, Role] = {
+    NoteKind.GAP: "warn",
+    NoteKind.DAMAGE: "bad",
+    NoteKind.BACK: "warn",
+    NoteKind.INDEX: "dim",
+    NoteKind.NAMED: "bad",
+    NoteKind.UNINDEXED: "warn",
+    NoteKind.FOREIGN: "warn",
+    NoteKind.FILE: "bad",
+    NoteKind.PENDING: "dim",
+}
+_PREVIEW = 200
+
+
+class MessageRows:
+    """Messages and notes as cells.
+
+    Args:
+        window: The rows; None while nothing is known.
+        wide: There is room for milliseconds.
+    """
+
+    def __init__(self, window: Window | None, *, wide: bool = False) -> None:
+        self.window = window
+        self.wide = wide
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns; as wide as the last sequence needs it."""
+        digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
+        return [
+            Column("seq", "seq", digits, right=True),
+            Column("time", "time (UTC)", 23 if self.wide else 19),
+            Column("size", "size", 9, right=True),
+            Column("flags", "", 3),
+            Column("preview", "payload", 10, grows=True),
+        ]
+
+    def __len__(self) -> int:
+        return len(self.window) if self.window is not None else 0
+
+    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
+        """Returns a part of the rows."""
+        return [self._cells(row) for row in self.window.rows(start, stop)] if self.window is not None else []
+
+    def _cells(self, row: Row) -> Sequence[Cell]:
+        if isinstance(row, Note):
+            return [(f"— {row.sentence()} —", _NOTE_ROLES[row.kind])]
+        shown: Cell
+        if row.error or (row.encrypted and self.window is not None and not self.window.decrypts):
+            shown = ("encrypted", "dim")
+        elif not row.size:
+            shown = ("empty", "dim")
+        else:
+            shown = preview(row.data, _PREVIEW)
+        time = time_text(row.timestamp)
+        letters = flag_letters(row)
+        return [
+            str(row.sequence),
+            time if self.wide else time[:19],
+            format_size(row.size if row.error or not row.whole else len(row.data)),
+            (letters, "warn" if set(letters) - {"r", "e"} else "dim"),
+            shown,
+        ]
+
+
+def flag_letters(message: WindowMessage) -> str:
+    """Returns a letter for each thing that is special about a message."""
+    letters = "r" if message.reply else ""
+    if message.encrypted:
+        letters += "E" if message.error else "e"
+    letters += "s" if message.flags & Flag.FOREIGN_SUBJECT else ""
+    letters += "u" if message.flags & Flag.UNUSUAL else ""
+    letters += "d" if message.flags & Flag.REDELIVERED else ""
+    return letters + ("h" if message.proven else "")
+
+
+_SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
+_NUMBER = re.compile(r"-?\d+")
+_CLOCK = re.compile(r"\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?")
+HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00 or 1h (ago)"
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Where to go.
+
+    Attributes:
+        row: The row.
+        remark: Why it is not exactly what was wanted, "" if it is.
+    """
+
+    row: int
+    remark: str = ""
+
+
+def find(text: str, window: Window, today: int) -> Jump | None:
+    """Returns where a text leads, None if it is no place in a channel.
+
+    Args:
+        text: What the user typed.
+        window: The rows of the channel.
+        today: A time on the day that a time of day means, in nanoseconds since 1970.
+
+    Raises:
+        StoreUnreadableError: The channel's files cannot be read.
+    """
+    text = text.strip()
+    if match := _SHARE.fullmatch(text):
+        return Jump(window.row_of_share(float(match[1]) / 100))
+    if _NUMBER.fullmatch(text):
+        number = int(text)
+        return Jump(window.row_from_end(-number)) if number < 0 else to_sequence(window, number)
+    if _CLOCK.fullmatch(text):
+        text = f"{format_time(today)[:10]}T{text}"
+    try:
+        return to_time(window, parse_time(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def to_sequence(window: Window, sequence: int) -> Jump:
+    """Returns where a sequence is, or would be.
+
+    Raises:
+        StoreUnreadableError: The channel's files cannot be read.
+    """
+    row = window.row_of_sequence(sequence)
+    there = window.rows(row, row + 1)
+    if not there:
+        return Jump(0, "there are no messages")
+    found = there[0]
+    if isinstance(found, Note):
+        return Jump(row, "" if found.first <= sequence <= found.last else f"sequence {sequence} is not there")
+    if found.sequence == sequence:
+        return Jump(row)
+    return Jump(row, f"sequence {sequence} is not there; this is the nearest")
+
+
+def to_time(window: Window, timestamp: int) -> Jump:
+    """Returns where the first message is that is not older than a time.
+
+    Raises:
+        StoreUnreadableError: The channel's files cannot be read.
+    """
+    row = window.row_of_time(timestamp)
+    there = window.rows(row, row + 1)
+    if there and isinstance(there[0], WindowMessage) and there[0].timestamp < timestamp:
+        return Jump(row, "all messages are older")
+    return Jump(row)
+
+
+class MessageTable(RowTable):
+    """The messages of a channel. Its rows are there at once, and become exact in the background.
+
+    Args:
+        session: The store.
+        place: The channel, and where the cursor is at first.
+
+    Attributes:
+        state: What is wrong with the files since they were opened.
+        follows: New messages are shown as they come.
+    """
+
+    @dataclass
+    class Said(Message):
+        """What was asked for has led elsewhere, or nowhere; without cells, there is nothing more to be said."""
+
+        cells: Sequence[Cell] = ()
+
+    class Replaced(Message):
+        """The rows are others now, or another one is to be looked at."""
+
+    class Progress(Message):
+        """`progress`, `state` or `follows` is something else."""
+
+    def __init__(self, session: StoreSession, place: Place, *, id: str | None = None) -> None:
+        assert place.channel is not None
+        self._rows_shown = MessageRows(None)
+        super().__init__(self._rows_shown, id=id)
+        self._session, self._place, self.channel = session, place, place.channel
+        self.state = ""
+        self.follows = False
+        self._moved = False  # by the user: it is not put to the place any more
+        self._files: ChannelFiles | None = None
+        self._known: ChannelSurvey | None = None
+        self._stamp: _Signature = ()
+        self._refining: Latest[tuple[Window, _Signature]] = Latest(self)
+
+    def on_mount(self) -> None:
+        """Begins to watch the files."""
+        self.set_interval(_WATCH, self._watch)
+
+    def on_unmount(self) -> None:
+        """Closes the files."""
+        if self.window is not None:
+            self.window.close()
+
+    @property
+    def window(self) -> Window | None:
+        """The rows; None while nothing is known."""
+        return self._rows_shown.window
+
+    def show_milliseconds(self, *, wide: bool) -> None:
+        """Shows times with milliseconds, or without."""
+        self._rows_shown.wide = wide
+        self.reload()
+
+    def say(self, *cells: Cell) -> None:
+        """Posts what is to be said."""
+        self.post_message(self.Said(cells))
+
+    # What is there
+
+    def row(self) -> Row | None:
+        """Returns the row at the cursor; a payload may be cut."""
+        if self.window is None or not len(self.window):
+            return None
+        found = self.window.rows(self.cursor, self.cursor + 1)
+        return found[0] if found else None
+
+    def message(self) -> WindowMessage | None:
+        """Returns the message at the cursor, if there is one; its payload may be cut."""
+        row = self.row()
+        return row if isinstance(row, WindowMessage) else None
+
+    def whole_message(self) -> WindowMessage | None:
+        """Returns the message at the cursor with all of its payload; says so if there is none."""
+        row = self.window.row(self.cursor) if self.window is not None and len(self.window) else None
+        if isinstance(row, WindowMessage):
+            return row
+        self.say(("there is no message in this row", "warn"))
+        return None
+
+    # The files
+
+    def open(self) -> None:
+        """Opens the files, and shows the first rows at the place; says what is wrong if they cannot be opened."""
+        self._known = self._survey()
+        session = self._session
+        try:
+            self._files = session.store.channel(self.channel)
+            window = open_window(self._files, session.crc, key=session.reading.encryption_key, survey=self._known)
+        except StantoolsError as problem:
+            self.state = problem.message
+            self.post_message(self.Progress())
+            return
+        self._stamp = _signature(self._files)
+        self._use(window)
+        self._to_place(window)
+        self.call_after_refresh(self._note_rows)
+        if not window.exact:
+            self._refine()
+
+    def facts_changed(self) -> None:
+        """The channel was scanned, or the store was opened anew."""
+        survey = self._survey()
+        if survey is None:
+            self._known = None  # a new scan has begun
+        elif survey is not self._known and self._files is not None:
+            self._known = survey
+            self._refine()
+        window, key = self.window, self._session.reading.encryption_key
+        if window is not None and window.key != key:
+            if self._refining.job is not None:
+                self._refine()  # what is being found out would be read with the old key
+            self._replace(window.with_key(key))
+
+    def _survey(self) -> ChannelSurvey | None:
+        facts = self._session.channels.get(self.channel)
+        return facts.survey if facts is not None else None
+
+    def progress(self) -> Iterable[Cell]:
+        """Gives how far it is with finding out all rows."""
+        if self._refining.job is not None and self.window is not None and not self.window.exact:
+            yield (f"  looking for gaps{self._refining.share_text()}", "accent")
+
+    def _refine(self, *, to_end: bool = False) -> None:
+        """Finds out all rows in the background, by the files as they are now.
+
+        Args:
+            to_end: The cursor is to be on the last row then.
+        """
+        have, known, session, live, name = self.window, self._known, self._session, self.follows, self.channel
+
+        def work(job: Job[tuple[Window, _Signature]]) -> tuple[Window, _Signature]:
+            files = session.store.channel(name)
+            seen = _signature(files)
+            job.total = sum(each.index_size or each.data_size for each in files.slices)
+            key = session.reading.encryption_key
+            window = refine(have, files, session.crc, key=key, survey=known, live=live, progress=job.advance)
+            return window, seen
+
+        def done(job: Job[tuple[Window, _Signature]]) -> None:
+            if job.state is State.DONE:
+                window, self._stamp = job.result
+                self.state = ""
+                self._files = window.files
+                self._replace(window, to_end=to_end)
+            elif job.problem is not None:
+                self.state = job.problem.message
+            self.post_message(self.Progress())
+
+        self._refining.start(Job("rows", work), done, lambda: self.post_message(self.Progress()))
+
+    def _watch(self) -> None:
+        """Looks whether the files have changed, and says so or goes on with them."""
+        if self._files is None or self._refining.job is not None:
+            return
+        now = _signature(self._files)
+        if now == self._stamp:
+            return
+        if not now:
+            self._stamp = now
+            self.state = "the channel's directory is gone; what could be read before is still shown"
+        elif self.follows:
+            self._catch_up()
+        else:
+            self._stamp = now
+            self.state = "the files have changed since they were opened: F follows them, R reads everything again"
+        self.post_message(self.Progress())
+
+    def follow(self) -> bool:
+        """Begins to show new messages as they come, or ends it; returns whether there are files to follow now."""
+        self.follows = not self.follows
+        follows = self.follows and self._files is not None
+        if follows:
+            self._moved = True
+            self.action_to(-1)
+            self._catch_up()
+        self.post_message(self.Progress())
+        return follows
+
+    def _catch_up(self) -> None:
+        """Goes on with the files as they are now; the cursor stays at the end if it is there."""
+        at_end = self.cursor >= len(self._rows_shown) - 1
+        try:
+            self._files = self._session.store.channel(self.channel)
+        except StantoolsError as problem:
+            self.state = problem.message
+            return
+        self._stamp = _signature(self._files)
+        self.state = ""
+        self._refine(to_end=at_end)
+
+    def _replace(self, window: Window, *, to_end: bool = False) -> None:
+        """Shows other rows, with the cursor on the same message or on the last row."""
+        row = self.row()
+        self._use(window)
+        if to_end:
+            self.cursor = max(len(window) - 1, 0)
+        elif not self._moved:
+            self._to_place(window)
+        elif isinstance(row, WindowMessage) or (isinstance(row, Note) and row.offset is not None):
+            file, offset = row.file, row.offset or 0
+            found = self._lookup(lambda: window.row_of_place(file, offset))
+            if found is not None:
+                self.show(found)
+
+    def _use(self, window: Window) -> None:
+        before, self._rows_shown.window = self.window, window
+        if before is not None:
+            before.close()
+        self.reload()
+        self.post_message(self.Replaced())
+
+    # Going to places
+
+    def moved(self) -> None:
+        """The user has moved the cursor."""
+        self._moved = True
+
+    def go_to(self, text: str) -> str | None:
+        """Goes to a sequence, a share or a time; see `ViewScreen.go_to`."""
+        if self.window is None:
+            return None
+        message = self.message()
+        try:
+            jump = find(text, self.window, message.timestamp if message is not None else 0)
+        except StoreUnreadableError as problem:
+            return problem.message
+        if jump is None:
+            return None
+        self._jump(jump)
+        return ""
+
+    def go_to_row(self, row: int) -> None:
+        """Goes to a row."""
+        self._jump(Jump(row))
+
+    def go_to_note(self, way: int) -> None:
+        """Goes to the next place where something is missing or wrong (1), or to the one before (-1)."""
+        if self.window is None:
+            return
+        found = self.window.next_note(self.cursor, backward=way < 0)
+        if found is None:
+            self.say((f"no gap or damage {'above' if way < 0 else 'below'}", "dim"))
+        else:
+            self.go_to_row(found)
+
+    def _jump(self, jump: Jump) -> None:
+        self._moved = True
+        self.show(jump.row)
+        self.post_message(self.Said([(jump.remark, "warn")] if jump.remark else ()))
+        self.post_message(self.Replaced())
+        self.call_after_refresh(self._note_rows)
+
+    def _to_place(self, window: Window) -> None:
+        """Goes where the view was told to look."""
+        place = self._place
+        if not len(window):
+            return
+        row: int | None = None
+        if place.file is not None and place.offset is not None:
+            row = self._lookup(lambda: window.row_of_place(place.file or "", place.offset or 0))
+        if row is None and place.seq is not None:
+            row = self._lookup(lambda: to_sequence(window, place.seq or 0).row)
+        if row is None and place.timestamp is not None:
+            row = self._lookup(lambda: window.row_of_time(place.timestamp or 0))
+        if row is not None:
+            self.show(row)
+            self._moved = False
+
+    def _lookup(self, find: Callable[[], int | None]) -> int | None:
+        try:
+            return find()
+        except StoreUnreadableError as problem:
+            self.say((problem.message, "bad"))
+            return None
+
+    def _note_rows(self) -> None:
+        """Remembers the command line that shows about the same messages."""
+        if self.window is None:
+            return
+        top = self.scroll_offset.y
+        rows = self.window.rows(top, top + max(self.visible_rows, 1))
+        shown = [row.sequence for row in rows if isinstance(row, WindowMessage)]
+        words = ["stantools", "messages", str(self._session.path), self.channel]
+        if shown:
+            words += ["--seq", f"{min(shown)}:{max(shown)}"]
+        cast(ViewScreen, self.screen).note(*words)
+
+
+def _signature(files: ChannelFiles) -> _Signature:
+    try:
+        status = files.path.stat()
+    except OSError:
+        return ()
+    found: list[object] = [status.st_ino, status.st_mtime_ns]
+    last = files.slices[-1] if files.slices else None
+    for path in (last.data, last.index) if last is not None else ():
+        try:
+            status = path.stat() if path is not None else status
+            found += [status.st_ino, status.st_mtime_ns, status.st_size]
+        except OSError:
+            found.append(None)
+    return tuple(found)

@@ -1,0 +1,111 @@
+"""Views with a table that can be filtered and sorted, while the cursor stays on its row."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual import on
+from textual.widgets import Input
+
+from tui.rows import Rows
+from tui.screens.base import ViewScreen
+from tui.widgets.rowtable import RowTable
+
+
+class FilterField(Input):
+    """A field for the text that rows are filtered by. It comes with `/` and stays as long as it holds a text.
+
+    Args:
+        placeholder: What can be typed.
+    """
+
+    def __init__(self, placeholder: str, *, id: str) -> None:
+        super().__init__(placeholder=placeholder, id=id, compact=True)
+        self.display = False
+
+
+class FilteredView(ViewScreen):
+    """A view with a `FilterField` and a table."""
+
+    @property
+    def table(self) -> RowTable:
+        """The table."""
+        return self.query_one(RowTable)
+
+    @property
+    def filter_field(self) -> FilterField:
+        """The field above it."""
+        return self.query_one(FilterField)
+
+    def filter_by(self, text: str) -> None:
+        """Shows the rows that a text occurs in; all if it is empty."""
+        raise NotImplementedError
+
+    def action_filter(self) -> None:
+        """Asks for a text."""
+        self.filter_field.display = True
+        self.filter_field.focus()
+
+    def action_leave(self) -> None:
+        """Shows everything again, or goes back if it does already."""
+        if not self.filter_field.display:
+            self.action_back()
+            return
+        self.filter_field.value = ""
+        self.filter_field.display = False
+        self.table.focus()
+
+    @on(Input.Changed, "FilterField")
+    def _filter_typed(self, event: Input.Changed) -> None:
+        self.filter_by(event.value)
+
+    @on(Input.Submitted, "FilterField")
+    def _filter_submitted(self) -> None:
+        self.filter_field.display = bool(self.filter_field.value)
+        self.table.focus()
+
+
+class TableView(FilteredView):
+    """A view whose table shows `Rows`."""
+
+    #: Columns of the screen from which on there is room for everything.
+    WIDE: ClassVar[int] = 120
+
+    @property
+    def rows(self) -> Rows[Any]:
+        """What the table shows."""
+        raise NotImplementedError
+
+    @property
+    def row(self) -> Any:
+        """The row at the cursor; None if there is none."""
+        shown, at = self.rows.shown, self.table.cursor
+        return shown[at] if at < len(shown) else None
+
+    def fill_rows(self) -> None:
+        """Fills the rows with what is known now."""
+        raise NotImplementedError
+
+    def update_rows(self) -> None:
+        """Shows what is known now. The cursor stays on its row; at the top one looks at what is there, not at a row."""
+        table, rows = self.table, self.rows
+        key = rows.key(self.row) if table.cursor and self.row is not None else None
+        self.fill_rows()
+        table.reload()
+        if key is not None and (found := rows.find(key)) is not None:
+            table.cursor = found
+
+    def filter_by(self, text: str) -> None:
+        """Shows the rows that a text occurs in."""
+        self.rows.filter = text
+        self.update_rows()
+
+    def action_sort(self) -> None:
+        """Sorts by the next column."""
+        self.rows.sort_by_next()
+        self.update_rows()
+
+    def action_reverse(self) -> None:
+        """Turns the order around."""
+        self.rows.reverse = not self.rows.reverse
+        self.update_rows()
