@@ -317,10 +317,21 @@ def test_json_is_as_described(golden: Path) -> None:
 
     info = printed("info", store, "-o", "json")
     channel = next(each for each in info["channels"] if each["subscriptions"])
+    node = printed("info", str(golden.with_name("clusters") / "snapshots" / "nodes" / "a"), "-o", "json")["node"]
     verify = printed("verify", damaged, "-o", "json")
     forecast = printed("forecast", damaged, "-o", "json")
     said = {
         "info": {*info, *info["clients"][0], *channel},
+        "node": {
+            *node,
+            *node["members"][0],
+            *node["snapshots"][0],
+            "info",
+            "clients",
+            "subscriptions",
+            "node",
+            "verify",
+        },
         "verify": {*verify, *verify["findings"][0], *verify["channels"][0]},
         "forecast": {*forecast, *forecast["normal"], *forecast["normal"]["channels"]["alpha"]},
         "messages": set(printed("messages", store, "events", "-o", "ndjson")),

@@ -11,7 +11,7 @@ import click
 from stantools.cli import console
 from stantools.cli.options import reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode
+from stantools.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -33,16 +33,33 @@ def command(store: Path, history: bool, reading: ReadOptions) -> int:
     registered and will be pinged by the next start. Clients that own subscriptions without being registered are
     shown as unknown.
 
+    STORE may also be the directory of a clustered node: its clients are those of its newest snapshot and Raft log.
+
     Exit code 1: clients.dat is damaged or missing; what is intact in it is shown.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import node_at, open_store
 
+    if (node := node_at(store)) and history:
+        raise UsageError(
+            "a clustered node keeps no history of single records",
+            "stantools records FILE prints the entries of its raft.log",
+        )
+    if node:
+        from stantools.inspection.node import node_overview
+
+        return _print(node_overview(node, reading)[1])
     opened, crc = open_store(store, reading)
     if history:
         return show_records(str(opened.path), _HISTORY, _records(opened, crc, reading), _print_record)
     from stantools.inspection.overview import overview
 
     result = overview(opened, crc)
+    if result.server and result.server.node_id:
+        console.note("the node is clustered: its clients are in the raft log, not here; name the node's directory")
+    return _print(result)
+
+
+def _print(result: Overview) -> int:
     rows = list(_rows(result))
     headers = tuple(rows[0]) if rows else ("id",)
     document = {"path": result.path, "clients": rows}
@@ -50,8 +67,6 @@ def command(store: Path, history: bool, reading: ReadOptions) -> int:
     problems = [problem for problem in result.problems if problem.startswith("clients.dat: ")]
     for problem in problems:
         console.warning(problem)
-    if result.server and result.server.node_id:
-        console.note("the node is clustered: its clients are in the raft log, not here")
     return ExitCode.FINDINGS if problems else ExitCode.CLEAN
 
 

@@ -12,9 +12,10 @@ from stantools.cli import console
 from stantools.cli.options import channel_option, limit_options, reading_options, store_argument, verb
 from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
 from stantools.errors import ExitCode
-from stantools.notation import counted, format_size, format_time
+from stantools.notation import counted, describe_ranges, format_size, format_time
 
 if TYPE_CHECKING:
+    from stantools.inspection.node import NodeReport
     from stantools.inspection.overview import ChannelOverview, Overview
     from stantools.store.limits import StoreLimits
     from stantools.store.options import ReadOptions
@@ -42,12 +43,21 @@ def command(
     that is what `stantools verify` is for. With --max-msgs, --max-bytes or --max-age, channels are shown as a
     server with these limits shows them; without, as they are on disk.
 
+    STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
+    servers put them: then terms, indexes, members and snapshots are shown as well, and clients and subscriptions are
+    those of the newest snapshot and the Raft log.
+
     Exit code 1 says that something is not as a healthy server leaves it; it is named on stderr.
     """
-    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.opening import channel_names, node_at, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.overview import overview
 
+    if node := node_at(store):
+        from stantools.inspection.node import node_overview
+
+        report, result = node_overview(node, reading, patterns=channels, limits=limits)
+        return _print(result, limits is not None, slices, report)
     opened, crc = open_store(store, reading)
     channel_names(opened, channels)
     with Progress("info") as shown:
@@ -58,26 +68,35 @@ def command(
             limits=limits,
             progress=shown.advance,
         )
+    return _print(result, limits is not None, slices)
+
+
+def _print(result: Overview, limited: bool, slices: bool, node: NodeReport | None = None) -> int:
     output = console.output()
     if output == "json":
-        print_json(result.as_json(streamed=True))
+        print_json(result.as_json(streamed=True) | ({"node": node.as_json()} if node else {}))
     elif output == "ndjson":
         stream_ndjson(channel.as_json(streamed=True) for channel in result.channels)
     elif output == "csv":
         print_csv(_CHANNEL_COLUMNS, (_channel_row(channel) for channel in result.channels))
     else:
-        _print_tables(result, limits is not None, slices)
-    return _report(result)
+        _print_tables(result, limited, slices, node)
+    return _report(result, node)
 
 
-def _report(result: Overview) -> int:
+def _report(result: Overview, node: NodeReport | None) -> int:
     problems = list(result.all_problems())
+    if node:
+        problems += [f"{each.file or each.channel}: {each.detail}" for each in node.findings if each.severity != "info"]
     for problem in problems[:_MANY]:
         console.warning(console.escape(problem))
     if len(problems) > _MANY:
         console.warning(f"… and {len(problems) - _MANY} more")
     if not problems:
         return ExitCode.CLEAN
+    if node:
+        console.note("for what is wrong, and what helps: stantools verify STORE")
+        return ExitCode.FINDINGS
     console.note("for what is intact: stantools verify STORE; for what the server would do: stantools forecast STORE")
     return ExitCode.FINDINGS
 
@@ -88,9 +107,15 @@ def _channel_row(channel: ChannelOverview) -> list[Any]:
     return [row[name] for name in _CHANNEL_COLUMNS]
 
 
-def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
-    facts = _facts(result, limited)
+def _print_tables(result: Overview, limited: bool, slices: bool, node: NodeReport | None) -> None:
+    facts = _facts(result, limited, node)
     click.echo(table_text(("store", path := console.escape(result.path)), facts, fold=(path,)), nl=False)
+    if node and node.snapshots:
+        kept: list[tuple[Any, ...]] = [
+            (each.name, each.term, each.index, each.size, each.usable) for each in node.snapshots
+        ]
+        titles = ("snapshot", "term", "index", "size", "usable")
+        click.echo("\n" + table_text(titles, kept, right=titles[1:4]), nl=False)
     if result.clients:
         rows = [(c.id, c.hb_inbox, c.conn_id.hex() if not c.conn_id.isascii() else c.conn_id) for c in result.clients]
         shown = rows[:_MANY]
@@ -123,21 +148,25 @@ def _print_tables(result: Overview, limited: bool, slices: bool) -> None:
         click.echo("\n" + _slices_table(result), nl=False)
 
 
-def _facts(result: Overview, limited: bool) -> list[tuple[str, Any]]:
+def _facts(result: Overview, limited: bool, node: NodeReport | None) -> list[tuple[str, Any]]:
     from stantools.store.options import polynomial_name
 
     server = result.server
+    known = server.cluster_id if server else node.files.cluster_id if node else None
     facts: list[tuple[str, Any]] = [
-        ("cluster id", server.cluster_id if server else "unknown: server.dat could not be read"),
-        ("written by", result.era),
-        ("CRC polynomial", polynomial_name(result.polynomial)),
+        ("cluster id", known or "unknown: server.dat could not be read"),
         ("clients", len(result.clients)),
         ("channels", len(result.channels)),
         ("messages", sum((each.logical or each).count for each in result.channels)),
         ("size", format_size(sum(each.disk_bytes for each in result.channels))),
     ]
-    if server and server.node_id:
-        facts[1:1] = [("node id", server.node_id)]
+    if not node or node.files.data:
+        facts[1:1] = [("written by", result.era), ("CRC polynomial", polynomial_name(result.polynomial))]
+    if identity := node.node_id if node else server.node_id if server else None:
+        facts[1:1] = [("node id", identity)]
+    if node:
+        facts += _node_facts(node)
+    elif server and server.node_id:
         facts.append(("clustered", "clients and subscriptions are in the node's raft log, not here"))
     if limited:
         hidden = sum(each.logical.removed for each in result.channels if each.logical)
@@ -156,6 +185,29 @@ def _facts(result: Overview, limited: bool) -> list[tuple[str, Any]]:
         facts.append(("differ by case only", ", ".join(names)))
     if result.witness:
         facts.append(("last start", "with the truncate option (.truncate.lck is there)"))
+    return facts
+
+
+def _node_facts(node: NodeReport) -> list[tuple[str, Any]]:
+    members = ", ".join(each.id + ("" if each.voter else " (no voter)") for each in node.servers)
+    operations = ", ".join(f"{count} {name}" for name, count in node.operations.most_common())
+    facts: list[tuple[str, Any]] = [
+        ("raft directory", str(node.files.raft)),
+        ("file store", str(node.files.data) if node.files.data else "not here"),
+        ("members", members or "unknown"),
+        ("term", f"{node.stable.term}, voted for {node.stable.vote or 'nobody'} in term {node.stable.vote_term}"),
+        ("log", f"entries {node.first} to {node.last}, the last of term {node.last_term}: {operations or 'none'}"),
+        ("state", f"from snapshot {node.base.name} and the log" if node.base else "from the log alone"),
+    ]
+    if node.lost:
+        facts.append(("entries lost", describe_ranges(node.lost, 6)))
+    if node.orphans:
+        facts.append(("pending of members that left", counted(node.orphans, "message")))
+    for each in node.findings:
+        if each.code == "store-behind-log":
+            facts.append(("not in the store yet", f"{each.channel}: {each.detail}"))
+    if node.used_by:
+        facts.append(("in use", ", ".join(node.used_by)))
     return facts
 
 

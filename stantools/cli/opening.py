@@ -16,6 +16,7 @@ from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer
 from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
+from stantools.store.raft import NodeFiles, find_node
 
 #: The variable that names the store to work on where the command line names none.
 STORE_VARIABLE = "STANTOOLS_STORE"
@@ -59,6 +60,14 @@ def open_store(path: Path, reading: ReadOptions) -> tuple[Datastore, Crc]:
             f"{kernels.NAME} kernels"
         )
     return store, crc
+
+
+def node_at(path: Path) -> NodeFiles | None:
+    """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing."""
+    node = find_node(path)
+    if node and console.is_verbose():
+        console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
+    return node
 
 
 def file_crc(path: Path, buffer: Buffer, reading: ReadOptions) -> Crc:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from stantools.inspection.records import FileRecord
     from stantools.store.options import ReadOptions
 
-_KINDS = ("server", "clients", "subs", "messages", "index")
+_RAFT = "raft"
+_KINDS = ("server", "clients", "subs", "messages", "index", _RAFT)
 _CUT = 64
 
 
@@ -31,33 +32,43 @@ _CUT = 64
     damaged=Option(help="Only what is not a good record.", default=False),
     data=DATA.like(help="How to show message payloads; none in tables and base64 elsewhere if not given."),
 )
-@reading_options(key=False)
+@reading_options()
 def command(file: Path, kind: str | None, damaged: bool, data: str | None, reading: ReadOptions) -> int:
     """Dump FILE record by record: offset, length, type, CRC, decoded fields, and what is damaged in between.
 
     FILE is any single file of a store: server.dat, clients.dat, subs.dat, msgs.N.dat, msgs.N.idx, a .bak, or a copy
-    with another name and --kind. Exit code 1: something in it is damaged.
+    with another name and --kind. Of a clustered node's raft.log it prints the entries, and those that only free pages
+    still hold; the encryption key is needed if they are encrypted. Exit code 1: something in it is damaged.
     """
     from stantools.cli.opening import file_crc
-    from stantools.inspection.records import FileKind, kind_of, read_records
+    from stantools.format.encryption import raft_cipher
+    from stantools.inspection.records import FileKind, kind_of, read_raft_entries, read_records
+    from stantools.store.directory import RAFT_LOG_FILE
     from stantools.store.mapping import mapped
 
-    known = FileKind(kind) if kind else kind_of(file.name)
+    raft = kind == _RAFT if kind else file.name == RAFT_LOG_FILE
+    known = None if raft else FileKind(kind) if kind else kind_of(file.name)
     if file.is_dir():
         raise StoreUnreadableError(
             f"{file}: is a directory, expected a single file of a store",
             f"stantools doctor {shell_word(str(file))}, if it is a store; else name one of its files",
         )
-    if known is None and not file.exists():
+    if not raft and known is None and not file.exists():
         raise StoreUnreadableError(f"{file}: there is no such file", "name a file of a store")
-    if known is None:
+    if not raft and known is None:
         raise UsageError(
             f"{console.escape(str(file))}: the name does not say what it holds", f"add --kind {'|'.join(_KINDS)}"
         )
-    with mapped(file, sequential=True) as buffer:
-        crc = file_crc(file, buffer, reading)
-        channel = _channel_of(file)
-        counted = _Counted(read_records(buffer, known, crc, channel=channel), damaged)
+    with mapped(file, sequential=not raft) as buffer:
+        polynomial = 0
+        if known is None:
+            key = reading.encryption_key
+            records = read_raft_entries(buffer, raft_cipher(key) if key else None)
+        else:
+            crc = file_crc(file, buffer, reading)
+            polynomial = crc.polynomial
+            records = read_records(buffer, known, crc, channel=_channel_of(file))
+        counted = _Counted(records, damaged)
         output = console.output()
         if output == "table":
             for record in counted:
@@ -69,7 +80,7 @@ def command(file: Path, kind: str | None, damaged: bool, data: str | None, readi
             if output == "ndjson":
                 print_ndjson(objects)
             else:
-                _print_json(file, known.value, crc.polynomial, objects)
+                _print_json(file, known.value if known else _RAFT, polynomial, objects)
     return ExitCode.FINDINGS if counted.bad else ExitCode.CLEAN
 
 

@@ -12,8 +12,8 @@ import click
 from stantools.cli import console
 from stantools.cli.options import channel_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode
-from stantools.notation import describe_ranges
+from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -53,10 +53,28 @@ def command(
     lag      messages that were not sent yet, to this subscription or to any member of its queue group
     pending  messages that were sent and not acknowledged
 
+    STORE may also be the directory of a clustered node: its subscriptions are those of its newest snapshot and Raft
+    log, as a leader would recover them.
+
     Exit code 1: a subs.dat or clients.dat is damaged (what is intact in it is shown), or there are ghosts.
     """
-    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.opening import channel_names, node_at, open_store
 
+    if (node := node_at(store)) and history:
+        raise UsageError(
+            "a clustered node keeps no history of single records",
+            "stantools records FILE prints the entries of its raft.log",
+        )
+    if node:
+        from stantools.inspection.node import node_overview
+
+        report, result = node_overview(node, reading, patterns=channels)
+        if report.orphans:
+            console.note(
+                f"{counted(report.orphans, 'message')} of members that left a queue group, which nobody got since and "
+                "servers count as acknowledged"
+            )
+        return _print(result, ids, statuses)
     opened, crc = open_store(store, reading)
     names = channel_names(opened, channels)
     if history:
@@ -65,6 +83,14 @@ def command(
     from stantools.inspection.overview import overview
 
     result = overview(opened, crc, patterns=channels)
+    if result.server and result.server.node_id:
+        console.note(
+            "the node is clustered: its subscriptions are in the raft log, not here; name the node's directory"
+        )
+    return _print(result, ids, statuses)
+
+
+def _print(result: Overview, ids: tuple[int, ...], statuses: tuple[str, ...]) -> int:
     wanted = [(channel, _wanted(channel.subscriptions, ids, statuses)) for channel in result.channels]
     rows = (_row(channel, each) for channel, subs in wanted for each in subs)
     first = None if console.output() in ("json", "table") else next(rows, None)
@@ -154,8 +180,6 @@ def _report(result: Overview) -> int:
                 f"{console.escape(each.state.q_group)} is a ghost: the server deletes it at start",
                 "`stantools salvage STORE --out NEW` keeps the group and its position",
             )
-    if result.server and result.server.node_id:
-        console.note("the node is clustered: its subscriptions are in the raft log, not here")
     return ExitCode.FINDINGS if found else ExitCode.CLEAN
 
 

@@ -37,12 +37,21 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
     Nothing is changed, whatever is found. ndjson and csv give the findings, json the channels as well. What a
     finding means: stantools explain CODE.
 
+    STORE may also be the directory of a clustered node, with its Raft directory and its file store at the depths where
+    servers put them: then the Raft log and the snapshots are checked as well.
+
     Exit code 0: nothing is wrong. 1: there are findings other than informational ones.
     """
-    from stantools.cli.opening import channel_names, open_store
+    from stantools.cli.opening import channel_names, node_at, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.verify import verify
 
+    if node := node_at(store):
+        from stantools.inspection.node import verify_node
+
+        with Progress("verify") as shown:
+            verdict = verify_node(node, reading, patterns=channels, workers=workers, on_finding=shown.found)
+        return _print(verdict, node=True)
     opened, crc = open_store(store, reading)
     names = channel_names(opened, channels)
     with Progress("verify", lambda: opened.data_size(names)) as shown:
@@ -54,7 +63,11 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
             progress=shown.advance,
             on_finding=shown.found,
         )
-    show(verdict.as_json, lambda: print_verdict(verdict), FINDING_COLUMNS, finding_rows(verdict.findings))
+    return _print(verdict)
+
+
+def _print(verdict: Verdict, *, node: bool = False) -> int:
+    show(verdict.as_json, lambda: print_verdict(verdict, node=node), FINDING_COLUMNS, finding_rows(verdict.findings))
     return ExitCode.CLEAN if verdict.clean else ExitCode.FINDINGS
 
 
@@ -73,8 +86,8 @@ def finding_rows(
         yield [*of, *(values[name] for name in columns)]
 
 
-def print_verdict(verdict: Verdict) -> None:
-    """Prints what was found in one store for people."""
+def print_verdict(verdict: Verdict, *, node: bool = False) -> None:
+    """Prints what was found in one store, or in a clustered node, for people."""
     rows = [
         (
             each.name,
@@ -91,7 +104,7 @@ def print_verdict(verdict: Verdict) -> None:
         click.echo(table_text(headers, rows, right=("messages", "bytes")))
     print_findings(verdict.findings)
     click.echo(_conclusion(verdict))
-    if not verdict.clean:
+    if not verdict.clean and not node:
         console.note("nothing was changed; what the server would do now: stantools forecast STORE")
 
 

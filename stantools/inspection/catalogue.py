@@ -646,6 +646,137 @@ _DIFFERENCES = (
     ),
 )
 
+_NODE = "take the log from a copy of this node, or the state from another node of the cluster"
+_AMNESIA = (
+    "do not start this node before the directories of all nodes are copied: as a leader it makes the cluster forget; "
+    "give it the data directory of a node that is whole"
+)
+_RAFT = (
+    Entry(
+        "raft-metas",
+        _E,
+        "both meta pages of a Raft log are damaged",
+        _CRASH + "; " + _BITROT,
+        "it refuses to start: checksum error, invalid database, or version mismatch",
+        _NODE + "; `stantools records FILE` prints the entries that lie in its pages",
+    ),
+    Entry(
+        "raft-meta",
+        _W,
+        "one of the two meta pages of a Raft log is damaged",
+        _CRASH + "; " + _BITROT,
+        "it starts with the other one: the log may end one transaction earlier, and the leader fills it up",
+        "nothing has to be done while other nodes are whole; keep a copy of the file",
+    ),
+    Entry(
+        "raft-page",
+        _E,
+        "a page of a Raft log, or an element in it, cannot be read",
+        "a file that was cut or copied in part; " + _BITROT,
+        "it panics at start (out of bounds, invalid type, or a bus error), or when it reads the page",
+        _NODE + "; free pages may hold older copies: `stantools records FILE`",
+    ),
+    Entry(
+        "raft-stale-page",
+        _E,
+        "a page of a Raft log holds keys that belong elsewhere",
+        "a power failure: the page was not written, because servers do not sync this file by default",
+        "it panics with `log not found` when it needs one of the entries that the page should hold",
+        _NODE,
+    ),
+    Entry(
+        "raft-gap",
+        _E,
+        "entries are missing in the middle of a Raft log",
+        "a page that was lost or not written",
+        "it panics with `log not found`",
+        _NODE,
+    ),
+    Entry(
+        "raft-start-missing",
+        _E,
+        "a Raft log begins behind what the usable snapshots hold",
+        "a snapshot that is damaged or was removed, after the log had been cut",
+        "it panics with `log not found`, or refuses to start if no snapshot is usable",
+        _NODE + ", or its snapshot",
+    ),
+    Entry(
+        "raft-entry",
+        _E,
+        "an entry of a Raft log is none, has another index than its key, or a lower term than one before",
+        _BITROT,
+        "it panics at an entry that it cannot decode; another index or term it does not notice",
+        _NODE,
+    ),
+    Entry(
+        "raft-operation",
+        _E,
+        "a command in a Raft log cannot be decoded",
+        _BITROT + "; or the encryption key that was given is not the node's",
+        "it ignores the command without a word, so that this node alone lacks what it did; with a wrong key, or at an "
+        "operation it does not know, it stops",
+        _NODE + "; check the encryption key",
+    ),
+    Entry(
+        "raft-encrypted",
+        _I,
+        "commands in a Raft log are encrypted, and no key was given",
+        "the node runs with encryption",
+        "started without the key it ignores them without a word: no clients, no subscriptions",
+        "give the key: --encryption-key-env or --encryption-key-file",
+    ),
+    Entry(
+        "snapshot-damaged",
+        _E,
+        "a Raft snapshot that a server passes over",
+        _CRASH + "; " + _BITROT,
+        "it takes the next older one; if the log was cut behind that it panics with `log not found`, and if there is "
+        "no other it refuses to start: failed to load any existing snapshots",
+        "take the snapshot from another node: all of one index hold the same",
+    ),
+    Entry(
+        "snapshot-temporary",
+        _I,
+        "a Raft snapshot that was being written when the server ended",
+        "a crash",
+        "it ignores the directory and never removes it",
+        "nothing has to be done",
+    ),
+    Entry(
+        "snapshot-channel-missing",
+        _E,
+        "a channel that the snapshot holds is not in the file store of the node",
+        "the data directory was lost or restored in part, and the Raft directory was not",
+        "it comes up without the channel and its subscriptions; when it is elected the cluster has lost both, and "
+        "nodes that still have the channel delete it at the first message",
+        _AMNESIA,
+    ),
+    Entry(
+        "store-behind-snapshot",
+        _W,
+        "the file store ends before what log and snapshot hold, and the log no longer has all of the rest",
+        "the data directory was restored from an older copy",
+        "it asks the leader for the missing messages; without one that has them it aborts: unable to restore messages",
+        "start it when a leader with all messages runs, or give it the data directory of such a node",
+    ),
+    Entry(
+        "store-behind-log",
+        _I,
+        "the log holds messages that the file store does not",
+        "the node ended before it had applied them, or its data directory is an older copy",
+        "it stores them when it has a leader that says that they are committed",
+        "keep the Raft directory together with the store",
+    ),
+    Entry(
+        "node-store-missing",
+        _W,
+        "a Raft directory without the file store of its node",
+        "only a part was copied, or the data directory is elsewhere",
+        "it makes an empty store; what only snapshots tell of is gone then, see snapshot-channel-missing",
+        _AMNESIA,
+    ),
+)
+
 #: The entries under the headings of `docs/findings.md`.
 GROUPS: dict[str, tuple[Entry, ...]] = {
     "The store as a whole": _STORE,
@@ -653,6 +784,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Message slices": _SLICES,
     "Indexes": _INDEXES,
     "Sequences and subjects": _SEQUENCES,
+    "Raft logs and snapshots of clustered nodes": _RAFT,
     "Differences": _DIFFERENCES,
 }
 

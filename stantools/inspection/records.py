@@ -9,13 +9,15 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.protobuf.message import Message
 
 from stantools.format import gogo
+from stantools.format.bbolt import Fault
 from stantools.format.crc import Crc
+from stantools.format.encryption import DataCipher
 from stantools.format.envelope import check_file_version, read_record
 from stantools.format.layout import (
     FILE_HEADER,
@@ -30,10 +32,14 @@ from stantools.format.layout import (
     SubRecord,
 )
 from stantools.format.proto import store_pb2 as pb
+from stantools.format.raftlog import Entry as RaftEntry
+from stantools.format.raftlog import EntryError, EntryType, Flaw, decode_configuration, decode_operation
 from stantools.inspection.survey import stop_text
 from stantools.store.logrepair import CLIENTS_LOG, SUBS_LOG, LogLayout
 from stantools.store.logscan import LogDamage, LogEntry, history, record_at
 from stantools.store.mapping import Buffer
+from stantools.store.raft import OpenLog
+from stantools.store.ranges import Ranges
 from stantools.store.reading import scan_slice
 from stantools.store.resync import Damage
 
@@ -104,7 +110,7 @@ class FileRecord:
 
 
 def read_records(buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b"") -> Iterator[FileRecord]:
-    """Iterates over every record of a file; together they cover all its bytes.
+    """Iterates over every record of a file of a store; together they cover all its bytes.
 
     Args:
         buffer: The file.
@@ -126,6 +132,85 @@ def read_records(buffer: Buffer, kind: FileKind, crc: Crc, *, channel: bytes = b
         yield from _messages(buffer, crc, channel)
     else:
         yield from _index(buffer, crc)
+
+
+def read_raft_entries(buffer: Buffer, cipher: DataCipher | None = None) -> Iterator[FileRecord]:
+    """Iterates over the entries of a Raft log and over what is wrong with it, then over what only free pages hold.
+
+    Args:
+        buffer: The file.
+        cipher: Decrypts commands, if they are encrypted.
+    """
+    log = OpenLog(buffer)
+    yield from map(_flawed, log.faults)
+    seen: list[tuple[int, int]] = []
+    for each in log.entries():
+        if not isinstance(each, RaftEntry):
+            yield _flawed(each)
+            continue
+        if seen and seen[-1][1] + 1 == each.index:
+            seen.append((seen.pop()[0], each.index))
+        else:
+            seen.append((each.index, each.index))
+        yield _raft_record(each, cipher)
+    in_tree = Ranges.of(seen)
+    free: set[tuple[int, int]] = set()
+    for each in log.free_entries():
+        if each.index not in in_tree and (each.index, each.term) not in free:
+            free.add((each.index, each.term))
+            record = _raft_record(each, cipher)
+            detail = f"in a free page{': ' if record.detail else ''}{record.detail}"
+            yield replace(record, detail=detail, fields={"free": True} | record.fields)
+
+
+def _flawed(flaw: Fault | Flaw) -> FileRecord:
+    fields = {"first": flaw.first, "last": flaw.last} if isinstance(flaw, Flaw) else {}
+    return FileRecord(flaw.offset or 0, flaw.length or 0, flaw.kind.value, False, detail=flaw.detail, fields=fields)
+
+
+def _raft_record(entry: RaftEntry, cipher: DataCipher | None) -> FileRecord:
+    fields: dict[str, Any] = {"index": entry.index, "term": entry.term}
+    if entry.appended_ns is not None:
+        fields["timestamp"] = entry.appended_ns
+    kind, detail = entry.type_name, ""
+    try:
+        if entry.type == EntryType.CONFIGURATION:
+            fields["servers"] = [each.id for each in decode_configuration(entry.data)]
+        elif entry.type == EntryType.COMMAND:
+            operation = decode_operation(entry.data, cipher)
+            kind = pb.RaftOperation.Type.Name(operation.op_type).lower()
+            fields |= _operation_fields(operation)
+    except EntryError as error:
+        detail = f"{error.message}; {error.remedy}" if error.remedy else error.message
+        fields["size"] = len(entry.data)
+    return FileRecord(entry.offset, entry.size, kind, not detail, detail=detail, fields=fields)
+
+
+def _operation_fields(operation: pb.RaftOperation) -> dict[str, Any]:
+    if operation.op_type == pb.RaftOperation.PUBLISH:
+        messages = operation.publish_batch.messages
+        if not messages:
+            return {}
+        return {
+            "channel": _text(messages[0].subject),
+            "channel_id": operation.channel_id,
+            "first": messages[0].sequence,
+            "last": messages[-1].sequence,
+            "size": sum(len(each.data) for each in messages),
+            "data": b"".join(each.data for each in messages),
+        }
+    return {name: value for name, value in _set_fields(operation) if name != "op_type"}
+
+
+def _set_fields(message: Message) -> Iterator[tuple[str, Any]]:
+    """Iterates over the fields of a message that are set, with those of the messages in it."""
+    for descriptor, value in message.ListFields():
+        if isinstance(value, Message):
+            yield from _set_fields(value)
+        elif isinstance(value, bytes):
+            yield descriptor.name, value if descriptor.name == "conn_id" else _text(value)
+        else:
+            yield descriptor.name, value if isinstance(value, int) else list(value)
 
 
 def _server(buffer: Buffer, crc: Crc) -> Iterator[FileRecord]:

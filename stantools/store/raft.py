@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
@@ -43,6 +43,8 @@ _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 20
 #: Entries that are read before the pages behind are let go, in bytes.
 _KEPT = 64 << 20
+
+_E = TypeVar("_E", bound=Entry | Fault | Flaw)
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,15 @@ class OpenLog(RaftLog):
 
     def entries(self) -> Iterator[Entry | Fault | Flaw]:
         """Iterates over the log in order, as `RaftLog.entries`; views of entries stay valid."""
+        return self._letting_go(super().entries())
+
+    def free_entries(self) -> Iterator[Entry]:
+        """Iterates over entries in free pages, as `RaftLog.free_entries`."""
+        return self._letting_go(super().free_entries())
+
+    def _letting_go(self, found: Iterator[_E]) -> Iterator[_E]:
         read = 0
-        for each in super().entries():
+        for each in found:
             yield each
             if isinstance(each, Entry):
                 read += each.size

@@ -176,15 +176,21 @@ class ClusterState:
             cipher: Decrypts them, where they are encrypted.
         """
         for entry in entries:
-            if entry.index <= self.index:
-                continue
-            self.index, self.term = entry.index, entry.term
-            if entry.type == EntryType.COMMAND:
+            operation = None
+            if entry.type == EntryType.COMMAND and entry.index > self.index:
                 try:
-                    self.apply(decode_operation(entry.data, cipher))
+                    operation = decode_operation(entry.data, cipher)
                 except EntryError as error:
                     if len(self.undecoded) < _MANY:
                         self.undecoded[entry.index] = error.message
+            self.advance(entry, operation)
+
+    def advance(self, entry: Entry, operation: pb.RaftOperation | None) -> None:
+        """Goes on to an entry, and applies its operation if it has one; an entry before passes without effect."""
+        if entry.index > self.index:
+            self.index, self.term = entry.index, entry.term
+            if operation is not None:
+                self.apply(operation)
 
     def apply(self, operation: pb.RaftOperation) -> None:
         """Applies an operation, or refuses it as a server would."""

@@ -1,0 +1,425 @@
+"""A clustered node: what its Raft log and snapshots hold, what is wrong with them, what its file store lacks.
+
+Facts: clustered-stores.md sections 5 to 8 and 10. The log is gone through once, in flat memory; beside clients and
+subscriptions only ranges of sequences are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stantools.format.bbolt import Fault, FaultKind
+from stantools.format.crc import IEEE, Crc
+from stantools.format.encryption import raft_cipher
+from stantools.format.envelope import FILE_HEADER_BYTES
+from stantools.format.proto import store_pb2 as pb
+from stantools.format.raftlog import (
+    Entry,
+    EntryError,
+    EntryType,
+    Flaw,
+    FlawKind,
+    Server,
+    StableStore,
+    decode_configuration,
+    decode_operation,
+    is_encrypted,
+)
+from stantools.inspection.catalogue import finding
+from stantools.inspection.findings import Finding
+from stantools.inspection.overview import ChannelOverview, Overview, overview
+from stantools.inspection.subscribers import Subscribers, text
+from stantools.inspection.verify import Verdict, verify
+from stantools.notation import counted, describe_ranges
+from stantools.store.directory import open_datastore, subject_matches
+from stantools.store.limits import StoreLimits
+from stantools.store.locks import open_handles
+from stantools.store.logwriter import encode_live
+from stantools.store.options import ReadOptions, resolve_crc
+from stantools.store.raft import NodeFiles, Snapshot, open_log, read_snapshots
+from stantools.store.raftstate import ClusterChannel, ClusterState
+from stantools.store.ranges import Ranges
+from stantools.store.sublog import SubsState, read_subs
+
+#: Findings of one code that are told one by one; the rest is counted.
+_MANY = 100
+_KEY_SIZE = 8
+
+
+@dataclass
+class NodeReport:
+    """What the directories of a node hold.
+
+    Attributes:
+        files: Where they are.
+        node_id: The node's id, from its file store, or by whom it voted for; "" if neither tells.
+        stable: Terms, vote, ids of channels.
+        servers: The members of the cluster, as the newest configuration names them.
+        first: Index of the first entry; 0 if the log is empty.
+        last: Index of the last entry, in the log or in a snapshot.
+        last_term: Its term.
+        entries: How many there are.
+        operations: Commands by kind.
+        snapshots: The newest first.
+        base: The snapshot that the state begins with.
+        state: Clients and subscriptions as a leader would recover them.
+        published: Sequences in entries of the log, by channel.
+        lost: Indexes without an entry that a start needs.
+        in_free_pages: Indexes of entries that the tree does not lead to and that lie in free pages.
+        used_by: Processes that have the log open for writing.
+        findings: What is wrong.
+        bytes_scanned: Bytes of the log and of the snapshots.
+    """
+
+    files: NodeFiles
+    node_id: str = ""
+    stable: StableStore = field(default_factory=StableStore)
+    servers: tuple[Server, ...] = ()
+    first: int = 0
+    last: int = 0
+    last_term: int = 0
+    entries: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    base: Snapshot | None = None
+    state: ClusterState = field(default_factory=ClusterState)
+    published: dict[bytes, Ranges] = field(default_factory=dict)
+    lost: Ranges = field(default_factory=Ranges)
+    in_free_pages: Ranges = field(default_factory=Ranges)
+    used_by: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    bytes_scanned: int = 0
+
+    @property
+    def orphans(self) -> int:
+        """Pending messages of members that left a queue group, which servers count as acknowledged."""
+        groups = (group for channel in self.state.channels.values() for group in channel.groups.values())
+        return sum(len(group.orphans) for group in groups)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the node with the names of docs/reference/json.md."""
+        return {
+            "id": self.node_id,
+            "cluster_id": self.files.cluster_id,
+            "raft": str(self.files.raft),
+            "data": str(self.files.data) if self.files.data else None,
+            "current_term": self.stable.term,
+            "vote_term": self.stable.vote_term,
+            "vote": self.stable.vote,
+            "members": [{"id": each.id, "address": each.address, "voter": each.voter} for each in self.servers],
+            "first_index": self.first,
+            "last_index": self.last,
+            "last_term": self.last_term,
+            "entries": self.entries,
+            "operations": dict(sorted(self.operations.items())),
+            "lost": self.lost.as_json(),
+            "in_free_pages": self.in_free_pages.as_json(),
+            "snapshots": [
+                {"name": each.name, "term": each.term, "index": each.index, "size": each.size, "usable": each.usable}
+                for each in self.snapshots
+            ],
+            "channel_ids": {text(name): number for name, number in sorted(self.stable.channels.items())},
+            "published": {text(name): ranges.as_json() for name, ranges in sorted(self.published.items())},
+            "orphans": self.orphans,
+            "used_by": self.used_by,
+            "findings": [each.as_json() for each in self.findings],
+        }
+
+
+def examine(
+    files: NodeFiles,
+    reading: ReadOptions,
+    *,
+    free_pages: bool = False,
+) -> NodeReport:
+    """Reads a node's Raft directory.
+
+    Args:
+        files: Where it is.
+        reading: With the encryption key, if there is one.
+        free_pages: Look for entries in free pages, too.
+
+    Raises:
+        StoreUnreadableError: The log cannot be read.
+        StoreChangedError: It got shorter while it was read.
+    """
+    return _Examination(files, reading).run(free_pages)
+
+
+class _Examination:
+    """One pass over a node's Raft directory."""
+
+    def __init__(self, files: NodeFiles, reading: ReadOptions) -> None:
+        assert files.raft and files.log
+        self._raft, self._path = files.raft, files.log
+        self._file = _relative(files.log, files.path)
+        self._cipher = raft_cipher(reading.encryption_key) if reading.encryption_key else None
+        self._told: Counter[str] = Counter()
+        self._sealed = 0
+        self._gaps: list[Flaw] = []
+        self._lost: list[tuple[int, int]] = []
+        #: Spans of sequences by channel; one goes on as long as entries follow each other.
+        self._published: dict[bytes, list[tuple[int, int]]] = {}
+        self.report = NodeReport(files)
+
+    def run(self, free_pages: bool) -> NodeReport:
+        report = self.report
+        report.used_by = [use.detail for use in open_handles(self._raft)]
+        self._read_snapshots()
+        with open_log(self._path) as log:
+            report.stable = log.stable
+            report.bytes_scanned += self._path.stat().st_size
+            for fault in log.faults:
+                self._fault(fault, fatal=log.bolt.meta is None)
+            for each in log.entries():
+                if isinstance(each, Entry):
+                    self._entry(each)
+                elif isinstance(each, Fault):
+                    self._fault(each)
+                else:
+                    self._flaw(each)
+            self._gap_findings()
+            if free_pages:
+                free = {each.index for each in log.free_entries()}
+                report.in_free_pages = Ranges.of((index, index) for index in free)
+        if self._sealed:
+            text_ = f"{counted(self._sealed, 'command')} in the log cannot be read without the encryption key"
+            self._add(finding("raft-encrypted", text_))
+        self._add_rest()
+        report.node_id = report.node_id or _voted_for_itself(report)
+        return report
+
+    def _add(self, one: Finding) -> None:
+        one = one if one.file else replace(one, file=self._file)
+        self._told[one.code] += 1
+        if self._told[one.code] <= _MANY:
+            self.report.findings.append(one)
+
+    def _add_rest(self) -> None:
+        """Counts the findings that were too many to be told one by one."""
+        last = {each.code: each for each in self.report.findings}
+        for code, count in self._told.items():
+            if count > _MANY:
+                text_ = f"{count - _MANY} more of this kind"
+                self.report.findings.append(replace(last[code], detail=text_, offset=None, length=None, seq=None))
+
+    def _read_snapshots(self) -> None:
+        report = self.report
+        report.snapshots = read_snapshots(self._raft)
+        for each in report.snapshots:
+            file = _relative(each.path, report.files.path)
+            report.bytes_scanned += each.size
+            if each.temporary:
+                self._add(finding("snapshot-temporary", "it was being written when the server ended", file=file))
+            elif each.errors:
+                self._add(finding("snapshot-damaged", "; ".join(each.errors), file=file))
+        report.base = next((each for each in report.snapshots if each.usable), None)
+        if report.base:
+            base = report.base
+            report.state = ClusterState(base.state, base.term, base.index)
+            report.servers = base.servers
+            report.last, report.last_term = base.index, base.term
+
+    def _fault(self, fault: Fault, *, fatal: bool = False) -> None:
+        place: dict[str, Any] = {"offset": fault.offset, "length": fault.length}
+        detail = fault.detail + _range_of_keys(fault)
+        if fault.kind is FaultKind.META and fatal:
+            self._add(finding("raft-metas", detail, **place))
+        elif fault.kind is FaultKind.META:
+            self._add(finding("raft-meta", detail, **place))
+        elif fault.kind is FaultKind.KEYS:
+            self._add(finding("raft-stale-page", detail, **place))
+        else:
+            self._add(finding("raft-page", detail, **place))
+
+    def _flaw(self, flaw: Flaw) -> None:
+        if flaw.kind is FlawKind.GAP:
+            self._gaps.append(flaw)
+            return
+        self._add(finding("raft-entry", flaw.detail, offset=flaw.offset, length=flaw.length, seq=flaw.first))
+        if flaw.kind is not FlawKind.TERM:
+            self._lost.append((flaw.first, flaw.last))
+
+    def _entry(self, entry: Entry) -> None:
+        report = self.report
+        report.entries += 1
+        report.first = report.first or entry.index
+        if (entry.term, entry.index) >= (report.last_term, report.last):
+            report.last, report.last_term = entry.index, entry.term
+        operation: pb.RaftOperation | None = None
+        try:
+            if entry.type == EntryType.COMMAND:
+                operation = decode_operation(entry.data, self._cipher)
+            elif entry.type == EntryType.CONFIGURATION:
+                report.servers = decode_configuration(entry.data)
+        except EntryError as error:
+            if entry.type == EntryType.COMMAND and self._cipher is None and is_encrypted(entry.data):
+                self._sealed += 1
+            else:
+                place: dict[str, Any] = {"offset": entry.offset, "length": entry.size, "seq": entry.index}
+                self._add(finding("raft-operation", f"entry {entry.index}: {error.message}", **place))
+        if operation is None:
+            report.operations[entry.type_name if entry.type else "unreadable"] += 1
+        else:
+            report.operations[pb.RaftOperation.Type.Name(operation.op_type).lower()] += 1
+            messages = operation.publish_batch.messages
+            if messages and operation.op_type == pb.RaftOperation.PUBLISH:
+                spans = self._published.setdefault(messages[0].subject, [])
+                first, last = messages[0].sequence, messages[-1].sequence
+                if spans and spans[-1][1] + 1 == first:
+                    first = spans.pop()[0]
+                spans.append((first, last))
+        report.state.advance(entry, operation)
+
+    def _gap_findings(self) -> None:
+        """Tells which entries are missing: what is in a snapshot is not needed, so a hole there is as it should be."""
+        report = self.report
+        base = report.base.index if report.base else 0
+        if report.first > base + 1:
+            behind = f"the snapshot, which ends at {base}" if base else "the beginning, and there is no usable snapshot"
+            self._add(finding("raft-start-missing", f"the log begins with entry {report.first}, behind {behind}"))
+            self._lost.append((base + 1, report.first - 1))
+        for gap in self._gaps:
+            if gap.last > base:
+                self._add(finding("raft-gap", gap.detail, seq=gap.first))
+                self._lost.append((max(gap.first, base + 1), gap.last))
+        report.lost = Ranges.of(self._lost)
+        report.published = {name: Ranges.of(spans) for name, spans in self._published.items()}
+
+
+def _relative(path: Path, root: Path) -> str:
+    return path.name if root == path or not path.is_relative_to(root) else str(path.relative_to(root))
+
+
+def _range_of_keys(fault: Fault) -> str:
+    """Names the entries that a page should hold, where the keys around it are indexes."""
+    if len(fault.low) != _KEY_SIZE or (fault.high is not None and len(fault.high) != _KEY_SIZE):
+        return ""
+    first = int.from_bytes(fault.low, "big")
+    return (
+        f"; entries {first} to {int.from_bytes(fault.high, 'big') - 1}" if fault.high else f"; entries from {first} on"
+    )
+
+
+def _voted_for_itself(report: NodeReport) -> str:
+    """Returns the id of a node whose path names it as its vote does: a default path has the id in front of the log."""
+    parent = report.files.raft.absolute().parent.name if report.files.raft else ""
+    return parent if parent in {each.id for each in report.servers} else ""
+
+
+def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first: int, last: int) -> Subscribers:
+    """Returns the subscriptions of a channel in the log as those of a store: status, pending, lag.
+
+    Args:
+        channel: The channel; None has none.
+        clients: Ids of the clients that are registered.
+        first: First sequence of the channel.
+        last: Last sequence of the channel.
+    """
+    if channel is None:
+        return Subscribers(SubsState(), clients, first, last)
+    crc = Crc(IEEE)
+    records = [encode_live(sub.state, sub.pending, crc) for _, sub in sorted(channel.subscriptions.items())]
+    folded = read_subs(memoryview(FILE_HEADER_BYTES + b"".join(records)), crc)
+    return Subscribers(folded, clients, first, last)
+
+
+def node_overview(
+    files: NodeFiles, reading: ReadOptions, *, patterns: Sequence[str] = (), limits: StoreLimits | None = None
+) -> tuple[NodeReport, Overview]:
+    """Looks at a node: its store, as `overview` does, with clients and subscriptions from its log and snapshots.
+
+    Args:
+        files: Where its directories are.
+        reading: How to read them.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        limits: Show each channel as a server with these limits does.
+
+    Raises:
+        StoreUnreadableError: The log or the store cannot be read.
+    """
+    report = examine(files, reading)
+    if files.data:
+        store = open_datastore(files.data)
+        result = overview(store, resolve_crc(store, reading), patterns=patterns, limits=limits)
+        report.node_id = text(result.server.node_id) if result.server and result.server.node_id else report.node_id
+    else:
+        result = Overview(str(files.path))
+        result.problems.append("the file store of the node is not here: messages are in the log only")
+    _check_store(report, result, patterns)
+    state = report.state
+    result.clients = list(state.clients.values())
+    clients = list(state.clients)
+    for channel in result.channels:
+        known = state.channels.get(channel.name.encode("utf-8", "surrogateescape"))
+        last = max(channel.last_seq, known.last if known else 0)
+        channel.subscriptions = subscribers(known, clients, channel.first_seq, last)
+    return report, result
+
+
+def _check_store(report: NodeReport, result: Overview, patterns: Sequence[str]) -> None:
+    """Adds the channels that only the log knows, and what the store lacks."""
+    in_store = {each.name: each for each in result.channels}
+    names = [text(name) for name in report.state.channels]
+    if patterns:
+        names = [name for name in names if any(subject_matches(each, name) for each in patterns)]
+    saved = {each.channel for each in report.base.state.channels} if report.base and report.base.state else set()
+    for name in sorted(names):
+        raw = name.encode("utf-8", "surrogateescape")
+        known = report.state.channels[raw]
+        have = in_store.get(name)
+        if have is None:
+            result.channels.append(ChannelOverview(name, known.first, known.last))
+            if raw in saved and report.files.data:
+                detail = (
+                    f"sequences {known.first} to {known.last} and {counted(len(known.subscriptions), 'subscription')}"
+                )
+                report.findings.append(finding("snapshot-channel-missing", detail, channel=name))
+        elif known.last > have.last_seq:
+            missing = Ranges.of([(have.last_seq + 1, known.last)])
+            in_log = missing & report.published.get(raw, Ranges())
+            absent = missing - in_log
+            detail = f"the store ends at {have.last_seq}, log and snapshot at {known.last}; "
+            detail += f"in the log are {describe_ranges(in_log, 4)}" if in_log else "none of it is in the log"
+            code = "store-behind-snapshot" if absent else "store-behind-log"
+            report.findings.append(finding(code, detail, channel=name, seq=have.last_seq + 1))
+    result.channels.sort(key=lambda each: each.name.encode("utf-8", "surrogateescape"))
+
+
+def verify_node(
+    files: NodeFiles,
+    reading: ReadOptions,
+    *,
+    patterns: Sequence[str] = (),
+    workers: int = 2,
+    on_finding: Callable[[Finding], object] | None = None,
+) -> Verdict:
+    """Checks everything of a node: its log and snapshots, then its file store; a clean one has nothing to be told of.
+
+    Args:
+        files: Where its directories are.
+        reading: How to read them.
+        patterns: Channels to take, with NATS wildcards; none takes all.
+        workers: Slices that are scanned at the same time.
+        on_finding: Told each finding as it is made.
+    """
+    begin = time.perf_counter()
+    report, result = node_overview(files, reading, patterns=patterns)
+    verdict = Verdict(list(report.findings), bytes_scanned=report.bytes_scanned)
+    for one in report.findings if on_finding else ():
+        on_finding(one)  # type: ignore[misc]
+    if files.data is None:
+        verdict.findings.append(finding("node-store-missing", result.problems[0]))
+    else:
+        store = open_datastore(files.data)
+        below = files.data.relative_to(files.path)
+        found = verify(store, resolve_crc(store, reading), patterns=patterns, workers=workers, on_finding=on_finding)
+        verdict.findings += [replace(one, file=str(below / one.file)) for one in found.findings]
+        verdict.channels, verdict.bytes_scanned = found.channels, verdict.bytes_scanned + found.bytes_scanned
+    verdict.seconds = time.perf_counter() - begin
+    return verdict

@@ -1,0 +1,177 @@
+"""Verbs on the directories of clustered nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.golden
+
+#: Codes of the findings about logs and snapshots that are no information, by case and node; others have none.
+WRONG = {
+    ("damaged_cut", "a"): {"raft-page"},
+    ("damaged_cut", "b"): {"raft-page", "raft-gap"},
+    ("damaged_leaf", "b"): {"raft-page", "raft-gap"},
+    ("damaged_lost_write", "b"): {"raft-stale-page", "raft-gap"},
+    ("damaged_metas", "a"): {"raft-meta"},
+    ("damaged_metas", "b"): {"raft-meta"},
+    ("damaged_metas", "c"): {"raft-metas"},
+    ("damaged_snapshot", "a"): {"snapshot-damaged", "raft-start-missing"},
+    ("damaged_snapshot", "b"): {"snapshot-damaged", "raft-start-missing"},
+    ("damaged_snapshot_meta", "a"): {"snapshot-damaged", "raft-start-missing"},
+    ("damaged_snapshot_meta", "b"): {"raft-start-missing"},
+    ("store_rolled_back_snapshot", "c"): {"store-behind-snapshot"},
+    **{(case, node): {"node-store-missing"} for case in ("all_stores_lost_snapshot", "free_pages") for node in "abc"},
+    ("lost_store", "b"): {"node-store-missing"},
+    ("lost_store_snapshot", "b"): {"node-store-missing"},
+}
+#: Message slices of these are damaged.
+SLICES = {("damaged_slice", "b"), ("damaged_slice", "c")}
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_verify_tells_what_is_wrong_with_every_node_and_nothing_else(run: Run, golden_clusters: Path) -> None:
+    before = digests(golden_clusters / "damaged_metas")
+    for case in sorted(golden_clusters.iterdir()):
+        for node in sorted((case / "nodes").iterdir()):
+            if (case.name, node.name) in SLICES or (case.name, node.name) == ("lost_raft", "b"):
+                continue
+            outcome = run("verify", node, "-o", "json")
+            found = {each["code"] for each in outcome.json()["findings"] if each["severity"] != "info"}
+            assert found == WRONG.get((case.name, node.name), set()), node
+            assert outcome.code == bool(found)
+    assert digests(golden_clusters / "damaged_metas") == before
+
+
+def test_a_channel_that_a_start_would_make_the_cluster_forget(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    node = tmp_path / "a"
+    shutil.copytree(golden_clusters / "snapshots" / "nodes" / "a", node)
+    shutil.rmtree(node / "data" / "events.eu")
+    outcome = run("verify", node, "-o", "json")
+    (found,) = (each for each in outcome.json()["findings"] if each["severity"] == "error")
+    assert (found["code"], found["channel"]) == ("snapshot-channel-missing", "events.eu")
+    assert "sequences 1 to 33 and 4 subscriptions" in found["detail"]
+    assert run("info", node).code == 1
+    assert "snapshot-channel-missing" in run("verify", node).out
+
+
+def test_info_has_the_facts_of_the_node(run: Run, golden_clusters: Path) -> None:
+    node = golden_clusters / "snapshots" / "nodes" / "a"
+    outcome = run("info", node, "-o", "json")
+    assert outcome.code == 0
+    facts: dict[str, Any] = outcome.json()
+    about = facts["node"]
+    assert (about["id"], about["cluster_id"], about["current_term"], about["vote"]) == ("a", "trio", 2, "trio.c.trio")
+    assert (about["first_index"], about["last_index"], about["last_term"]) == (121, 128, 2)
+    assert about["operations"] == {"publish": 6, "send_and_ack": 2}
+    assert [each["id"] for each in about["members"]] == ["a", "b", "c"]
+    assert [each["index"] for each in about["snapshots"]] == [125, 116]
+    assert about["published"] == {"newest": [[1, 3]], "orders": [[45, 47]]}
+    assert {each["id"] for each in facts["clients"]} == {"pub", "one", "two", "three"}
+    channels = {each["name"]: each for each in facts["channels"]}
+    assert {name: len(each["subscriptions"]) for name, each in channels.items()} == {
+        "events.eu": 4,
+        "late.channel": 0,
+        "newest": 0,
+        "orders": 6,
+    }
+    table = run("info", node).out
+    for text in ("2-125-1795362041246", "a, b, c", "voted for trio.c.trio", "entries 121 to 128"):
+        assert text in table
+    for output in ("ndjson", "csv"):
+        assert run("info", node, "-o", output).code == 0
+
+
+def test_a_node_without_its_store(run: Run, golden_clusters: Path) -> None:
+    node = golden_clusters / "free_pages" / "nodes" / "a"
+    outcome = run("info", node)
+    assert outcome.code == 1
+    assert "not here" in outcome.out and "messages are in the log only" in outcome.err
+    assert run("subs", node, "-o", "json").json()["channels"][-1]["subscriptions"]
+
+
+def test_what_the_log_holds_that_the_store_does_not(run: Run, golden_clusters: Path) -> None:
+    outcome = run("info", golden_clusters / "killed_under_load" / "nodes" / "a")
+    assert outcome.code == 0
+    assert "the store ends at 696, log and snapshot at 699" in outcome.out
+
+
+def test_subs_and_clients_are_those_of_the_log(run: Run, golden_clusters: Path) -> None:
+    node = golden_clusters / "group_pending_lost_1" / "nodes" / "b"
+    subs = run("subs", node, "-o", "ndjson").ndjson()
+    assert {each["status"] for each in subs} == {"active", "offline durable", "shadow"}
+    only = run("subs", node, "--channel", "third", "--status", "shadow", "-o", "ndjson").ndjson()
+    assert only and {(each["channel"], each["status"]) for each in only} == {("third", "shadow")}
+    clients = run("clients", node, "-o", "ndjson").ndjson()
+    assert all(each["registered"] for each in clients if each["id"] != "three" or each["subscriptions"])
+    for verb in ("subs", "clients"):
+        assert run(verb, node).code == 0
+        assert run(verb, node, "--history").code == 2
+
+
+def test_records_prints_entries_and_what_free_pages_hold(run: Run, golden_clusters: Path) -> None:
+    log = golden_clusters / "snapshots" / "nodes" / "a" / "raft" / "trio" / "raft.log"
+    outcome = run("records", log, "-o", "ndjson", "--data", "text")
+    assert outcome.code == 0
+    records = outcome.ndjson()
+    live = [each for each in records if not each["fields"].get("free")]
+    assert [each["fields"]["index"] for each in live] == list(range(121, 129))
+    assert (live[0]["type"], live[0]["fields"]["channel"], live[0]["fields"]["first"]) == ("publish", "orders", 45)
+    free = {each["fields"]["index"] for each in records} - set(range(121, 129))
+    assert free and max(free) < 121
+    content = log.read_bytes()
+    assert all(content[each["offset"]] & 0xF0 == 0x80 for each in records)
+    assert "publish" in run("records", log).out
+    assert run("records", log, "-o", "json").json()["kind"] == "raft"
+
+
+def test_encrypted_commands_need_the_key(run: Run, golden_clusters: Path) -> None:
+    from tests.store.test_raft import load
+
+    given = load("encrypted")["options"]["encryption"]
+    key = given["key"] if isinstance(given, dict) else given
+    node = golden_clusters / "encrypted" / "nodes" / "a"
+    log = node / "raft" / "trio" / "raft.log"
+    assert run("records", log).code == 1
+    assert run("records", log, "--encryption-key-env", "KEY", env={"KEY": key}).code == 0
+    without = run("info", node, "-o", "json").json()
+    assert (without["node"]["operations"]["unreadable"], [f["code"] for f in without["node"]["findings"]]) == (
+        95,
+        ["raft-encrypted"],
+    )
+    with_key = run("info", node, "-o", "json", "--encryption-key-env", "KEY", env={"KEY": key}).json()
+    assert "unreadable" not in with_key["node"]["operations"]
+    assert len(with_key["channels"]) == len(without["channels"])
+    wrong = run("verify", node, "-o", "json", "--encryption-key-env", "KEY", env={"KEY": "other"})
+    assert {each["code"] for each in wrong.json()["findings"]} >= {"raft-operation"}
+
+
+def test_random_damage_of_a_node_never_ends_in_anything_but_findings(
+    run: Run, golden_clusters: Path, tmp_path: Path
+) -> None:
+    import random
+
+    node = tmp_path / "a"
+    shutil.copytree(golden_clusters / "snapshots" / "nodes" / "a", node)
+    files = [p for p in sorted(node.glob("raft/**/*")) if p.is_file()]
+    for seed in range(40):
+        chance = random.Random(seed)
+        path = chance.choice(files)
+        good = path.read_bytes()
+        hurt = bytearray(good)
+        for _ in range(chance.randint(1, 8)):
+            at = chance.randrange(len(hurt))
+            hurt[at : at + 4] = chance.randbytes(min(4, len(hurt) - at))
+        path.write_bytes(bytes(hurt[: chance.randint(0, len(hurt)) if chance.random() < 0.2 else None]))
+        assert run("verify", node).code in (0, 1)
+        assert run("subs", node).code in (0, 1)
+        path.write_bytes(good)
