@@ -17,7 +17,8 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import folded
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import UsageError
+from stantools.nats.credentials import read_word
 from stantools.nats.options import ConnectOptions, split_servers
 from stantools.options import Option, declared
 
@@ -79,11 +80,4 @@ def _secret(name: str, variable: str | None, path: Path | None) -> str | None:
         if not text:
             raise UsageError(f"the environment variable {console.escape(variable)} is not set", "export it first")
         return text
-    if path:
-        from stantools.nats.credentials import read_secret
-
-        try:
-            return read_secret(path).decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise StoreUnreadableError(f"{path}: holds no text", f"give the file with the {name}") from None
-    return None
+    return read_word(path, name) if path else None

@@ -5,8 +5,6 @@ Codes: `stantools.errors.ExitCode`. A traceback is shown only for mistakes of ou
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import io
 import os
 import select
@@ -23,7 +21,7 @@ import click
 
 from stantools import __version__
 from stantools.cli import console
-from stantools.cli.verbs import CONTEXT, QUESTIONS, module_of, summaries
+from stantools.cli.verbs import CONTEXT, QUESTIONS, LateGroup, module_of, summaries
 from stantools.errors import ExitCode, StantoolsError
 
 _EXIT_CODES = """\
@@ -41,31 +39,26 @@ _SAME = 0.5
 _interrupted_at: float | None = None
 
 
-class Program(click.Group):
-    """A group whose verbs are imported only when they run."""
+class Program(LateGroup):
+    """All verbs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the verbs in the order of the help page."""
-        return list(summaries())
+    NOUN = "verb"
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a verb's module."""
-        if cmd_name not in summaries():
-            return None
-        command: click.Command = importlib.import_module(module_of(cmd_name)).command
-        return command
+    def summaries(self) -> dict[str, str]:
+        """Returns the verbs, and what each does."""
+        return summaries()
+
+    def module_of(self, name: str) -> str:
+        """Returns a verb's module."""
+        return module_of(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the verb; an unknown one is answered with the ones that look like it."""
+        """Finds the verb; a store in its place is looked at."""
         name = args[0]
-        if name not in summaries() and not name.startswith("-"):
-            if Path(name).is_dir() or os.sep in name:  # a store, and no question: what is the matter with it?
-                return super().resolve_command(ctx, ["doctor", *args])
-            close = difflib.get_close_matches(name, summaries(), n=2, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            ctx.fail(f"there is no verb {console.escape(name)}{hint}")
+        if name not in summaries() and not name.startswith("-") and (Path(name).is_dir() or os.sep in name):
+            args = ["doctor", *args]  # a store, and no question: what is the matter with it?
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -233,7 +226,7 @@ def _report_usage(problem: click.ClickException) -> int:
 
 
 def _output_is_closed() -> bool:
-    """Tells whether nobody reads our output any more; else it was a connection that broke."""
+    """Returns whether nobody reads our output any more; else it was a connection that broke."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import importlib.util
-
 import click
 
-from stantools.cli import console
 from stantools.cli.pipelineoptions import JOBS, submit_file
-from stantools.cli.verbs import CONTEXT, summaries
+from stantools.cli.verbs import CONTEXT, LateGroup, summaries
 
 
-class Jobs(click.Group):
-    """A group whose commands are the jobs."""
+class Jobs(LateGroup):
+    """All jobs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the jobs that are there."""
-        return [name for name in JOBS if importlib.util.find_spec(_module(name))]
+    NOUN = "job"
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a job."""
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        command: click.Command = importlib.import_module(_module(cmd_name)).command
-        return command
+    def summaries(self) -> dict[str, str]:
+        """Returns the jobs, and what each does."""
+        return JOBS
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the job; an unknown one is answered with those that look like it."""
-        name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
-            close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"the jobs are {', '.join(known)}"
-            ctx.fail(f"there is no job {console.escape(name)}; {hint}")
-        return super().resolve_command(ctx, args)
+    def module_of(self, name: str) -> str:
+        """Returns a job's module."""
+        return f"stantools.cli.pipeline_{name}"
+
+    def otherwise(self) -> str:
+        """Names the jobs."""
+        return f"; the jobs are {', '.join(JOBS)}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the jobs from the table, without importing them."""
         with formatter.section("Jobs"):
-            formatter.write_dl([(name, JOBS[name]) for name in self.list_commands(ctx)])
-
-
-def _module(name: str) -> str:
-    return f"stantools.cli.pipeline_{name}"
+            formatter.write_dl(list(JOBS.items()))
 
 
 def _print_submit_file(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -16,6 +16,7 @@ from stantools.cli.pipelineoptions import (
     Cluster,
     cluster_options,
     job,
+    no_channel,
     on_spark,
     report_failed,
     stores_argument,
@@ -128,8 +129,7 @@ def _planned(
         console.note(console.escape(each))
     if not work.stores and not work.failed:
         if options.patterns:
-            listed = ", ".join(map(console.escape, options.patterns))
-            raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+            raise no_channel(options.patterns)
         raise UsageError("there is nothing to salvage", "name the stores that are damaged")
     return work
 

@@ -15,6 +15,7 @@ from stantools.cli.pipelineoptions import (
     Cluster,
     cluster_options,
     job,
+    no_channel,
     on_spark,
     report_failed,
     stores_argument,
@@ -106,8 +107,7 @@ def command(stores: tuple[str, ...], counting: Counting, reading: TableOptions, 
     )
     planned = plan(options)
     if counting.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
-        listed = ", ".join(map(console.escape, counting.channels))
-        raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+        raise no_channel(counting.channels)
     total = sum(split.cost for split in planned.splits)
     with Progress("stats", total) as shown, on_spark(cluster, "stats", shown) as spark:
         stats = run_stats(spark, planned, options, progress=shown.advance)

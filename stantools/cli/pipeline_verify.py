@@ -13,13 +13,14 @@ from stantools.cli.pipelineoptions import (
     Cluster,
     cluster_options,
     job,
+    no_channel,
     on_spark,
     report_failed,
     stores_argument,
     table_reading_options,
 )
 from stantools.cli.verify import FINDING_COLUMNS, finding_rows, print_findings, print_verdict
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def _planned(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableO
     options = reading.of(stores, table=Table.FINDINGS, channels=channels)
     plan = plan_verify(*discover(options), options)
     if channels and not plan.has_channels:
-        listed = ", ".join(map(console.escape, channels))
-        raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+        raise no_channel(channels)
     return plan
 
 

@@ -209,6 +209,12 @@ class _Idle:
             )
 
 
+def no_channel(patterns: Sequence[str]) -> UsageError:
+    """Returns that none of the stores has a channel that was asked for."""
+    listed = ", ".join(map(console.escape, patterns))
+    return UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+
+
 def report_failed(failed: Sequence[Failed]) -> None:
     """Says on stderr what could not be read."""
     for each in failed:

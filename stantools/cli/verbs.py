@@ -6,7 +6,13 @@ verb needs a row here and a module `stantools.cli.<name with underscores>` with 
 
 from __future__ import annotations
 
+import difflib
+import importlib
 from typing import Any
+
+import click
+
+from stantools.escaping import escape
 
 #: Question -> verb -> what it does, in one line.
 QUESTIONS: dict[str, dict[str, str]] = {
@@ -58,3 +64,44 @@ def summaries() -> dict[str, str]:
 def module_of(name: str) -> str:
     """Returns the module that a verb lives in."""
     return f"stantools.cli.{name.replace('-', '_')}"
+
+
+class LateGroup(click.Group):
+    """A group whose commands are in modules of their own, which are imported only when they run."""
+
+    #: What its commands are called.
+    NOUN = "command"
+
+    def summaries(self) -> dict[str, str]:
+        """Returns what each command does in one line, in the order of the help page."""
+        raise NotImplementedError
+
+    def module_of(self, name: str) -> str:
+        """Returns the module that a command lives in, under the name `command`."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the commands in the order of the help page."""
+        return list(self.summaries())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports a command's module."""
+        if cmd_name not in self.summaries():
+            return None
+        command: click.Command = importlib.import_module(self.module_of(cmd_name)).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command; an unknown one is answered with the ones that look like it."""
+        name, known = args[0], self.summaries()
+        if name not in known and not name.startswith("-"):
+            close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(close)}?" if close else self.otherwise()
+            ctx.fail(f"there is no {self.NOUN} {escape(name)}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def otherwise(self) -> str:
+        """Returns what is said of a word that looks like no command."""
+        return ""

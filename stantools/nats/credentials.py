@@ -55,6 +55,22 @@ def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
     return content
 
 
+def read_word(path: Path, what: str) -> str:
+    """Reads a password or token from a file; a line break at its end does not count.
+
+    Args:
+        path: The file.
+        what: What it is called in messages.
+
+    Raises:
+        StoreUnreadableError: It cannot be read, is empty or too large, or holds no text.
+    """
+    try:
+        return read_secret(path).decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise StoreUnreadableError(f"{path}: holds no text", f"give the file with the {what}") from None
+
+
 def read_nkey(path: Path) -> str:
     """Reads the seed of a user's nkey.
 

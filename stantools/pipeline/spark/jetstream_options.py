@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import UsageError
 from stantools.migration.plan.names import name_problem, reserved, stream_name, subject_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.nats.context import context_folder, over, read_context
-from stantools.nats.credentials import read_secret
+from stantools.nats.credentials import read_word
 from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import parse_duration, parse_size
 from stantools.pipeline.tables.options import count, read_value, truth
@@ -96,10 +96,7 @@ class Secret:
                 "set it on all workers, or use a file that they can read",
             )
         if self.file is not None:
-            try:
-                return read_secret(Path(self.file)).decode().removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError:
-                raise StoreUnreadableError(f"{self.file}: holds no text", f"give the file with the {name}") from None
+            return read_word(Path(self.file), name)
         return self.value
 
 
