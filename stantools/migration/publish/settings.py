@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from stantools.errors import RefusedError, UsageError
+from stantools.migration.plan.model import UNLIMITED
 
 #: What stands in the way -> what it is meanwhile.
 _LIFTED: Final[Mapping[str, Any]] = {
-    "max_msgs": -1,
-    "max_bytes": -1,
-    "max_age": 0,
-    "max_msgs_per_subject": -1,
+    **UNLIMITED,
     "max_msg_size": -1,
     "discard": "old",
     "discard_new_per_subject": False,
