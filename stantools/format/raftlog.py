@@ -15,6 +15,7 @@ held against what is left, nesting and the number of elements are bounded.
 from __future__ import annotations
 
 import enum
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,15 @@ from stantools.format.proto import store_pb2 as pb
 _U64 = struct.Struct(">Q")
 _MAX_DEPTH = 8
 _MAX_ELEMENTS = 10_000
+#: The beginning of an entry as servers since 0.22 write it: six fields, the first the time, of 8 bytes, then the data.
+_TIMED = b"\x86\xaaAppendedAt\xa8"
+_DATA = b"\xa4Data"
+_HEAD_SIZE = len(_TIMED) + 8 + len(_DATA)
+#: What follows the data: three numbers, of one byte or of 1, 2, 4 or 8 behind a byte that says so.
+_NUMBER = rb"([\0-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
+_TAIL = re.compile(
+    rb"\xaaExtensions\xc0\xa5Index" + _NUMBER + rb"\xa4Term" + _NUMBER + rb"\xa4Type" + _NUMBER, re.DOTALL
+)
 #: Faults outside the entries that are kept.
 _MOST_FAULTS = 1000
 _NS = 1_000_000_000
@@ -222,6 +232,9 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
         EntryError: It is no entry.
     """
     view = memoryview(value)
+    usual = _usual_entry(view, offset)
+    if usual is not None:
+        return usual
     fields = unpack(view)
     if not isinstance(fields, dict):
         raise EntryError("only encoded map or array can be decoded into a struct")
@@ -237,7 +250,31 @@ def decode_entry(value: Buffer | bytes, offset: int = 0) -> Entry:
     return Entry(index, term, kind, appended, view[:0] if data is None else data, offset, len(view))
 
 
-def _timestamp(value: Buffer) -> int | None:
+def _usual_entry(view: Buffer, offset: int) -> Entry | None:
+    """Decodes an entry just as servers since 0.22 write it, several times faster than any; None if it is another."""
+    head = view[:_HEAD_SIZE].tobytes()
+    if not (head.startswith(_TIMED) and head.endswith(_DATA)) or len(view) <= _HEAD_SIZE + 4:
+        return None
+    code, begin = view[_HEAD_SIZE], _HEAD_SIZE + 1
+    if 0xA0 <= code < 0xC0:
+        size = code & 0x1F
+    elif code == 0xDA:
+        size, begin = int.from_bytes(view[begin : begin + 2], "big"), begin + 2
+    elif code == 0xDB:
+        size, begin = int.from_bytes(view[begin : begin + 4], "big"), begin + 4
+    else:
+        return None
+    tail = view[begin + size :].tobytes()
+    numbers = _TAIL.fullmatch(tail)
+    if not numbers:
+        return None
+    index, term, kind = (
+        each[0] if len(each) == 1 else int.from_bytes(each[1:], "big") for each in numbers.group(1, 2, 3)
+    )
+    return Entry(index, term, kind, _timestamp(head[13:21]), view[begin : begin + size], offset, len(view))
+
+
+def _timestamp(value: Buffer | bytes) -> int | None:
     if len(value) == 8:
         packed = _U64.unpack(value)[0]
         seconds, nanoseconds = packed & (1 << 34) - 1, packed >> 34

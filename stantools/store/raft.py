@@ -42,7 +42,7 @@ _META_SIZE = 1 << 24
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 20
 #: Entries that are read before the pages behind are let go, in bytes.
-_KEPT = 64 << 20
+_KEPT = 16 << 20
 
 _E = TypeVar("_E", bound=Entry | Fault | Flaw)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 import time
 import tracemalloc
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stantools.format import raftlog
 from stantools.format.bbolt import Bolt, Fault, FaultKind, Item
 from stantools.format.encryption import Cipher, raft_cipher
 from stantools.format.proto import store_pb2 as pb
@@ -72,6 +74,25 @@ def test_an_entry_comes_back(index: int, term: int, kind: int, data: bytes | Non
     found = decode_entry(entry(index, data, term=term, kind=kind, timed=timed), 7)
     assert (found.index, found.term, found.type, bytes(found.data), found.offset) == (index, term, kind, data or b"", 7)
     assert found.appended_ns == (1_700_000_000_000_000_005 if timed else None)
+
+
+@given(
+    st.integers(0, 2**64 - 1), st.binary(max_size=400), st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)))
+)
+@settings(max_examples=200)
+def test_the_short_way_and_the_general_one_agree(index: int, data: bytes, changes: list[tuple[int, int]]) -> None:
+    value = bytearray(entry(index, data, term=300))
+    for at, byte in changes[:2]:
+        value[at % len(value)] = byte
+    short = raftlog._usual_entry(memoryview(bytes(value)), 0)
+    with patch.object(raftlog, "_usual_entry", lambda *_: None):
+        try:
+            general = decode_entry(bytes(value))
+        except EntryError:
+            general = None
+    assert short is None or short == general
+    if not changes:
+        assert short is not None
 
 
 def test_the_worked_example_of_the_reference() -> None:
