@@ -321,6 +321,35 @@ def test_a_connection_that_cannot_be_made_again(
     asyncio.run(run())
 
 
+def test_a_server_that_lets_nobody_in_any_more_is_asked_twice() -> None:
+    """A password that was changed while we were connected: no minute of vain attempts."""
+    visits = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visits
+        visits += 1
+        writer.write(b'INFO {"server_id":"x"}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n" if visits == 1 else b"-ERR 'Authorization Violation'\r\n")
+        if visits == 1:
+            await reader.readuntil(b"PUB go 0\r\n\r\n")
+        writer.close()
+
+    async def run() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with connect(ConnectOptions(servers=(url,), user="u", password="p")) as connection:
+                with connection.watch() as failed:
+                    connection.publish(b"go")
+                    await failed
+                assert await _closed(connection)
+                with pytest.raises(ConnectionLostError, match="made again: it does not accept the credentials"):
+                    await connection.wait_connected()
+        assert visits == 3
+
+    asyncio.run(run())
+
+
 async def _closed(connection: Connection) -> bool:
     for _ in range(200):
         if connection.closed:
