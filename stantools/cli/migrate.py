@@ -11,7 +11,6 @@ import click
 from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationoptions import (
-    Applying,
     Planning,
     Reopening,
     applying_options,
@@ -30,6 +29,7 @@ from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import ExitCode, InterruptionError
 from stantools.escaping import shell_word
+from stantools.migration.options import Applying
 from stantools.migration.plan.model import Places
 from stantools.migration.targets.target import connecting_of, opened, places_of
 from stantools.options import Option
@@ -243,9 +243,10 @@ def _make_plan(store: Path, planning: Planning, target: Destination) -> tuple[St
     from stantools.migration.plan.planner import make_plan
 
     # Everything that can be wrong at once is found before the long reading.
-    found = open_store(store, planning.read_options)
-    options = planning.options(target.reference())
-    source = _read_source(found, planning.taking())
+    reading, taking = planning.here()
+    found = open_store(store, reading)
+    options = planning.plan_options(target.reference())
+    source = _read_source(found, taking)
     return source, make_plan(source, options, options.target.version)
 
 

@@ -12,7 +12,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.migrationoptions import Applying, Planning, applying_options, planning_options_with
+from stantools.cli.migrationoptions import Planning, applying_options, planning_options_with
 from stantools.cli.options import dry_run_option, yes_option
 from stantools.cli.output import print_json, table_text
 from stantools.cli.pipelineoptions import (
@@ -25,6 +25,7 @@ from stantools.cli.pipelineoptions import (
     table_reading_options,
 )
 from stantools.errors import ExitCode, RefusedError, UsageError
+from stantools.migration.options import Applying
 from stantools.notation import counted
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def command(
 
     target = _target(out, connecting)
     reference = target.reference()
-    options = planning.options(reference)
+    options = planning.plan_options(reference)
     how = applying.options(options.way)
     sources, (found, failed) = _sources(stores, planning)
     with on_spark(cluster, "migrate") as spark:

@@ -10,17 +10,11 @@ from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import Stage, StreamResult, Watch
-from stantools.migration.plan.model import LeftOut, Level, Note, Places, Plan, StreamPlan, TargetRef, Way
-from stantools.migration.plan.options import (
-    Consumers,
-    OriginHeaders,
-    PlanOptions,
-    dotted,
-    mapping_override,
-    read_overrides,
-)
+from stantools.migration.options import Applying, Planning
+from stantools.migration.plan.model import LeftOut, Level, Note, Places, Plan, StreamPlan, Way
+from stantools.migration.plan.options import Override, mapping_override, read_overrides
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.source import SourceOptions, StoreSource
+from stantools.migration.source import StoreSource
 from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
@@ -39,11 +33,11 @@ from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import format_size, parse_duration, parse_size
 from stantools.options import declared
 from stantools.recovery.place import free_bytes
-from stantools.store.limits import ChannelLimits, PatternLimits
+from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
-from tui.plans.form import Field, FieldError, Form, choice, flag, optional, path, whole_number
+from tui.plans.form import Field, FieldError, Form, field_of, optional, path, whole_number
 from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
 from tui.rows import Column
 
@@ -115,6 +109,34 @@ class _JobWatch(Watch):
         self.notes.append(text)
 
 
+#: Fields of the form, and what they do.
+_PLANNING = {
+    "channels": "only channels that match, with * and >; several with blanks",
+    "via": "restore is exact in everything; publish where that is not permitted",
+    "maps": "PATTERN=STREAM puts several channels into one stream; several with blanks",
+    "override": "YAML with what is otherwise for some channels",
+    "stream_prefix": "what names of streams begin with",
+    "subject_prefix": "in front of every subject: stan makes stan.orders of orders",
+    "consumers": "what becomes of durables",
+    "push_prefix": "what deliver subjects of push consumers begin with",
+    "storage": "of the streams",
+    "replicas": "of each stream",
+    "origin_headers": "headers with channel, sequence and time",
+}
+_TAKING = {
+    "generation": "if sequences began again: split, newest, or a number",
+    "archived": "take messages from .bak slices as well",
+    "keep_encrypted": "migrate encrypted payloads as they are stored, without a key",
+}
+_APPLYING = {
+    "accept_loss": "go on although the store is damaged and something is lost",
+    "replace": "delete streams that are there and different, and load them anew",
+    "append_missing": "publish what a stream that is there lacks at its end",
+    "proof": "compare every message afterwards, or only numbers",
+    "compress": "compress what goes over the network",
+}
+
+
 class MigrateWizard(Wizard):
     """Moves channels and durables into JetStream."""
 
@@ -123,53 +145,22 @@ class MigrateWizard(Wizard):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        yes_no = tuple(each.value for each in OriginHeaders)
         self.form = Form(
             Field("server", "a running server: nats://host:4222, or embedded to start one; or one of the next two"),
-            Field(
-                "out",
-                "no server: a directory for a backup of each stream, for nats stream restore",
-                parse=optional(path),
-            ),
-            Field("jetstream-store", "the store directory of a stopped nats-server", parse=optional(path)),
-            Field("account", "with jetstream-store: the account", "$G", "$G"),
+            field_of(Places, "out", "no server: a directory for a backup of each stream, for nats stream restore"),
+            field_of(Places, "jetstream_store", "the store directory of a stopped nats-server"),
+            field_of(Places, "account", "with jetstream-store: the account"),
             Field("plan", "where the plan is written; the journal lies beside it", parse=path),
-            Field("channel", "only channels that match, with * and >; several with blanks", many=True),
-            choice(
-                "via",
-                "restore is exact in everything; publish where that is not permitted",
-                ("restore", "publish"),
-                "restore",
-            ),
-            Field("map", "PATTERN=STREAM puts several channels into one stream; several with blanks", many=True),
-            Field("override", "YAML with what is otherwise for some channels", parse=optional(path)),
-            Field("stream-prefix", "what names of streams begin with"),
-            Field("subject-prefix", "in front of every subject: stan makes stan.orders of orders"),
-            choice("consumers", "what becomes of durables", tuple(each.value for each in Consumers), "pull"),
-            Field("push-prefix", "what deliver subjects of push consumers begin with", "deliver", "deliver"),
-            choice("storage", "of the streams", ("file", "memory"), "file"),
-            choice("replicas", "of each stream", ("1", "2", "3", "4", "5"), "1"),
-            choice("origin-headers", "headers with channel, sequence and time", yes_no, "auto"),
+            *(field_of(Planning, name, help) for name, help in _PLANNING.items()),
             Field("max-msgs", "the limit that the streaming server had", parse=optional(whole_number)),
             Field("max-bytes", "the limit that the streaming server had, such as 64MB", parse=optional(parse_size)),
             Field("max-age", "the limit that the streaming server had, such as 72h", parse=optional(parse_duration)),
-            Field("generation", "if sequences began again: split, newest, or a number", "split", "split"),
-            flag("archived", "take messages from .bak slices as well"),
-            flag("keep-encrypted", "migrate encrypted payloads as they are stored, without a key"),
-            flag("accept-loss", "go on although the store is damaged and something is lost"),
-            flag("replace", "delete streams that are there and different, and load them anew"),
-            flag("append-missing", "publish what a stream that is there lacks at its end"),
-            choice("proof", "compare every message afterwards, or only numbers", ("full", "counts"), "full"),
-            flag("compress", "compress what goes over the network"),
-            flag("force", "with jetstream-store: go on although a server seems to use the directory"),
-            Field(
-                "embedded-store",
-                "where a server that is started keeps its streams",
-                "jetstream",
-                "jetstream",
-                parse=path,
-            ),
+            *(field_of(Planning, name, help) for name, help in _TAKING.items()),
+            *(field_of(Applying, name, help) for name, help in _APPLYING.items()),
+            field_of(Places, "force", "with jetstream-store: go on although a server seems to use the directory"),
+            field_of(Places, "embedded_store", "where a server that is started keeps its streams"),
         )
+        self.form.fields["replicas"].choices = ("1", "2", "3", "4", "5")
         connecting = source.connecting
         self._given = ",".join(connecting.servers) if connecting else ""
         if connecting is None:
@@ -200,29 +191,21 @@ class MigrateWizard(Wizard):
         overrides = self._overrides()
         preview = Preview(columns=_COLUMNS)
         store = source.open()
-        patterns = form.words_of("channel")
-        names = store.chosen(patterns)
+        planning = form.taken(Planning, limits=self._limits(), workers=source.workers)
+        names = store.chosen(planning.channels)
         for use in check_not_in_use(source.path, force=True):
             preview.remarks.append(
                 Remark("warning", f"{use.detail}: what it writes from now on is not migrated; stop it first", "warn")
             )
         job.begin_phase("reading", store.data_size(names))
-        keep = form.flag("keep-encrypted")
-        taking = SourceOptions(
-            patterns,
-            form.text("generation") or "split",
-            form.flag("archived"),
-            source.reading.encryption_key,
-            keep,
-            source.workers,
-        )
-        found = read_source(store, source.crc, taking, progress=job.advance)
+        key = source.reading.encryption_key
+        found = read_source(store, source.crc, planning.taking(key), progress=job.advance)
         job.begin_phase("asking the target")
         with opened(places, connecting, start=False, check=job.check) as target:
-            planning = self._planning(target.reference(), overrides)
-            plan = make_plan(found, planning, planning.target.version)
+            wanted = planning.options(target.reference(), overrides, decrypted=key is not None)
+            plan = make_plan(found, wanted, wanted.target.version)
             options = self._applying(plan.way)
-            problems = judge(plan, found, target, options, keep_encrypted=keep, file=file)
+            problems = judge(plan, found, target, options, keep_encrypted=planning.keep_encrypted, file=file)
         attempt(preview, partial(check_plan_file, file, plan))
         self._made = _Made(plan, file, found, places, connecting, options)
         _describe(plan, file, problems, preview)
@@ -244,13 +227,7 @@ class MigrateWizard(Wizard):
             raise FieldError("server", "the target is a directory already", "leave one of them empty")
         if not (server or out or store or given):
             raise FieldError("server", "where are the streams to go?", form.fields["server"].help)
-        places = Places(
-            out=out,
-            jetstream_store=store,
-            account=form.text("account") or "$G",
-            embedded_store=form.value("embedded-store"),
-            force=form.flag("force"),
-        )
+        places = form.taken(Places)
         connecting = given or ConnectOptions()
         if server and server != self._given:
             try:
@@ -259,7 +236,7 @@ class MigrateWizard(Wizard):
                 raise FieldError("server", problem.message, problem.remedy) from problem
         return places, connecting
 
-    def _overrides(self) -> tuple[object, ...]:
+    def _overrides(self) -> tuple[Override, ...]:
         try:
             mapped = [mapping_override(text) for text in self.form.words_of("map")]
         except StantoolsError as problem:
@@ -267,39 +244,15 @@ class MigrateWizard(Wizard):
         file = self.form.value("override")
         return (*mapped, *(read_overrides(file) if file else ()))
 
-    def _planning(self, target: TargetRef, overrides: tuple[object, ...]) -> PlanOptions:
-        form = self.form
-        limits = [form.value(name) for name in ("max-msgs", "max-bytes", "max-age")]
-        return PlanOptions(
-            target=target,
-            way=Way.PUBLISH if form.text("via") == "publish" else Way.ARCHIVE,
-            stream_prefix=form.text("stream-prefix"),
-            subject_prefix=dotted(form.text("subject-prefix")),
-            consumers=Consumers(form.text("consumers")),
-            push_prefix=form.text("push-prefix"),
-            storage=form.text("storage"),
-            replicas=int(form.text("replicas")),
-            limits=None if limits == [None] * 3 else PatternLimits(*limits).of_store(ChannelLimits()),
-            origin_headers=OriginHeaders(form.text("origin-headers")),
-            decrypted=self.source.reading.encryption_key is not None,
-            overrides=overrides,  # type: ignore[arg-type]
-        )
+    def _limits(self) -> StoreLimits | None:
+        limits = [self.form.value(name) for name in ("max-msgs", "max-bytes", "max-age")]
+        return None if limits == [None] * 3 else PatternLimits(*limits).of_store(ChannelLimits())
 
     def _applying(self, way: Way) -> ApplyOptions:
         form = self.form
         if form.flag("replace") and form.flag("append-missing"):
             raise FieldError("replace", "it and --append-missing exclude each other", "choose one of them")
-        existing = Existing.REFUSE
-        if form.flag("replace"):
-            existing = Existing.REPLACE
-        elif form.flag("append-missing"):
-            existing = Existing.APPEND
-        return ApplyOptions(
-            way=way,
-            existing=existing,
-            prove=form.text("proof") == "full",
-            compression="snappy" if form.flag("compress") else "stored",
-        )
+        return form.taken(Applying).options(way)
 
     def question(self) -> str:
         """Says what is going to be done."""

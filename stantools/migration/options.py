@@ -1,0 +1,171 @@
+"""What users say of a migration: how to plan, and how to carry it out. Nothing here imports numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stantools.errors import UsageError
+from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, GENERATION, Option, option
+
+if TYPE_CHECKING:
+    from stantools.migration.plan.model import TargetRef
+    from stantools.migration.plan.options import Override, PlanOptions
+    from stantools.migration.source import SourceOptions
+    from stantools.migration.targets.loading import ApplyOptions
+    from stantools.store.limits import StoreLimits
+
+KEEP_ENCRYPTED = Option(help="Migrate encrypted payloads as they are stored, without a key.", default=False)
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How to plan, as users say it."""
+
+    channels: tuple[str, ...] = CHANNELS.field()
+    via: str = option(
+        "How: restore is exact in everything; publish is for servers where a restore is not permitted.",
+        default="restore",
+        choices=("restore", "publish"),
+    )
+    maps: tuple[str, ...] = option(
+        "Put all channels that match into one stream: they are ordered by time and numbered anew.",
+        "--map",
+        default=(),
+        metavar="PATTERN=STREAM",
+    )
+    override: Path | None = option(
+        "YAML with what is otherwise for some channels; see the migration guide.", kind=Path, metavar="FILE"
+    )
+    stream_prefix: str = option("What names of streams begin with.", default="", metavar="TEXT")
+    subject_prefix: str = option(
+        "A token, or more, in front of every subject: stan makes stan.orders of orders.", default="", metavar="TEXT"
+    )
+    consumers: str = option(
+        "What becomes of durables and durable queue groups.", default="pull", choices=("pull", "push", "none")
+    )
+    push_prefix: str = option("What deliver subjects of push consumers begin with.", default="deliver", metavar="TEXT")
+    storage: str = option("Of the streams.", default="file", choices=("file", "memory"))
+    replicas: int = option("Of each stream.", default=1, kind=int, least=1, most=5)
+    origin_headers: str = option(
+        "Headers with channel, sequence and time; auto: only where the stream cannot hold these itself.",
+        default="auto",
+        choices=("auto", "on", "off"),
+    )
+    generation: str = GENERATION.field(
+        help="If sequences began again: older generations as streams of their own, only the newest, or the Nth."
+    )
+    archived: bool = ARCHIVED.field()
+    keep_encrypted: bool = KEEP_ENCRYPTED.field()
+    limits: StoreLimits | None = None
+    workers: int = 2
+
+    def taking(self, key: bytes | None) -> SourceOptions:
+        """Returns what is taken of a store that is read with a key."""
+        from stantools.migration.source import SourceOptions
+
+        return SourceOptions(self.channels, self.generation, self.archived, key, self.keep_encrypted, self.workers)
+
+    def overrides(self) -> tuple[Override, ...]:
+        """Returns what is otherwise for some channels.
+
+        Raises:
+            UsageError: It makes no sense.
+            StoreUnreadableError: The file of overrides cannot be read.
+        """
+        from stantools.migration.plan.options import mapping_override, read_overrides
+
+        read = read_overrides(self.override) if self.override else ()
+        return (*(mapping_override(text) for text in self.maps), *read)
+
+    def options(self, target: TargetRef, overrides: tuple[Override, ...], *, decrypted: bool) -> PlanOptions:
+        """Returns the options of the planner.
+
+        Args:
+            target: Where it goes.
+            overrides: What is otherwise for some channels.
+            decrypted: The store is read with its encryption key.
+
+        Raises:
+            UsageError: They make no sense.
+        """
+        from stantools.migration.plan.model import Way
+        from stantools.migration.plan.options import (
+            Consumers,
+            OriginHeaders,
+            PlanOptions,
+            dotted,
+        )
+
+        return PlanOptions(
+            target=target,
+            way=Way.PUBLISH if self.via == "publish" else Way.ARCHIVE,
+            stream_prefix=self.stream_prefix,
+            subject_prefix=dotted(self.subject_prefix),
+            consumers=Consumers(self.consumers),
+            push_prefix=self.push_prefix,
+            storage=self.storage,
+            replicas=self.replicas,
+            limits=self.limits,
+            origin_headers=OriginHeaders(self.origin_headers),
+            decrypted=decrypted,
+            overrides=overrides,
+        )
+
+
+@dataclass(frozen=True)
+class Applying:
+    """How to carry a plan out, as users say it."""
+
+    replace: bool = option("Delete streams that are there and different, and load them anew.", default=False)
+    append_missing: bool = option(
+        "Publish what a stream that is there lacks at its end, if all that it has is equal.", default=False
+    )
+    accept_loss: bool = ACCEPT_LOSS.field()
+    parallel: int = option(
+        "Streams loaded at the same time. nats-server 2.15.1 was seen to crash with several restores at once.",
+        default=1,
+        kind=int,
+        least=1,
+        most=64,
+    )
+    proof: str = option(
+        "Compare every message afterwards, or only the numbers that the server tells.",
+        default="full",
+        choices=("full", "counts"),
+    )
+    compress: bool = option("Compress what goes over the network (snappy).", default=False)
+    piece_timeout: float = option(
+        "Seconds in which the server has to take a piece of an archive.",
+        default=30.0,
+        kind=float,
+        least=1,
+        metavar="S",
+    )
+    restore_timeout: float = option(
+        "Seconds in which the server has to unpack an archive.", default=3600.0, kind=float, least=1, metavar="S"
+    )
+
+    def __post_init__(self) -> None:
+        if self.replace and self.append_missing:
+            raise UsageError("--replace and --append-missing exclude each other", "give one of them")
+        if self.compress:
+            from stantools.migration.archive.framing import SNAPPY, Framer
+
+            Framer(SNAPPY)
+
+    def options(self, way: Any) -> ApplyOptions:
+        """Returns the options of `apply_streams`."""
+        from stantools.migration.targets.loading import ApplyOptions, Existing
+
+        existing = Existing.REPLACE if self.replace else Existing.APPEND if self.append_missing else Existing.REFUSE
+        return ApplyOptions(
+            way=way,
+            existing=existing,
+            parallel=self.parallel,
+            prove=self.proof == "full",
+            compression="snappy" if self.compress else "stored",
+            chunk_timeout=self.piece_timeout,
+            final_timeout=self.restore_timeout,
+        )
