@@ -23,6 +23,7 @@ from stantools.pipeline.tables.planning import Plan, plan
 from stantools.pipeline.tables.read import read_split
 from stantools.store.directory import open_datastore
 from stantools.store.durable import fsync_file
+from stantools.work import Threads
 
 _VERIFY, _FROM_MEMORY = "verify, 2 workers", "pyarrow from memory, our settings, 2 threads"
 _PARQUET, _RATE = "export to Parquet, 2 workers", 300
@@ -55,7 +56,7 @@ def _compare(store: Path, title: str, rounds: int) -> str:
 
     def exported(layout: Layout, workers: int) -> None:
         how = reading(options, layout)
-        result = export_to_directory(plan(how), how, layout, out, workers=workers)
+        result = export_to_directory(plan(how), how, layout, out, work=Threads(workers))
         if result.written.rows != wanted or not result.clean:
             raise AssertionError(f"{result.written.rows} rows instead of {wanted}")
 

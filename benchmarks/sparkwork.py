@@ -109,8 +109,8 @@ def stats(spark: SparkSession, *stores: Path) -> int:
 def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = False) -> int:
     """Runs the job `export`; returns how many rows were written."""
     from stantools.pipeline.export.model import Layout
-    from stantools.pipeline.export.run import reading
-    from stantools.pipeline.jobs.export import export_by_spark, export_by_tasks
+    from stantools.pipeline.export.run import export_to_directory, reading
+    from stantools.pipeline.jobs.export import export_by_spark
     from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.planning import plan
 
@@ -119,7 +119,7 @@ def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = Fa
     planned = plan(options)
     if by_spark:
         return export_by_spark(spark, planned, options, layout, str(target)).written.rows
-    return export_by_tasks(SparkWork(spark), planned, options, layout, target).written.rows
+    return export_to_directory(planned, options, layout, target, work=SparkWork(spark)).written.rows
 
 
 def _options(stores: tuple[Path, ...], **values: Any) -> TableOptions:

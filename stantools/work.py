@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -74,6 +75,9 @@ class Work(Protocol):
     def here(self) -> bool:
         """Returns whether the items are done in this process and in order; a function need not be picklable then."""
 
+    def inside(self, progress: Progress | None) -> Progress | None:
+        """Returns what an item tells while it is being done; None where that is elsewhere, and nobody would hear."""
+
     def map(
         self,
         function: Callable[[T], R],
@@ -81,7 +85,7 @@ class Work(Protocol):
         *,
         cost: Callable[[T], int] | None = None,
         on_result: Callable[[int, int], object] | None = None,
-    ) -> Iterator[tuple[int, R | Failure]]:
+    ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item and yields the results as they come.
 
         Args:
@@ -128,7 +132,7 @@ class Threads:
         """Returns True."""
         return True
 
-    def while_wanted(self, progress: Progress | None) -> Progress:
+    def inside(self, progress: Progress | None) -> Progress | None:
         """Returns a progress function that ends what calls it once the work was given up: an item may take long."""
 
         def advance(count: int) -> None:
@@ -146,7 +150,7 @@ class Threads:
         *,
         cost: Callable[[T], int] | None = None,
         on_result: Callable[[int, int], object] | None = None,
-    ) -> Iterator[tuple[int, R | Failure]]:
+    ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item, as `Work.map`; results come in the order of the items."""
 
         def run(numbered: tuple[int, T]) -> tuple[int, R | Failure]:
@@ -156,7 +160,7 @@ class Threads:
                 on_result(number, cost(item) if cost else 1)
             return number, result
 
-        return self.in_order(run, enumerate(items), cost=(lambda numbered: cost(numbered[1])) if cost else None)
+        yield from self.in_order(run, enumerate(items), cost=(lambda numbered: cost(numbered[1])) if cost else None)
 
     def in_order(
         self, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
@@ -189,6 +193,21 @@ class Threads:
     def tasks(self, tasks: Iterable[Task[R]]) -> Iterator[R]:
         """Runs tasks, and yields their results in order."""
         return self.in_order(lambda task: task.work(), tasks, cost=lambda task: task.size)
+
+
+def each(
+    work: Work, function: Callable[[T], R], items: Iterable[T], *, cost: Callable[[T], int] | None = None
+) -> Iterator[tuple[int, R]]:
+    """Runs a function for each item, as `Work.map`, where the failure of one is the failure of all.
+
+    Raises:
+        StantoolsError: An item failed.
+    """
+    with closing(work.map(function, items, cost=cost)) as results:
+        for number, result in results:
+            if isinstance(result, Failure):
+                raise result.error()
+            yield number, result
 
 
 def attempt(function: Callable[[T], R], item: T) -> R | Failure:

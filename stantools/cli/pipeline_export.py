@@ -69,7 +69,8 @@ def command(
     Exit codes: as for `stantools export`.
     """
     from stantools.cli.progress import Progress
-    from stantools.pipeline.jobs.export import export_by_spark, export_by_tasks
+    from stantools.pipeline.export.run import export_to_directory
+    from stantools.pipeline.jobs.export import export_by_spark
     from stantools.pipeline.spark.tasks import SparkWork
     from stantools.pipeline.tables.planning import plan as make_plan
 
@@ -91,12 +92,12 @@ def command(
             target = exporting.to if "://" in exporting.to else str(Path(exporting.to).absolute())
             result = export_by_spark(spark, plan, options, layout, target, overwrite=exporting.overwrite)
         else:
-            result = export_by_tasks(
-                SparkWork(spark, cluster.partitions),
+            result = export_to_directory(
                 plan,
                 options,
                 layout,
                 Path(exporting.to).absolute(),
+                work=SparkWork(spark, cluster.partitions),
                 overwrite=exporting.overwrite,
                 progress=shown.advance,
             )

@@ -364,8 +364,7 @@ def survey_channels(
     A channel that cannot be listed comes as a survey with `error` set.
     """
     channels = (ChannelRef(str(store.path / name), crc, archived) for name in names)
-    work = Threads(workers)
-    with closing(survey_each(work, channels, survey_itself, progress=work.while_wanted(progress))) as surveyed:
+    with closing(survey_each(Threads(workers), channels, survey_itself, progress=progress)) as surveyed:
         for done in surveyed:
             if isinstance(done.result, Failure):
                 raise done.result.error()
@@ -411,10 +410,11 @@ def survey_each(
                 yield piece
                 number += 1
 
-    do = partial(_do, then, progress if work.here else None)
+    inside = work.inside(progress)
+    do = partial(_do, then, inside)
     for number, result in work.map(do, pieces(), cost=_cost):
         place, piece = begun.pop(number)
-        if progress and not work.here:
+        if progress and not inside:
             progress(piece.size)
         if not isinstance(piece, _SliceItem):
             yield _surveyed(place, result)

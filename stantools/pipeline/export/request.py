@@ -259,14 +259,12 @@ def export(
         RefusedError: What is to be replaced is no export, or another run is writing there.
     """
     from stantools.pipeline.export import run
+    from stantools.work import Threads
 
-    write = run.export_to_file if exporting.single else run.export_to_directory
-    return write(
-        plan,
-        options,
-        layout,
-        exporting.target,
-        workers=workers,
-        overwrite=exporting.overwrite,
-        progress=progress,
-    )
+    target, overwrite = exporting.target, exporting.overwrite
+    if exporting.single:
+        return run.export_to_file(
+            plan, options, layout, target, workers=workers, overwrite=overwrite, progress=progress
+        )
+    work = Threads(workers)
+    return run.export_to_directory(plan, options, layout, target, work=work, overwrite=overwrite, progress=progress)

@@ -1,48 +1,85 @@
-"""Exports a table with threads: into a directory of files, into one file, or into a stream.
+"""Exports a table: into a directory of files, with threads or in tasks, and with threads into one file or a stream.
 
 Threads are enough: reading, encoding and compressing all release the interpreter lock. Into a directory each split is
-written by one thread into files of its own. For a single file or a stream the threads read and encode ahead, a few
-pieces each, and the pieces are written in the order of the table.
+written into files of its own. What a task writes goes into a directory of that attempt; when the driver hears of its
+success it moves the files to their place. So a task that is repeated, or was given to two workers, counts once.
+
+For a single file or a stream the threads read and encode ahead, a few pieces each, and the pieces are written in the
+order of the table.
 """
 
 from __future__ import annotations
 
 import queue
+import shutil
+import socket
 import threading
+import uuid
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from stantools.errors import StoreUnwritableError
 from stantools.pipeline.export import targets, text
 from stantools.pipeline.export.files import File, compressed
 from stantools.pipeline.export.model import Format, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import write_part
-from stantools.pipeline.tables.model import ReadCounter, Unreadable
+from stantools.pipeline.tables.model import ReadCounter, Split, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.read import read_split
 from stantools.progress import Progress
+from stantools.store.durable import fsync_directory, fsync_file, writing
+from stantools.work import GivenUpError, Threads, Work, each
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from stantools.pipeline.tables.planning import Plan
 
+#: Where attempts of tasks write.
+_ATTEMPTS: Final = "_attempts"
 #: Pieces that a thread prepares ahead of what is being written.
 _AHEAD: Final = 2
 #: So often a thread that has to wait looks whether there is still somebody to work for, in seconds.
 _LOOK: Final = 0.2
 
 
-class StoppedError(Exception):
-    """Somebody else has failed; ends a thread."""
-
-
 def reading(options: TableOptions, layout: Layout) -> TableOptions:
     """Returns how a table has to be read for an export."""
     return replace(options, table=layout.table, columns=layout.read_columns)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is written of an export at one time.
+
+    Attributes:
+        number: The number of the split.
+        split: What is read.
+        options: How.
+        layout: What is in the files.
+        directory: Where they go.
+        attempts: Where an attempt makes a directory of its own for them instead; None where no other one may follow.
+    """
+
+    number: int
+    split: Split
+    options: TableOptions
+    layout: Layout
+    directory: Path
+    attempts: Path | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was written of a part, and where."""
+
+    directory: Path
+    written: Written
 
 
 def export_to_directory(
@@ -51,7 +88,7 @@ def export_to_directory(
     layout: Layout,
     target: Path,
     *,
-    workers: int = 2,
+    work: Work | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -61,31 +98,92 @@ def export_to_directory(
         plan: What is read, planned with the same options.
         options: How it is read, see `reading`.
         layout: What is in the files.
-        target: The directory.
-        workers: Threads.
+        target: The directory, on a file system that all who work for it see.
+        work: Runs it; two threads if not given.
         overwrite: Replace an earlier export.
         progress: Told bytes of input as they are done.
 
     Raises:
         StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
-        StoreUnwritableError: It cannot be written, or there is something already.
+        StoreUnwritableError: It cannot be written, or there is something already, or a worker does not see it.
         RefusedError: What is to be replaced is no export, or another run is writing there.
     """
+    work = work or Threads(2)
     targets.check_outside(target, plan)
     written = Written()
-    run = _Run(plan, options, progress)
-
-    def write(number: int, directory: Path) -> Written:
-        return write_part(run.batches(number), directory, number, layout)
-
     with targets.new_export(target, overwrite=overwrite) as directory:
-        for part in run.all(workers, write, directory):
-            written.add(part)
-        if not written.files:
-            written.files.append(empty_file(directory, layout))
-        written.files.sort(key=lambda file: file.path)
-        result = Result(str(target), layout, written, run.unreadable())
-        targets.finish(directory, manifest(result, options))
+        attempts = None if work.here else directory / _ATTEMPTS
+        if attempts:
+            attempts.mkdir()
+        parts = [Part(number, split, options, layout, directory, attempts) for number, split in enumerate(plan.splits)]
+        inside = work.inside(progress)
+        write = write_split if inside is None else partial(write_split, progress=inside)
+        # Here each alone: what fails is told before others are begun.
+        cost = None if work.here else _cost
+        for number, done in each(work, write, parts, cost=cost):
+            if progress and not inside:
+                progress(parts[number].split.cost)
+            if attempts:
+                take(done, directory)
+            written.add(done.written)
+        if attempts:
+            with writing(directory):
+                shutil.rmtree(attempts)
+        return finished(directory, Result(str(target), layout, written, _unreadable(plan)), options)
+
+
+def _cost(part: Part) -> int:
+    return part.split.cost
+
+
+def write_split(part: Part, *, progress: Progress | None = None) -> Done:
+    """Writes a split; with attempts into a directory of its own, since it may be repeated, or done twice.
+
+    Raises:
+        StoreUnreadableError: As from `read_split`.
+        StoreUnwritableError: It cannot be written, or the directory is not there.
+    """
+    rows = read_with_progress(part.split, part.options, progress)
+    if part.attempts is None:
+        return Done(part.directory, write_part(rows, part.directory, part.number, part.layout))
+    if not part.attempts.is_dir():
+        raise StoreUnwritableError(
+            f"{part.attempts.parent}: is not there on {socket.gethostname()}, where a task has to write into it",
+            "name a directory on a file system that the driver and all workers see under the same path, or a URL that "
+            "Spark can write",
+        )
+    directory = part.attempts / f"{part.number:05d}-{uuid.uuid4().hex}"
+    with writing(directory):
+        directory.mkdir()
+    try:
+        written = write_part(rows, directory, part.number, part.layout)
+        with writing(directory):
+            # The driver may be elsewhere: what it syncs there does not help what is still in the memory here.
+            for file in written.files:
+                fsync_file(directory / file.path)
+            fsync_directory(directory)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return Done(directory, written)
+
+
+def take(done: Done, directory: Path) -> None:
+    """Moves the files of an attempt that counts to their place."""
+    with writing(directory):
+        for file in done.written.files:
+            place = directory / file.path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (done.directory / file.path).rename(place)
+
+
+def finished(directory: Path, result: Result, options: TableOptions) -> Result:
+    """Completes an export whose rows are written."""
+    written = result.written
+    if not written.files:
+        written.files.append(empty_file(directory, result.layout))
+    written.files.sort(key=lambda file: file.path)
+    targets.finish(directory, manifest(result, options))
     return result
 
 
@@ -114,7 +212,7 @@ def export_to_file(
             with targets.writer(path) as output:
                 size = _write_text(run, layout, output, written, workers)
     written.files.append(WrittenFile(target.name, written.rows, size))
-    return Result(str(target), layout, written, run.unreadable())
+    return Result(str(target), layout, written, _unreadable(plan))
 
 
 def export_to_stream(
@@ -139,7 +237,7 @@ def export_to_stream(
     written = Written()
     run = _Run(plan, options, progress)
     _write_text(run, layout, write, written, workers)
-    return Result(None, layout, written, run.unreadable())
+    return Result(None, layout, written, _unreadable(plan))
 
 
 def manifest(result: Result, options: TableOptions) -> dict[str, Any]:
@@ -199,6 +297,24 @@ def _write_text(run: _Run, layout: Layout, write: Callable[[Any], object], writt
     return size
 
 
+def _unreadable(plan: Plan) -> list[Unreadable]:
+    """Returns what could not be read, each once."""
+    return list(dict.fromkeys(plan.unreadable))
+
+
+def read_with_progress(split: Split, options: TableOptions, progress: Progress | None) -> Iterator[pa.RecordBatch]:
+    """Reads a split, and tells bytes of it as they are done, its cost in all."""
+    counter, told = ReadCounter(), 0
+    for batch in read_split(split, options, counter):
+        read = min(counter.data_bytes + counter.index_bytes, split.cost)
+        if progress:
+            progress(max(read - told, 0))
+            told = max(read, told)
+        yield batch
+    if progress and split.cost > told:
+        progress(split.cost - told)
+
+
 def _same(batch: pa.RecordBatch) -> Any:
     return batch
 
@@ -214,43 +330,18 @@ class _Run:
 
     def __init__(self, plan: Plan, options: TableOptions, progress: Progress | None) -> None:
         self._splits = plan.splits
-        self._unreadable = plan.unreadable
         self._options = options
         self._progress = progress
         self._stop = threading.Event()
 
-    def unreadable(self) -> list[Unreadable]:
-        """Returns what could not be read, each once."""
-        return list(dict.fromkeys(self._unreadable))
-
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Reads a split, and tells how far it is."""
-        split, counter, told = self._splits[number], ReadCounter(), 0
-        for batch in read_split(split, self._options, counter):
+    def _batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        def advance(count: int) -> None:
             if self._stop.is_set():
-                raise StoppedError
-            yield batch
-            read = min(counter.data_bytes + counter.index_bytes, split.cost)
-            if self._progress and read > told:
-                self._progress(read - told)
-                told = read
-        if self._progress and split.cost > told:
-            self._progress(split.cost - told)
+                raise GivenUpError
+            if self._progress:
+                self._progress(count)
 
-    def all(self, workers: int, work: Callable[[int, Path], Written], directory: Path) -> list[Written]:
-        """Does the work for every split; the first that raises stops the others and is raised when they have ended."""
-        with ThreadPoolExecutor(workers, thread_name_prefix="export") as pool:
-            futures = [pool.submit(work, number, directory) for number in range(len(self._splits))]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-        for future in futures:
-            error = None if future.cancelled() else future.exception()
-            if error is not None and not isinstance(error, StoppedError):
-                raise error
-        return [future.result() for future in futures]
+        return read_with_progress(self._splits[number], self._options, advance)
 
     def ordered(self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = _same) -> Generator[Any, None, None]:
         """Gives the batches of all splits in order, each with something done to it in the thread that read it.
@@ -261,13 +352,13 @@ class _Run:
 
         def read(number: int) -> None:
             try:
-                for batch in self.batches(number):
+                for batch in self._batches(number):
                     self._put(queues[number], (prepared(batch), None))
                 self._put(queues[number], None)
-            except StoppedError:
+            except GivenUpError:
                 pass
             except BaseException as error:
-                with suppress(StoppedError):
+                with suppress(GivenUpError):
                     self._put(queues[number], (None, error))
 
         with ThreadPoolExecutor(workers, thread_name_prefix="export") as pool:
@@ -290,4 +381,4 @@ class _Run:
                 return waiting.put(item, timeout=_LOOK)
             except queue.Full:
                 continue
-        raise StoppedError
+        raise GivenUpError

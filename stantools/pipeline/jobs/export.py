@@ -1,11 +1,6 @@
-"""`pipeline export`: the files of the local export, written by tasks; or Parquet by Spark's own writer.
+"""Export with Spark's own writer of Parquet; tasks that write files themselves are `export.run.export_to_directory`.
 
-*Tasks* write what threads write in the local export, with the same functions. What a task writes goes into a directory
-of that attempt; when the driver hears of its success it moves the files to their place. So a task that is repeated, or
-was given to two workers, counts once. The whole appears under its name at the end. For this the directory has to be on
-a file system that the driver and all workers see.
-
-*Spark's writer* can also write where only Spark can, such as `s3a://` or `hdfs://`, with its own commit protocol: there
+Spark's writer can also write where only Spark can, such as `s3a://` or `hdfs://`, with its own commit protocol: there
 is no `_SUCCESS` in a directory that is not complete. Rows are sorted by directory within each task, in the order of the
 table otherwise, so that minima and maxima of row groups are narrow; timestamps have a type that has them.
 """
@@ -14,158 +9,36 @@ from __future__ import annotations
 
 import functools
 import pickle
-import shutil
-import socket
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stantools.errors import StoreUnwritableError, UsageError
+from stantools.errors import UsageError
 from stantools.pipeline.export import targets
 from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
-from stantools.pipeline.export.parts import NOTHING, write_part
-from stantools.pipeline.export.run import empty_file, manifest
+from stantools.pipeline.export.parts import NOTHING
+from stantools.pipeline.export.run import finished
 from stantools.pipeline.spark.failures import telling
 from stantools.pipeline.spark.tasks import begin_task
 from stantools.pipeline.tables.batches import Status
-from stantools.pipeline.tables.model import Split, Table
+from stantools.pipeline.tables.model import Table
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.read import read_split
-from stantools.progress import Progress
-from stantools.store.durable import fsync_directory, fsync_file, writing
+from stantools.store.durable import writing
 from stantools.store.resync import DamageKind
-from stantools.work import Failure, Work
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_ATTEMPTS: Final = "_attempts"
 _DAY: Final = 86_400_000_000
 _ROW: Final = "_stantools_row"
 #: What rows of other tables than that of messages say of damage.
 _NOT_GOOD: Final = ("damaged", "unreadable")
 #: Spark's default type for times has no minima and maxima.
 _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What one task writes, and where."""
-
-    number: int
-    split: Split
-    options: TableOptions
-    layout: Layout
-    attempts: str
-
-
-@dataclass(frozen=True)
-class _Done:
-    """What a task has written into its directory."""
-
-    directory: str
-    written: Written
-
-
-def export_by_tasks(
-    work: Work,
-    plan: Plan,
-    options: TableOptions,
-    layout: Layout,
-    target: Path,
-    *,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Result:
-    """Writes a table into a directory, which appears when it is complete.
-
-    Args:
-        work: Runs the tasks.
-        plan: What is read.
-        options: How it is read (`export.run.reading`).
-        layout: What is in the files.
-        target: The directory, on a file system that all workers see.
-        overwrite: Replace an earlier export.
-        progress: Told bytes of input as they are done.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
-        StoreUnwritableError: It cannot be written, or a worker does not see the directory.
-        RefusedError: What is to be replaced is no export, or another run is writing there.
-    """
-    targets.check_outside(target, plan)
-    written = Written()
-    with targets.new_export(target, overwrite=overwrite) as directory:
-        attempts = directory / _ATTEMPTS
-        attempts.mkdir()
-        parts = [_Part(number, split, options, layout, str(attempts)) for number, split in enumerate(plan.splits)]
-
-        def told(_number: int, cost: int) -> None:
-            if progress:
-                progress(cost)
-
-        costs = work.map(write_split, parts, cost=lambda part: part.split.cost, on_result=told)
-        for _, done in costs:
-            if isinstance(done, Failure):
-                raise done.error()
-            _take(attempts / done.directory, directory, done.written)
-            written.add(done.written)
-        with writing(directory):
-            shutil.rmtree(attempts)
-        return _finished(directory, Result(str(target), layout, written, list(plan.unreadable)), options)
-
-
-def write_split(part: _Part) -> _Done:
-    """In a worker: writes a split into a directory of its own.
-
-    Raises:
-        StoreUnreadableError: As from `read_split`.
-        StoreUnwritableError: It cannot be written, or the directory is not there.
-    """
-    attempts = Path(part.attempts)
-    if not attempts.is_dir():
-        raise StoreUnwritableError(
-            f"{attempts.parent}: is not there on {socket.gethostname()}, where a task has to write into it",
-            "name a directory on a file system that the driver and all workers see under the same path, or a URL that "
-            "Spark can write",
-        )
-    directory = attempts / f"{part.number:05d}-{uuid.uuid4().hex}"
-    with writing(directory):
-        directory.mkdir()
-    try:
-        written = write_part(read_split(part.split, part.options), directory, part.number, part.layout)
-        with writing(directory):
-            # The driver may be elsewhere: what it syncs there does not help what is still in the memory here.
-            for file in written.files:
-                fsync_file(directory / file.path)
-            fsync_directory(directory)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    return _Done(directory.name, written)
-
-
-def _take(attempt: Path, directory: Path, written: Written) -> None:
-    """Moves the files of a task to their place."""
-    with writing(directory):
-        for file in written.files:
-            place = directory / file.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            (attempt / file.path).rename(place)
-
-
-def _finished(directory: Path, result: Result, options: TableOptions) -> Result:
-    written = result.written
-    if not written.files:
-        written.files.append(empty_file(directory, result.layout))
-    written.files.sort(key=lambda file: file.path)
-    targets.finish(directory, manifest(result, options))
-    return result
 
 
 def export_by_spark(
@@ -189,7 +62,7 @@ def export_by_spark(
 
     Raises:
         UsageError: It cannot be done with Spark's writer.
-        StantoolsError: As from `export_by_tasks`, or what Spark says.
+        StantoolsError: As from `export_to_directory`, or what Spark says.
     """
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
@@ -205,7 +78,7 @@ def export_by_spark(
             for checksum in directory.rglob(".*.crc"):  # of Hadoop's local file system
                 checksum.unlink()
             written.files = [_measured(path, directory) for path in sorted(directory.rglob("*.parquet"))]
-        return _finished(directory, Result(target, layout, written, list(plan.unreadable)), options)
+        return finished(directory, Result(target, layout, written, list(plan.unreadable)), options)
 
 
 def _write(spark: SparkSession, plan: Plan, options: TableOptions, layout: Layout, place: str, mode: str) -> Written:

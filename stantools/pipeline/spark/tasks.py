@@ -19,13 +19,14 @@ import pickle
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from stantools.pipeline.spark.failures import is_sparks, translated
+from stantools.progress import Progress
 from stantools.work import Failure, attempt
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class SparkWork:
         """Returns False."""
         return False
 
+    def inside(self, progress: Progress | None) -> None:
+        """Returns None: tasks are elsewhere."""
+
     def map(
         self,
         function: Callable[[T], R],
@@ -82,7 +86,7 @@ class SparkWork:
         *,
         cost: Callable[[T], int] | None = None,
         on_result: Callable[[int, int], object] | None = None,
-    ) -> Iterator[tuple[int, R | Failure]]:
+    ) -> Generator[tuple[int, R | Failure], None, None]:
         """Runs a function for each item, as `Work.map`. Results come in waves, in any order.
 
         The function and the items are pickled; a function of an installed module goes as its name.

@@ -87,7 +87,7 @@ def apply_salvage(plan: SalvagePlan, out: Path, *, progress: Progress | None = N
     """
     work = Threads(plan.options.workers)
     with building(plan, out) as build:
-        copy = partial(copy_channels, progress=work.while_wanted(progress))
+        copy = partial(copy_channels, progress=work.inside(progress))
         for number, copied in enumerate(work.in_order(copy, build.items)):
             build.take(number, copied)
         build.complete()

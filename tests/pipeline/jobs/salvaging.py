@@ -23,6 +23,9 @@ class Pickled(Threads):
 
     here = False  # type: ignore[assignment]
 
+    def inside(self, _progress: Any) -> None:
+        """Nobody hears what is told elsewhere."""
+
     def map(self, function: Callable[[Any], Any], items: Iterable[Any], **options: Any) -> Iterator[tuple[int, Any]]:
         """Does the items one by one."""
         run = pickle.loads(pickle.dumps(function))

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 from stantools.cli.main import cli
 from stantools.errors import StoreUnwritableError
+from stantools.pipeline.export import run as export
 from stantools.pipeline.export.model import Layout, Written
 from stantools.pipeline.export.run import reading
-from stantools.pipeline.jobs import export
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import plan
 from stantools.store.limits import SliceLimits
@@ -179,10 +179,10 @@ def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> Non
     planned = plan(options)
     attempts = tmp_path / "_attempts"
     attempts.mkdir()
-    part = export._Part(0, planned.splits[0], options, layout, str(attempts))
+    part = export.Part(0, planned.splits[0], options, layout, tmp_path, attempts)
     done = [export.write_split(part) for _ in range(2)]
     assert done[0].directory != done[1].directory
-    export._take(attempts / done[1].directory, tmp_path, done[1].written)
+    export.take(done[1], tmp_path)
     written = Written()
     written.add(done[1].written)
     found = [p for p in ds.dataset(tmp_path, format="parquet").files if "_attempts" not in p]
@@ -191,7 +191,7 @@ def test_a_task_that_is_repeated_counts_once(named: Path, tmp_path: Path) -> Non
 
 def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = reading(TableOptions((str(named),)), Layout())
-    part = export._Part(0, plan(options).splits[0], options, Layout(), str(tmp_path))
+    part = export.Part(0, plan(options).splits[0], options, Layout(), tmp_path, tmp_path)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -201,7 +201,7 @@ def test_a_task_that_fails_takes_its_files_away(named: Path, tmp_path: Path, mon
         export.write_split(part)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreUnwritableError, match="is not there on") as caught:
-        export.write_split(replace(part, attempts=str(tmp_path / "elsewhere" / "_attempts")))
+        export.write_split(replace(part, attempts=tmp_path / "elsewhere" / "_attempts"))
     assert "file system that the driver and all workers see" in caught.value.remedy
 
 
