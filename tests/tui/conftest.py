@@ -17,6 +17,7 @@ from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
 from stantools.store import locks
+from tui.screens.base import ViewScreen
 
 SCREENS = Path(__file__).parent / "golden"
 #: Set to write the screens anew instead of comparing (make screens); look at the differences before a commit.
@@ -55,15 +56,16 @@ def check_screen(app: Any, name: str, *, masks: dict[str, str] | None = None) ->
     assert text == path.read_text(), f"{path.name} is not what is shown (rewrite with {WRITE}=1)"
 
 
-async def check_both_sizes(pilot: Any, name: str) -> None:
-    """Compares the screen as it is, and after the terminal was made large, with those kept under `name-80` and `-140`.
+async def check_both_sizes(pilot: Any, name: str, *, masks: dict[str, str] | None = None) -> None:
+    """Compares the screen in a small terminal, and in a large one, with those that are kept under `name-80` and `-140`.
 
     What a view shows in a large terminal does not depend on how large it was when the view was opened.
     """
-    check_screen(pilot.app, f"{name}-{SMALL[0]}")
-    await pilot.resize_terminal(*LARGE)
-    await idle(pilot)
-    check_screen(pilot.app, f"{name}-{LARGE[0]}")
+    for size in (SMALL, LARGE):
+        if pilot.app.size != size:
+            await pilot.resize_terminal(*size)
+            await idle(pilot)
+        check_screen(pilot.app, f"{name}-{size[0]}", masks=masks)
 
 
 def notices(app: Any) -> str:
@@ -149,9 +151,14 @@ async def scanned(pilot: Any) -> None:
 
 
 async def idle(pilot: Any) -> None:
-    """Waits until nothing that was begun for the view goes on in the background, and the keys are at the bottom."""
+    """Waits until nothing that was begun for the view is read in the background any more; what is written goes on."""
     await pilot.pause()
-    await until(pilot, lambda: pilot.app.screen.is_mounted and not getattr(pilot.app.screen, "working", False))
+
+    def ready() -> bool:
+        screen = pilot.app.screen
+        return screen.is_mounted and (not isinstance(screen, ViewScreen) or not screen.working or bool(screen.busy()))
+
+    await until(pilot, ready)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter
 from tests.conftest import load_expected
 from tests.cutting import DATA, LEFT, write_store
-from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, SCREENS, SMALL, check_both_sizes, check_screen, screen_text, until
 from tui.views import Place, View
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
@@ -131,53 +131,42 @@ def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.Mon
         assert table.cursor == DAMAGED[case] and isinstance(row_now(screen), Note)
         await pilot.press("space")
         await settled(pilot)
-        check_screen(pilot.app, f"messages-{case}-80")
-        await pilot.resize_terminal(*LARGE)
-        await until(pilot, lambda: screen.size.width == LARGE[0])
-        await settled(pilot)
-        check_screen(pilot.app, f"messages-{case}-140")
+        await check_both_sizes(pilot, f"messages-{case}")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", opened(Place(channel="alpha"), look))
 
 
-@SIZES
 @pytest.mark.parametrize(("case", "channel", "seq"), [("basic", "foo", 6), ("gap_truncated_slice", "gapcut", 18)])
 def test_healthy(
     case: str,
     channel: str,
     seq: int,
-    size: tuple[int, int],
     golden: Path,
     browse: Browse,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def look(pilot: Any, screen: Any) -> None:
-        if size == SMALL:
-            await pilot.press("space")
+        await pilot.press("space")
         await settled(pilot)
-        check_screen(pilot.app, f"messages-{case}-{size[0]}")
+        await check_both_sizes(pilot, f"messages-{case}")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", opened(Place(channel=channel, seq=seq), look), size=size)
+    browse("datastore", opened(Place(channel=channel, seq=seq), look))
 
 
-@SIZES
 @pytest.mark.parametrize("key", [True, False], ids=["key", "no-key"])
-def test_encrypted(
-    key: bool, size: tuple[int, int], golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encrypted(key: bool, golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = load_expected("encrypted_aes")["options"]["encryption"]["key"].encode()
 
     async def look(pilot: Any, screen: Any) -> None:
-        if size == SMALL:
-            await pilot.press("space")
+        await pilot.press("space")
         await settled(pilot)
-        check_screen(pilot.app, f"messages-encrypted-{'key' if key else 'no-key'}-{size[0]}")
+        await check_both_sizes(pilot, f"messages-encrypted-{'key' if key else 'no-key'}")
 
     monkeypatch.chdir(golden / "encrypted_aes")
     reading = ReadOptions(encryption_key=secret if key else None)
-    browse("datastore", opened(Place(channel="enc.foo", seq=5), look), size=size, reading=reading)
+    browse("datastore", opened(Place(channel="enc.foo", seq=5), look), reading=reading)
 
 
 def test_the_key_can_be_given_inside(golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.format.crc import Crc
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import check_both_sizes, screen_text, until
 from tui.jobs import Job, State
 from tui.plans.flow import Flow, Pace, Step, duration
 from tui.plans.form import NO, YES, Field, FieldError, Form, choice, flag, optional, path, whole_number
@@ -251,20 +251,17 @@ def test_where_new_things_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert NO == "no"
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-def test_chooser(
-    size: tuple[int, int], golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chooser(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(pilot: Any) -> None:
         app = pilot.app
         await pilot.press("7")
         await until(pilot, lambda: "▸ salvage" in screen_text(app))
-        check_screen(app, f"plans-{size[0]}")
+        await check_both_sizes(pilot, "plans")
         for number, each in enumerate(WIZARDS):
             await pilot.press("g", *["j"] * number, "enter")
             await until(pilot, lambda: isinstance(app.screen, WizardScreen) and app.focused is not None)
             assert app.screen.flow.wizard.VERB == each.verb  # noqa: SIM300
-            check_screen(app, f"plans-{each.verb}-form-{size[0]}")
+            await check_both_sizes(pilot, f"plans-{each.verb}-form")
             await pilot.press("escape")
             await until(pilot, lambda: not isinstance(app.screen, WizardScreen))
         await pilot.press("escape")
@@ -274,7 +271,7 @@ def test_chooser(
 
     monkeypatch.chdir(golden / "dmg_payload_flip_noidx")
     monkeypatch.setattr("tui.plans.truncate.default_backup", lambda store: Path(f"{store}.truncated"))
-    browse("datastore", scenario, size=size)
+    browse("datastore", scenario)
 
 
 def test_form_by_keys(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
-from tests.tui.conftest import LARGE, SMALL, check_screen, scanned, screen_text, until
+from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
 from tui.jobs import State
 from tui.plans import compact
 from tui.plans.compact import CompactWizard
@@ -90,9 +90,7 @@ def test_cancelled(in_place: bool, after: int, tmp_path: Path) -> None:
     assert wizards.snapshot(root) == before
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 def test_in_place_on_the_screen(
-    size: tuple[int, int],
     golden_copy: Callable[[str], Path],
     browse: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +105,7 @@ def test_in_place_on_the_screen(
         await until(pilot, lambda: app.focused is not None)
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        check_screen(app, f"plans-compact-preview-{size[0]}")
+        await check_both_sizes(pilot, "plans-compact-preview")
         await pilot.press("escape")
         await wizards.step(pilot, Step.CHOOSE)
         await pilot.press("down", "space", "down")
@@ -121,7 +119,7 @@ def test_in_place_on_the_screen(
         assert "✓ clean" in screen_text(app)
         assert any("--in-place" in line for line in app.commands)
 
-    browse("datastore", scenario, size=size)
+    browse("datastore", scenario)
     assert (root.parent / "old" / "server.dat").exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import check_both_sizes, screen_text, until
 from tui.jobs import State
 from tui.plans import export
 from tui.plans.export import ExportWizard
@@ -110,9 +110,7 @@ def test_cancelled(suffix: str, tmp_path: Path) -> None:
     assert wizards.run(wizard).code == ExitCode.CLEAN
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 def test_on_the_screen(
-    size: tuple[int, int],
     golden_copy: Callable[[str], Path],
     browse: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -128,12 +126,12 @@ def test_on_the_screen(
         app.focused.value = "all.csv"
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        check_screen(app, f"plans-export-preview-{size[0]}")
+        await check_both_sizes(pilot, "plans-export-preview")
         await wizards.confirm(pilot)
         await wizards.step(pilot, Step.RESULT)
         assert "1 row of these tell of damage" in screen_text(app) or "1 of these" in screen_text(app)
         await pilot.press("escape", "escape", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
-    browse("datastore", scenario, size=size)
+    browse("datastore", scenario)
     assert len((root.parent / "all.csv").read_text().splitlines()) > 50

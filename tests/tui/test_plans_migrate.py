@@ -16,7 +16,7 @@ from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.servers import free_port
 from tests.tui import wizards
-from tests.tui.conftest import LARGE, SMALL, check_screen, screen_text, until
+from tests.tui.conftest import check_both_sizes, screen_text, until
 from tui.jobs import Job, State
 from tui.plans import migrate
 from tui.plans.flow import Step
@@ -225,9 +225,7 @@ def test_fields_that_make_no_sense(store: Path) -> None:
         wizards.look(wizard(stream_prefix="a.b c"))
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 def test_on_the_screen(
-    size: tuple[int, int],
     golden_copy: Callable[[str], Path],
     browse: Callable[..., None],
     start_server: Callable[..., Any],
@@ -247,12 +245,12 @@ def test_on_the_screen(
         assert app.focused.value == server.url
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        check_screen(app, f"plans-migrate-preview-{size[0]}", masks={port: "127.0.0.1:4222", server.version: "2.x.y"})
+        await check_both_sizes(pilot, "plans-migrate-preview", masks={port: "127.0.0.1:4222", server.version: "2.x.y"})
         await wizards.confirm(pilot)
         await wizards.step(pilot, Step.RESULT)
         assert "2 streams are as the plan says" in screen_text(app)
         assert any(line.startswith("stantools migrate store --to jetstream") for line in app.commands)
         await pilot.press("y")
 
-    browse("store", scenario, size=size, connecting=ConnectOptions(servers=(server.url,)).checked())
+    browse("store", scenario, connecting=ConnectOptions(servers=(server.url,)).checked())
     proven()

@@ -15,7 +15,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwrit
 from stantools.recovery import place
 from stantools.store import locks
 from tests.tui import wizards
-from tests.tui.conftest import LARGE, SMALL, check_screen, scanned, screen_text, until
+from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
 from tui.jobs import State
 from tui.plans import salvage
 from tui.plans.flow import Flow, Step
@@ -24,7 +24,6 @@ from tui.plans.salvage import SalvageWizard
 from tui.screens import wizard as screen_module
 from tui.screens.dialogs import QuestionScreen
 
-SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 BROKEN = "dmg_payload_flip_noidx"
 
 
@@ -146,9 +145,7 @@ def test_a_full_disk(golden_copy: Callable[[str], Path], tmp_path: Path, monkeyp
 # On the screen
 
 
-@SIZES
 def test_from_a_broken_store_to_a_clean_one(
-    size: tuple[int, int],
     golden_copy: Callable[[str], Path],
     browse: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -160,21 +157,21 @@ def test_from_a_broken_store_to_a_clean_one(
     gate = wizards.Gate()
     monkeypatch.setattr(salvage, "apply_salvage", wizards.gated(salvage.apply_salvage, gate))
 
-    def check(pilot: Any, name: str) -> None:
-        check_screen(pilot.app, f"plans-salvage-{name}-{size[0]}")
+    async def check(pilot: Any, name: str) -> None:
+        await check_both_sizes(pilot, f"plans-salvage-{name}")
 
     async def scenario(pilot: Any) -> None:
         app = pilot.app
         await pilot.press("p")
         await until(pilot, lambda: hasattr(app.screen, "flow"))
         await until(pilot, lambda: app.focused is not None)
-        check(pilot, "choose")
+        await check(pilot, "choose")
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        check(pilot, "preview")
+        await check(pilot, "preview")
         await pilot.press("enter")
         await wizards.step(pilot, Step.CONFIRM)
-        check(pilot, "locked")
+        await check(pilot, "locked")
         await pilot.press("W")
         await until(pilot, lambda: isinstance(app.focused, Input))
         app.clear_notifications()
@@ -183,7 +180,7 @@ def test_from_a_broken_store_to_a_clean_one(
         await pilot.press("enter")
         await until(pilot, lambda: "exactly" in screen_text(app))
         assert app.screen.flow.step is Step.CONFIRM
-        check(pilot, "wrong-name")
+        await check(pilot, "wrong-name")
         app.focused.value = ""
         await wizards.type_text(pilot, "datastore")
         await pilot.press("enter")
@@ -191,7 +188,7 @@ def test_from_a_broken_store_to_a_clean_one(
         await until(pilot, lambda: "writing" in screen_text(app))
         monkeypatch.setattr(screen_module.Pace, "line", lambda self, width: [self._job.phase])
         await until(pilot, lambda: "%" not in screen_text(app))
-        check(pilot, "run")
+        await check(pilot, "run")
         await pilot.press("q")
         await until(pilot, lambda: "cancel it first" in screen_text(app))
         await pilot.press("1")
@@ -200,7 +197,7 @@ def test_from_a_broken_store_to_a_clean_one(
         await wizards.step(pilot, Step.RESULT)
         app.clear_notifications()
         await until(pilot, lambda: "cancel it first" not in screen_text(app))
-        check(pilot, "result")
+        await check(pilot, "result")
         await pilot.press("o")
         await until(pilot, lambda: str(app.session.path) == "datastore.salvaged")
         await scanned(pilot)
@@ -209,7 +206,7 @@ def test_from_a_broken_store_to_a_clean_one(
         await pilot.press("f", "escape", "7")
         await until(pilot, lambda: "plans" in screen_text(app))
 
-    browse("datastore", scenario, size=size)
+    browse("datastore", scenario)
     assert wizards.snapshot(root.with_name("datastore")) == before
 
 

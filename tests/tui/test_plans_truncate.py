@@ -13,7 +13,7 @@ import pytest
 from stantools.errors import ExitCode, StantoolsError
 from tests.conftest import load_expected
 from tests.tui import wizards
-from tests.tui.conftest import LARGE, SMALL, check_screen, scanned, screen_text, until
+from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
 from tui.jobs import Job, State
 from tui.plans import truncate
 from tui.plans.flow import Step
@@ -109,9 +109,7 @@ def test_a_store_that_changed_meanwhile(golden_copy: Callable[[str], Path], tmp_
     assert job.problem is not None and "was planned" in job.problem.message
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 def test_on_the_screen(
-    size: tuple[int, int],
     golden_copy: Callable[[str], Path],
     browse: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -126,7 +124,7 @@ def test_on_the_screen(
         await wizards.open_wizard(pilot, "truncate-bad-eof")
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        check_screen(app, f"plans-truncate-preview-{size[0]}")
+        await check_both_sizes(pilot, "plans-truncate-preview")
         await pilot.press("enter")
         await wizards.step(pilot, Step.CONFIRM)
         assert "The store itself is changed" in screen_text(app)
@@ -139,9 +137,9 @@ def test_on_the_screen(
         await scanned(pilot)
         app.clear_notifications()
         await until(pilot, lambda: "unlocked:" not in screen_text(app))
-        check_screen(app, f"plans-truncate-result-{size[0]}")
+        await check_both_sizes(pilot, "plans-truncate-result")
         # The session has been read anew: the broken end is gone from the findings.
         assert not any(each.severity == "error" for each in app.session.findings())
 
-    browse("datastore", scenario, size=size)
+    browse("datastore", scenario)
     assert (root / ".truncate.lck").exists()
