@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from stantools.migration.plan.model import Note, Plan
     from stantools.migration.source import SourceOptions, StoreSource
     from stantools.migration.targets.target import Destination
+    from stantools.migration.workflow import Migration
     from stantools.nats.options import ConnectOptions
     from stantools.store.directory import Datastore
 
@@ -127,24 +128,15 @@ def run(
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
-    from stantools.migration.workflow import check_plan_file, default_plan_file, keep_plan, refuse
+    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
         source, plan = _make_plan(store, planning, target)
         file = plan_file or default_plan_file(store)
         if not dry_run:
             check_plan_file(file, plan)
-        problems = _judge(plan, source, target, applying, planning.keep_encrypted, file)
-        _show(plan, problems)
-        if dry_run:
-            return _dry_run_code(plan, problems)
-        refuse(plan, problems, accept_loss=applying.accept_loss)
-        keep_plan(file, plan)
-        console.note(f"the plan is in {file}; the journal will be beside it")
-        if not _agreed(plan, yes):
-            console.note(f"nothing was done; later: stantools migrate apply {shell_word(str(file))}")
-            return ExitCode.CLEAN
-        return _carry_out(file, plan, source, target, applying)
+        migration = Migration(plan, source, target, applying.options(plan.way), file)
+        return _go_through(migration, applying, dry_run=dry_run, yes=yes, new=True)
 
 
 @_stage("plan")
@@ -163,11 +155,11 @@ def plan_stage(
     """
     from stantools.migration.plan.planfile import write_plan
     from stantools.migration.plan.planwriter import render_plan
-    from stantools.migration.workflow import check_plan_file, default_plan_file, serious
+    from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
     with opened(places, or_selected(connecting), start=False, note=console.note) as target:
         source, plan = _make_plan(store, planning, target)
-        problems = _judge(plan, source, target, None, planning.keep_encrypted)
+        problems = Migration(plan, source, target).problems()
     if str(plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
@@ -191,21 +183,15 @@ def apply_stage(
 ) -> int:
     """Carry out a plan, and prove what was done. The same command goes on after an interruption."""
     from stantools.migration.plan.planfile import read_plan
-    from stantools.migration.workflow import refuse
+    from stantools.migration.workflow import Migration
 
     plan = read_plan(plan_file)
     places = places_of(plan, reopening.account, reopening.embedded_store, force=reopening.force)
     with opened(places, connecting_of(plan, connecting), note=console.note) as target:
         plan = plan.at(target.reference())
         source = _reopen(plan, reopening)
-        problems = _judge(plan, source, target, applying, reopening.keep_encrypted, plan_file)
-        _show(plan, problems)
-        if dry_run:
-            return _dry_run_code(plan, problems)
-        refuse(plan, problems, accept_loss=applying.accept_loss)
-        if not _agreed(plan, yes):
-            return ExitCode.CLEAN
-        return _carry_out(plan_file, plan, source, target, applying)
+        migration = Migration(plan, source, target, applying.options(plan.way), plan_file)
+        return _go_through(migration, applying, dry_run=dry_run, yes=yes)
 
 
 @_stage("verify")
@@ -222,8 +208,7 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
     from stantools.cli.streamprogress import StreamsProgress
     from stantools.migration.plan.checks import find_changes
     from stantools.migration.plan.planfile import read_plan
-    from stantools.migration.prepared import prepare
-    from stantools.migration.workflow import published
+    from stantools.migration.workflow import Migration
 
     plan = read_plan(plan_file)
     places = places_of(plan, reopening.account, reopening.embedded_store)
@@ -233,7 +218,7 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
         for note in find_changes(plan, source):
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
-            results = target.verify(prepare(plan, source), published(plan, plan_file), watch, reopening.parallel)
+            results = Migration(plan, source, target, file=plan_file).verify(watch, reopening.parallel)
     return _report(plan, results, None)
 
 
@@ -272,31 +257,25 @@ def _read_source(found: tuple[Datastore, Crc], taking: SourceOptions) -> StoreSo
         return read_source(store, crc, taking, progress=shown.advance)
 
 
-def _agreed(plan: Plan, yes: bool) -> bool:
+def _go_through(migration: Migration, applying: Applying, *, dry_run: bool, yes: bool, new: bool = False) -> int:
+    """Shows what stands in the way, asks, and carries the plan out; a new plan is written before."""
+    from stantools.migration.workflow import refuse, serious
     from stantools.notation import counted
 
-    return console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes)
-
-
-def _judge(
-    plan: Plan,
-    source: StoreSource,
-    target: Destination,
-    applying: Applying | None,
-    keep_encrypted: bool,
-    file: Path | None = None,
-) -> list[Note]:
-    """Returns what stands in the way of a plan, and what else should be known."""
-    from stantools.migration.workflow import judge
-
-    options = applying.options(plan.way) if applying is not None else None
-    return judge(plan, source, target, options, keep_encrypted=keep_encrypted, file=file)
-
-
-def _dry_run_code(plan: Plan, problems: Sequence[Note]) -> ExitCode:
-    from stantools.migration.workflow import serious
-
-    return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+    plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
+    problems = migration.problems()
+    _show(plan, problems)
+    if dry_run:
+        return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
+    refuse(plan, problems, accept_loss=applying.accept_loss)
+    if new:
+        migration.keep_plan()
+        console.note(f"the plan is in {migration.file}; the journal will be beside it")
+    if not console.confirm(f"migrate {counted(len(plan.streams), 'stream')} to {plan.target}?", yes=yes):
+        if new:
+            console.note(f"nothing was done; later: {again}")
+        return ExitCode.CLEAN
+    return _carry_out(migration, again)
 
 
 def _show(plan: Plan, problems: Sequence[Note]) -> None:
@@ -306,23 +285,22 @@ def _show(plan: Plan, problems: Sequence[Note]) -> None:
         show_plan(plan, problems)
 
 
-def _carry_out(file: Path, plan: Plan, source: StoreSource, target: Destination, applying: Applying) -> int:
+def _carry_out(migration: Migration, again: str) -> int:
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.workflow import amount, carry_out, open_journal
 
-    options = applying.options(plan.way)
-    with open_journal(file, plan) as journal:
+    plan = migration.plan
+    with migration.journal() as journal:
         if journal.resumed:
             console.note(f"going on with what {journal.path} remembers")
         try:
-            with StreamsProgress("migrate", amount(plan, options), place=str(plan.target)) as watch:
-                results = carry_out(plan, source, target, journal, options, watch)
+            with StreamsProgress("migrate", migration.amount, place=str(plan.target)) as watch:
+                results = migration.apply(journal, watch)
         except KeyboardInterrupt as interruption:
             raise InterruptionError(
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
-                f"to go on: the same command, or stantools migrate apply {shell_word(str(file))}",
+                f"to go on: the same command, or {again}",
             ) from interruption
-    return _report(plan, results, file)
+    return _report(plan, results, migration.file)
 
 
 def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None) -> int:

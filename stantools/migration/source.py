@@ -299,10 +299,12 @@ class StoreSource:
     Attributes:
         plan: What salvage would do with it.
         channels: Its channels, sorted by name as bytes.
+        key: How payloads are decrypted.
     """
 
     plan: SalvagePlan
     channels: list[ChannelSource]
+    key: Key = Key()
 
     @property
     def dropped(self) -> list[Dropped]:
@@ -389,7 +391,7 @@ def open_source(
     plan = plan_salvage(store, crc, salvaged, progress=progress, surveys=surveys)
     plan.channels = _chosen(store, plan)
     key = Key(options.key, options.keep_encrypted)
-    return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels])
+    return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels], key)
 
 
 def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:

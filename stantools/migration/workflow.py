@@ -1,18 +1,19 @@
-"""Conducting a migration: what stands in its way, the plan file, the work, and what became of it.
+"""A migration as a whole: what stands in its way, the plan file, the work, and what became of it.
 
 What the command line does stage by stage, and the browser step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.escaping import shell_word
 from stantools.format.crc import Crc
 from stantools.migration.journal import Journal, StreamResult, Watch, journal_path, remembered_streams
-from stantools.migration.plan.checks import find_changes, find_problems
+from stantools.migration.plan.checks import find_changes, find_encrypted, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, Way
 from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import prepare
@@ -75,64 +76,94 @@ def check_plan_file(file: Path, plan: Plan) -> None:
         )
 
 
-def keep_plan(file: Path, plan: Plan) -> None:
-    """Writes the plan, unless it is there already: then somebody may have made notes in it.
+@dataclass(frozen=True)
+class Migration:
+    """A plan with its store and its target: what stands in its way, and the work.
 
-    Raises:
-        StoreUnwritableError: It cannot be written.
-    """
-    begun = journal_path(file).exists()
-    if not file.exists() or (not begun and read_plan(file).target.places != plan.target.places):
-        write_plan(file, plan)
-
-
-def judge(
-    plan: Plan,
-    source: StoreSource,
-    target: Destination,
-    options: ApplyOptions | None,
-    *,
-    keep_encrypted: bool,
-    file: Path | None = None,
-) -> list[Note]:
-    """Returns what stands in the way of a plan, and what else should be known.
-
-    Args:
+    Attributes:
         plan: The plan.
         source: The store that it is for.
         target: Where it goes.
-        options: How it would be carried out; without, the target is not asked.
-        keep_encrypted: Encrypted payloads may go along as they are stored.
-        file: The plan file, whose journal tells what an earlier run has done.
-
-    Raises:
-        StantoolsError: The target cannot be asked.
+        options: How it is carried out; without, the target is not asked about problems.
+        file: The plan file, which the journal lies beside; without, nothing is remembered of earlier runs.
     """
-    notes = [*find_problems(plan), *find_changes(plan, source)]
-    if not plan.source.decrypted and not keep_encrypted:
-        notes += _sealed(plan, source)
-    if options is not None and not serious(notes):
-        begun = remembered_streams(file) if file else {}
-        notes += target.problems(prepare(plan, source), options, begun)
-    return [note for note in notes if note.level is not Level.INFO]
+
+    plan: Plan
+    source: StoreSource
+    target: Destination
+    options: ApplyOptions | None = None
+    file: Path | None = None
+
+    def problems(self) -> list[Note]:
+        """Returns what stands in the way of the plan, and what else should be known.
+
+        Raises:
+            StantoolsError: The target cannot be asked.
+        """
+        plan, source = self.plan, self.source
+        notes = [*find_problems(plan), *find_changes(plan, source), *find_encrypted(plan, source)]
+        if self.options is not None and not serious(notes):
+            begun = remembered_streams(self.file) if self.file else {}
+            notes += self.target.problems(prepare(plan, source), self.options, begun)
+        return [note for note in notes if note.level is not Level.INFO]
+
+    def keep_plan(self) -> None:
+        """Writes the plan, unless it is there already: then somebody may have made notes in it.
+
+        Raises:
+            StoreUnwritableError: It cannot be written.
+        """
+        assert self.file
+        begun = journal_path(self.file).exists()
+        if not self.file.exists() or (not begun and read_plan(self.file).target.places != self.plan.target.places):
+            write_plan(self.file, self.plan)
+
+    def journal(self) -> Journal:
+        """Opens the journal beside the plan file, to be closed by its block.
+
+        Raises:
+            RefusedError: Another run has it open, or it was written for another plan or target.
+            StoreUnreadableError: It cannot be read, or is no journal.
+            StoreUnwritableError: It cannot be written.
+        """
+        assert self.file
+        return Journal(self.file, self.plan.digest, str(self.plan.target))
+
+    @property
+    def amount(self) -> int:
+        """How many messages are dealt with when the plan is carried out, those that are only compared included."""
+        return self.plan.messages * (2 if self.options and self.options.prove else 1)
+
+    def apply(self, journal: Journal, watch: Watch) -> list[StreamResult]:
+        """Makes every stream what the plan says, and proves it.
+
+        Interrupted, it leaves streams that are complete; what was under way is gone on with, or begun again, by the
+        next run with the same journal.
+
+        Args:
+            journal: From `journal`.
+            watch: Told how far each stream is.
+        """
+        assert self.options
+        return self.target.apply(prepare(self.plan, self.source), journal, self.options, watch)
+
+    def verify(self, watch: Watch, parallel: int) -> list[StreamResult]:
+        """Compares every stream with the store.
+
+        Args:
+            watch: Told how far each stream is.
+            parallel: Streams that are read at the same time.
+        """
+        remembered = remembered_streams(self.file) if self.file else {}
+        published = {name for name, entry in remembered.items() if entry.get("way") == Way.PUBLISH}
+        if self.plan.way is Way.PUBLISH:
+            published = {stream.name for stream in self.plan.streams}
+        return self.target.verify(prepare(self.plan, self.source), published, watch, parallel)
 
 
 def serious(notes: Sequence[Note]) -> list[Note]:
     """Returns the notes that stand in the way."""
     return [note for note in notes if note.level is Level.PROBLEM]
-
-
-def _sealed(plan: Plan, source: StoreSource) -> Iterator[Note]:
-    for stream in plan.streams:
-        for part in stream.parts:
-            channel = source.channel(part.channel)
-            if channel is not None and channel.encrypted:
-                yield Note(
-                    Level.PROBLEM,
-                    part.channel,
-                    "its payloads look encrypted, and there is no key: nobody could read them in the stream",
-                    "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted",
-                )
 
 
 def refuse_problems(problems: Sequence[Note]) -> None:
@@ -162,48 +193,6 @@ def refuse(plan: Plan, problems: Sequence[Note], *, accept_loss: bool) -> None:
             f"nothing was changed: the store is damaged, {lost} lost (see above)",
             "--accept-loss migrates what is intact; `stantools verify` says more",
         )
-
-
-def open_journal(file: Path, plan: Plan) -> Journal:
-    """Opens the journal beside a plan file, to be closed by its block.
-
-    Raises:
-        RefusedError: Another run has it open, or it was written for another plan or target.
-        StoreUnreadableError: It cannot be read, or is no journal.
-        StoreUnwritableError: It cannot be written.
-    """
-    return Journal(file, plan.digest, str(plan.target))
-
-
-def amount(plan: Plan, options: ApplyOptions) -> int:
-    """Returns how many messages are dealt with when a plan is carried out, those that are only compared included."""
-    return plan.messages * (2 if options.prove else 1)
-
-
-def carry_out(
-    plan: Plan, source: StoreSource, target: Destination, journal: Journal, options: ApplyOptions, watch: Watch
-) -> list[StreamResult]:
-    """Makes every stream what the plan says, and proves it.
-
-    Interrupted, it leaves streams that are complete; what was under way is gone on with, or begun again, by the next
-    run with the same journal.
-
-    Args:
-        plan: The plan.
-        source: The store that it is for.
-        target: Where it goes.
-        journal: The journal beside the plan file.
-        options: How.
-        watch: Told how far each stream is.
-    """
-    return target.apply(prepare(plan, source), journal, options, watch)
-
-
-def published(plan: Plan, file: Path) -> set[str]:
-    """Returns the streams that were published, wholly or in part, as far as the journal knows."""
-    if plan.way is Way.PUBLISH:
-        return {stream.name for stream in plan.streams}
-    return {name for name, entry in remembered_streams(file).items() if entry.get("way") == Way.PUBLISH}
 
 
 def exit_code(plan: Plan, results: Sequence[StreamResult], *, changed: bool) -> int:

@@ -14,18 +14,13 @@ from stantools.migration.options import Applying, Planning
 from stantools.migration.plan.model import LeftOut, Level, Note, Places, Plan, StreamPlan, Way
 from stantools.migration.plan.options import Override, mapping_override, read_overrides
 from stantools.migration.plan.planner import make_plan
-from stantools.migration.source import StoreSource
 from stantools.migration.targets.loading import ApplyOptions, Existing
 from stantools.migration.targets.target import opened
 from stantools.migration.workflow import (
-    amount,
-    carry_out,
+    Migration,
     check_plan_file,
     default_plan_file,
     exit_code,
-    judge,
-    keep_plan,
-    open_journal,
     read_source,
     serious,
 )
@@ -71,12 +66,9 @@ _LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level
 class _Made:
     """A plan with what is needed to carry it out."""
 
-    plan: Plan
-    file: Path
-    source: StoreSource
+    migration: Migration
     places: Places
     connecting: ConnectOptions
-    options: ApplyOptions
 
 
 class _JobWatch(Watch):
@@ -204,10 +196,10 @@ class MigrateWizard(Wizard):
         with opened(places, connecting, start=False, check=job.check) as target:
             wanted = planning.options(target.reference(), overrides, decrypted=key is not None)
             plan = make_plan(found, wanted, wanted.target.version)
-            options = self._applying(plan.way)
-            problems = judge(plan, found, target, options, keep_encrypted=planning.keep_encrypted, file=file)
+            migration = Migration(plan, found, target, self._applying(plan.way), file)
+            problems = migration.problems()
         attempt(preview, partial(check_plan_file, file, plan))
-        self._made = _Made(plan, file, found, places, connecting, options)
+        self._made = _Made(migration, places, connecting)
         _describe(plan, file, problems, preview)
         if plan.lossy and not form.flag("accept-loss"):
             lost = f"{counted(plan.lost, 'message')} are" if plan.lost else "something is"
@@ -257,13 +249,14 @@ class MigrateWizard(Wizard):
     def question(self) -> str:
         """Says what is going to be done."""
         assert self._made is not None
-        plan = self._made.plan
+        plan = self._made.migration.plan
         text = (
             f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} and "
             f"{counted(plan.consumers, 'consumer')} are made in {name_text(str(plan.target))}. "
             f"{name_text(os.fspath(self.source.path))} is only read."
         )
-        if self._made.options.existing is Existing.REPLACE:
+        options = self._made.migration.options
+        if options and options.existing is Existing.REPLACE:
             text += " Streams that are there and different are deleted."
         return text
 
@@ -278,17 +271,18 @@ class MigrateWizard(Wizard):
         """Loads every stream and compares it; see `Wizard.run`."""
         made = self._made
         assert made is not None
-        plan = made.plan
-        job.begin_phase("asking the target", amount(plan, made.options))
+        migration = made.migration
+        job.begin_phase("asking the target", migration.amount)
         local = made.places.out is not None or made.places.jetstream_store is not None
         watch = _JobWatch(job, stops=local)
         with opened(made.places, made.connecting, note=watch.note, check=job.check) as target:
+            migration = replace(migration, target=target)
             if made.connecting.embedded and not local:
-                plan = plan.at(target.reference())
-            keep_plan(made.file, plan)
-            with open_journal(made.file, plan) as journal:
-                results = carry_out(plan, made.source, target, journal, made.options, watch)
-        return _outcome(plan, made.file, results, watch.notes)
+                migration = replace(migration, plan=migration.plan.at(target.reference()))
+            migration.keep_plan()
+            with migration.journal() as journal:
+                results = migration.apply(journal, watch)
+        return _outcome(migration, results, watch.notes)
 
 
 def _without_secrets(servers: str) -> str:
@@ -358,7 +352,8 @@ def _left_out(each: LeftOut) -> Remark:
     return Remark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]
 
 
-def _outcome(plan: Plan, file: Path, results: list[StreamResult], notes: list[str]) -> Outcome:
+def _outcome(migration: Migration, results: list[StreamResult], notes: list[str]) -> Outcome:
+    plan, file = migration.plan, os.fspath(migration.file or "")
     code = ExitCode(exit_code(plan, results, changed=True))
     outcome = Outcome(code=code, meaning=_MEANINGS.get(code, "failed"), columns=_RESULTS)
     failed = [each for each in results if each.error]
@@ -373,16 +368,16 @@ def _outcome(plan: Plan, file: Path, results: list[StreamResult], notes: list[st
         )
         outcome.verdict = (f"{' and '.join(parts)} of {len(results)}", "bad")
         outcome.next_text = "when the cause is removed, start the same again: it goes on where this has ended"
-        outcome.next_command = ("stantools", "migrate", "apply", os.fspath(file))
+        outcome.next_command = ("stantools", "migrate", "apply", file)
     else:
         text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
         outcome.verdict = (text + (f"; {counted(compared, 'message')} compared one by one" if compared else ""), "good")
         outcome.next_text = "prove it again at any time"
-        outcome.next_command = ("stantools", "migrate", "verify", os.fspath(file))
+        outcome.next_command = ("stantools", "migrate", "verify", file)
     outcome.facts = [
         ("in", name_text(str(plan.target))),
         ("messages", number(sum(each.messages for each in results))),
-        ("plan", name_text(os.fspath(file))),
+        ("plan", name_text(file)),
     ]
     outcome.rows = [_result_row(each) for each in results]
     for each in failed:

@@ -335,6 +335,21 @@ def find_changes(plan: Plan, source: StoreSource) -> list[Note]:
     return notes
 
 
+def find_encrypted(plan: Plan, source: StoreSource) -> list[Note]:
+    """Tells which channels of a plan would go along encrypted, where there is no key and that is not as asked.
+
+    Raises:
+        StoreUnreadableError: The store cannot be read any more.
+    """
+    if source.key.key is not None or source.key.keep_sealed:
+        return []
+    text = "its payloads look encrypted, and there is no key: nobody could read them in the stream"
+    remedy = "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted"
+    planned = {part.channel for stream in plan.streams for part in stream.parts}
+    encrypted = (channel.name for channel in source.channels if channel.name in planned and channel.encrypted)
+    return [_problem(name, text, remedy) for name in encrypted]
+
+
 def _difference(then: ChannelPart, now: ChannelPart) -> str:
     if then == now:
         return ""

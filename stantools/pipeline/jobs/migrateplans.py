@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
-from stantools.migration.plan.checks import find_problems
+from stantools.migration.plan.checks import find_encrypted, find_problems
 from stantools.migration.plan.model import Level, Note, Plan, StreamPlan
 from stantools.migration.plan.names import safe_name
 from stantools.migration.plan.options import PlanOptions
@@ -215,17 +215,7 @@ def _plan(item: _Item, *, sources: Sources, planning: PlanOptions) -> PlannedSto
         subject_prefix=planning.subject_prefix.replace(STORE, name),
     )
     plan = make_plan(source, planning, planning.target.version)
-    if key.key is None and not sources.keep_sealed:
-        notes += [
-            Note(
-                Level.PROBLEM,
-                f"{item.root}/{channel.name}",
-                "its payloads look encrypted, and there is no key: nobody could read them in the stream",
-                "give the server's key with --encryption-key-env or --encryption-key-file, or say --keep-encrypted",
-            )
-            for channel in source.channels
-            if channel.encrypted
-        ]
+    notes += [replace(note, about=f"{item.root}/{note.about}") for note in find_encrypted(plan, source)]
     return PlannedStore(
         item.root,
         plan,
