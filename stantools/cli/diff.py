@@ -144,17 +144,14 @@ async def _prove(
     connecting: ConnectOptions,
     reading: ReadOptions,
 ) -> tuple[Proof, list[str]]:
+    import asyncio
+
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
     from stantools.cli.streamprogress import StreamsProgress
-    from stantools.migration.proof.match import (
-        channels_for,
-        match_stream,
-        patterns_for,
-        prove_match,
-        read_source,
-        stream_info,
-    )
+    from stantools.migration.journal import Stage
+    from stantools.migration.proof.match import channels_for, match_stream, stream_info, taking_of
+    from stantools.migration.source import open_source
     from stantools.nats.connection import connect
     from stantools.nats.jetstream import JetStream
 
@@ -163,13 +160,16 @@ async def _prove(
         js = JetStream(connection)
         info = await stream_info(js, stream)
         names = channel_names(opened, channels) if channels else channels_for(info, opened.channel_names, store)
-        with Progress("read the store", lambda: opened.data_size(patterns_for(names))) as shown:
-            key = reading.encryption_key
-            source = await read_source(opened, crc, names, key=key, workers=workers, progress=shown.advance)
+        taking = taking_of(names, key=reading.encryption_key, workers=workers)
+        with Progress("read the store", lambda: opened.data_size(taking.patterns)) as shown:
+            # In a thread, so that the connection is kept alive meanwhile.
+            source = await asyncio.to_thread(open_source, opened, crc, taking, progress=shown.advance)
         match = await match_stream(js, info, source, names)
-        with StreamsProgress("diff", match.source.count) as watch:
-            watch.begin(stream, "compare", match.source.count)
-            proof = await prove_match(js, stream, match, lambda count: watch.advance(stream, count))
+        with (
+            StreamsProgress("diff", match.source.count) as watch,
+            watch.stage(stream, Stage.COMPARE, match.source.count) as progress,
+        ):
+            proof = await match.prove(js, progress)
     return proof, names
 
 

@@ -91,6 +91,7 @@ class Stage(enum.StrEnum):
 
     LOAD = "load"
     PROVE = "prove"
+    COMPARE = "compare"  #: without a plan
 
 
 class Watch:

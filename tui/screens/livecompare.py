@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,16 +17,9 @@ from textual.widgets import Input
 
 from stantools.errors import StantoolsError
 from stantools.inspection.findings import Finding
-from stantools.migration.proof.match import (
-    Match,
-    channels_of,
-    match_stream,
-    patterns_for,
-    prove_match,
-    read_source,
-    stream_info,
-)
+from stantools.migration.proof.match import Match, channels_of, match_stream, stream_info, taking_of
 from stantools.migration.proof.stream import Proof
+from stantools.migration.source import open_source
 from stantools.nats.connection import connect
 from stantools.nats.jetstream import JetStream
 from stantools.notation import format_size
@@ -208,17 +202,16 @@ class LiveCompareScreen(ViewScreen):
     async def _compare(self, job: Job[Compared]) -> Compared:
         """Compares as `stantools diff STORE URL#STREAM` does."""
         session, channels = self.session, self._channels
-        key, workers = session.reading.encryption_key, session.workers
+        taking = taking_of(channels, key=session.reading.encryption_key, workers=session.workers)
         async with connect(self._streams.connecting, name="stantools tui") as connection:
             js = JetStream(connection)
             info = await stream_info(js, self._stream)
-            job.begin_phase("reading the store", session.store.data_size(patterns_for(channels)))
-            source = await read_source(
-                session.store, session.crc, channels, key=key, workers=workers, progress=job.advance
-            )
+            job.begin_phase("reading the store", session.store.data_size(taking.patterns))
+            # In a thread, so that the connection is kept alive meanwhile.
+            source = await asyncio.to_thread(open_source, session.store, session.crc, taking, progress=job.advance)
             match = await match_stream(js, info, source, channels)
             job.begin_phase("reading the stream", match.source.count)
-            proof = await prove_match(js, self._stream, match, job.advance)
+            proof = await match.prove(js, job.advance)
         return Compared(channels, match, proof)
 
     def action_cancel(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import difflib
 import os
@@ -14,18 +13,16 @@ from typing import Any
 
 from stantools.errors import UsageError
 from stantools.escaping import escape
-from stantools.format.crc import Crc
 from stantools.migration.headers import SEQUENCE
 from stantools.migration.plan.consumers import plan_consumers, sort_subscriptions
 from stantools.migration.plan.model import ConsumerKind, ConsumerPlan, Position
 from stantools.migration.plan.names import stream_name
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.proof.stream import Proof, prove_stream
-from stantools.migration.source import ChannelSource, SourceOptions, StoreSource, open_source
+from stantools.migration.source import ChannelSource, SourceOptions, StoreSource
 from stantools.migration.stream_source import StreamSource, stream_source
 from stantools.nats.jetstream import JetStream
 from stantools.progress import Progress
-from stantools.store.directory import Datastore
 
 _DESCRIPTION = "NATS Streaming channel "
 _GENERATION = re.compile(r"(.+)\.generation-\d+")
@@ -36,14 +33,39 @@ class Match:
     """A stream and what it is compared with.
 
     Attributes:
+        stream: The stream's name.
         source: What it should hold.
         origin: Its messages carry headers with their origin.
         consumers: The durables, with their positions in sequences of the stream.
     """
 
+    stream: str
     source: StreamSource
     origin: bool
     consumers: list[tuple[ConsumerPlan, Position]]
+
+    async def prove(self, js: JetStream, progress: Progress | None = None) -> Proof:
+        """Compares every message of the stream and its consumers with what they should be.
+
+        The stream is read through an ephemeral consumer that is removed again; nothing else is made on the server.
+
+        Args:
+            js: The server.
+            progress: Told the number of messages as they are compared, of `source.count`.
+
+        Raises:
+            NatsError: The server cannot be asked, or does not deliver.
+            StoreUnreadableError: The store cannot be read any more.
+        """
+        return await prove_stream(
+            js,
+            self.stream,
+            self.source,
+            origin=self.origin,
+            via_publish=True,
+            consumers=self.consumers,
+            progress=progress,
+        )
 
 
 def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -77,12 +99,6 @@ def channels_of(info: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [name for name in names if _subject(subjects, name)]
 
 
-def pattern_of(channel: str) -> str:
-    """Returns the pattern that selects a channel in its store; an older generation lies with the channel itself."""
-    older = _GENERATION.fullmatch(channel)
-    return older[1] if older else channel
-
-
 async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSource, channels: Sequence[str]) -> Match:
     """Puts together what a stream should hold.
 
@@ -97,6 +113,7 @@ async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSourc
         NatsError: The server cannot be asked.
     """
     config, parts = info["config"], []
+    stream = str(config["name"])
     subjects = [str(subject) for subject in config.get("subjects") or []]
     for name in sorted(channels, key=os.fsencode):
         channel = store.channel(name)
@@ -108,11 +125,9 @@ async def match_stream(js: JetStream, info: Mapping[str, Any], store: StoreSourc
         parts.append((channel, os.fsencode(subject)))
     source = stream_source(parts)
     several = len(parts) > 1
-    consumers = _consumers(
-        info["config"]["name"], [(channel, subject if several else b"") for channel, subject in parts]
-    )
+    consumers = _consumers(stream, [(channel, subject if several else b"") for channel, subject in parts])
     placed = [(each, _placed(each, source)) for each in consumers]
-    return Match(source, await _has_origin(js, info), placed)
+    return Match(stream, source, await _has_origin(js, info), placed)
 
 
 def _consumers(stream: str, parts: Sequence[tuple[ChannelSource, bytes]]) -> list[ConsumerPlan]:
@@ -195,63 +210,8 @@ def channels_for(info: Mapping[str, Any], names: Sequence[str], store: Path) -> 
     return found
 
 
-def patterns_for(channels: Sequence[str]) -> list[str]:
-    """Returns the patterns that select channels in their store."""
-    return [pattern_of(name) for name in channels]
-
-
-async def read_source(
-    store: Datastore,
-    crc: Crc,
-    channels: Sequence[str],
-    *,
-    key: bytes | None,
-    workers: int,
-    progress: Progress | None = None,
-) -> StoreSource:
-    """Finds out what a store holds of some channels; in a thread, so that the connection is kept alive meanwhile.
-
-    Args:
-        store: The store.
-        crc: Its CRC.
-        channels: Which.
-        key: The encryption key, if payloads are encrypted.
-        workers: Files that are read at the same time.
-        progress: Told the bytes that were read, of `store.data_size(patterns_for(channels))`.
-
-    Raises:
-        StantoolsError: It cannot be read.
-    """
-    return await asyncio.to_thread(
-        open_source,
-        store,
-        crc,
-        SourceOptions(tuple(patterns_for(channels)), key=key, workers=workers),
-        progress=progress,
-    )
-
-
-async def prove_match(js: JetStream, stream: str, match: Match, progress: Progress | None = None) -> Proof:
-    """Compares every message of a stream and its consumers with what they should be.
-
-    The stream is read through an ephemeral consumer that is removed again; nothing else is made on the server.
-
-    Args:
-        js: The server.
-        stream: The stream.
-        match: What it should be.
-        progress: Told the number of messages as they are compared, of `match.source.count`.
-
-    Raises:
-        NatsError: The server cannot be asked, or does not deliver.
-        StoreUnreadableError: The store cannot be read any more.
-    """
-    return await prove_stream(
-        js,
-        stream,
-        match.source,
-        origin=match.origin,
-        via_publish=True,
-        consumers=match.consumers,
-        progress=progress,
-    )
+def taking_of(channels: Sequence[str], *, key: bytes | None, workers: int) -> SourceOptions:
+    """Returns how a store is read for some channels; an older generation lies with the channel itself."""
+    found = (_GENERATION.fullmatch(name) for name in channels)
+    patterns = tuple(older[1] if older else name for older, name in zip(found, channels, strict=True))
+    return SourceOptions(patterns, key=key, workers=workers)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stantools.migration.proof.match import channels_of, pattern_of
+from stantools.migration.proof.match import channels_of, taking_of
 
 NAMES = ["orders", "orders.new", "a_b", "tail", os.fsdecode(b"caf\xff")]
 
@@ -40,6 +40,5 @@ def test_channels(info: dict[str, Any], expected: list[str]) -> None:
 
 
 def test_patterns() -> None:
-    assert pattern_of("a.b") == "a.b"
-    assert pattern_of("a.b.generation-12") == "a.b"
-    assert pattern_of("generation-1") == "generation-1"
+    names = ["a.b", "a.b.generation-12", "generation-1"]
+    assert taking_of(names, key=None, workers=1).patterns == ("a.b", "a.b", "generation-1")
