@@ -121,7 +121,7 @@ class Replaying:
             UsageError: An option is of no use there.
         """
         from stantools.migration.replay.run import CLUSTER_ID, Destination, Kind
-        from stantools.migration.replay.session import DISCOVER_PREFIX
+        from stantools.streaming.session import DISCOVER_PREFIX
 
         if self.kind != Kind.STREAMING:
             for name in ("cluster_id", "client_id", "discover_prefix"):

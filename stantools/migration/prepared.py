@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError
-from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.layout import EMPTY_RECORD_SIZE, HEADER_LENGTH_SIZE
+from stantools.migration.archive.meta import ConsumerState
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 from stantools.migration.batches import Batch
 from stantools.migration.plan.model import ConsumerPlan, Level, Note, Plan, Position, StreamPlan

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from stantools.migration.archive import highway, kernels, meta
-from stantools.migration.archive.consumer import ConsumerState, decode_consumer
 from stantools.migration.archive.framing import Pull, TarFile, read_files, unframe
 from stantools.migration.archive.layout import ArchiveError, Flaw, RecordColumns
-from stantools.migration.archive.meta import ArchiveState
+from stantools.migration.archive.meta import ArchiveState, ConsumerState, decode_consumer
 from stantools.migration.archive.writer import ConsumerEntry
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import numpy as np
 
 from stantools.errors import RefusedError
 from stantools.migration.archive import framing, highway, kernels, meta
-from stantools.migration.archive.consumer import ConsumerState, encode_consumer
 from stantools.migration.archive.framing import STORED, Framer
 from stantools.migration.archive.layout import (
     EMPTY_RECORD_SIZE,
@@ -28,7 +27,7 @@ from stantools.migration.archive.layout import (
     Stop,
     record_sizes,
 )
-from stantools.migration.archive.meta import ArchiveState, Tally, measure
+from stantools.migration.archive.meta import ArchiveState, ConsumerState, Tally, encode_consumer, measure
 from stantools.migration.batches import Batch
 
 if TYPE_CHECKING:

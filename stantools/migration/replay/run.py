@@ -17,7 +17,6 @@ from stantools.migration.replay.core import CorePublisher
 from stantools.migration.replay.jetstream import JetStreamPublisher
 from stantools.migration.replay.publisher import Publisher, piece_of
 from stantools.migration.replay.selection import ReplayPlan
-from stantools.migration.replay.session import DISCOVER_PREFIX
 from stantools.migration.replay.state import Ledger, StateFile
 from stantools.migration.replay.streaming import StreamingPublisher
 from stantools.migration.replay.subjects import shown
@@ -25,6 +24,7 @@ from stantools.nats.connection import Connection, connect
 from stantools.nats.errors import ApiError, NatsError
 from stantools.nats.options import ConnectOptions
 from stantools.progress import Progress
+from stantools.streaming.session import DISCOVER_PREFIX
 
 _SECOND = 1_000_000_000
 #: About 290 years: what is due later is due never, and the sums cannot overflow.

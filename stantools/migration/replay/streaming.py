@@ -1,4 +1,4 @@
-"""Publishing to the channels of a streaming server: the driver of `session` on a NATS connection.
+"""Publishing to the channels of a streaming server: the driver of `Session` on a NATS connection.
 
 Promise: every message is stored at least once, in order. The server knows no duplicates: when the connection breaks or
 the process is killed, messages whose acks had not come are sent again, and may be stored twice.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from stantools.errors import StantoolsError
 from stantools.migration.replay.publisher import Piece, Publisher
-from stantools.migration.replay.session import DISCOVER_PREFIX, Session, State
 from stantools.migration.replay.state import Ledger
 from stantools.nats.connection import Connection
 from stantools.nats.errors import ConnectionLostError, NatsError, NoAnswerError, NobodyListensError
+from stantools.streaming import session as streaming
+from stantools.streaming.session import DISCOVER_PREFIX, State
 
 if TYPE_CHECKING:
     from stantools.nats.client import Message
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
 _ACKS = b"_STAN.acks"
 #: The server's answer when it does not know us any more (or the name of a channel is none, which was looked at before).
 _NOT_REGISTERED = "stan: invalid publish request"
+
+
+class Session(streaming.Session):
+    """The session of `stantools.streaming`. Raises `NatsError`, and names options of a replay."""
+
+    failure: ClassVar[type[StantoolsError]] = NatsError
+    remedies: ClassVar[dict[str, str]] = {
+        "client": "choose another --client-id",
+        "cluster": "check --cluster-id and --discover-prefix: is something else listening there?",
+    }
 
 
 class StreamingPublisher(Publisher):

@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.inspection.catalogue import finding
 from stantools.inspection.findings import Finding
-from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.framing import MAX_FILE_SIZE, TarFile
 from stantools.migration.archive.layout import ArchiveError
-from stantools.migration.archive.meta import ArchiveState, consumer_meta, stream_meta
+from stantools.migration.archive.meta import ArchiveState, ConsumerState, consumer_meta, stream_meta
 from stantools.migration.archive.reader import ArchiveReader, Records, StreamReader
 from stantools.migration.archive.writer import ConsumerEntry
 from stantools.migration.journal import UNWATCHED, Outcome, Stage, Steps, StreamResult, StreamState, Watch

@@ -21,9 +21,20 @@ from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.proof.stream import Proof
 from stantools.migration.targets.files import FileDestination, Placed, prove_stream_directory
 from stantools.migration.targets.in_use import find_server
-from stantools.migration.targets.layout import GLOBAL_ACCOUNT, STREAMS, SYSTEM_ACCOUNT, read_layout
+from stantools.migration.targets.layout import (
+    GLOBAL_ACCOUNT,
+    STREAMS,
+    SYSTEM_ACCOUNT,
+    Ownership,
+    arriving,
+    fill,
+    give_up,
+    move_in,
+    parents,
+    read_layout,
+    tidy,
+)
 from stantools.migration.targets.loading import DEFAULTS, ApplyOptions, Existing
-from stantools.migration.targets.placing import Ownership, arriving, fill, give_up, move_in, parents, tidy
 from stantools.nats.subjects import overlap
 from stantools.progress import Progress
 from stantools.recovery.place import check_room

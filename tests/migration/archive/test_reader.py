@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from stantools.migration.archive import framing, highway, kernels, meta, reader
-from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.framing import STORED, Framer, unframe
 from stantools.migration.archive.layout import ArchiveError, OpenBlock
+from stantools.migration.archive.meta import ConsumerState
 from stantools.migration.archive.reader import ArchiveReader
 from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
 from tests.migration.archive.making import batch, contents, numbered

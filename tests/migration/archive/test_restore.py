@@ -17,9 +17,8 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from stantools.migration.archive import kernels
-from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SKIPS
-from stantools.migration.archive.meta import CONSUMER_FIELDS, STREAM_FIELDS
+from stantools.migration.archive.meta import CONSUMER_FIELDS, STREAM_FIELDS, ConsumerState
 from stantools.migration.archive.writer import ConsumerEntry, StreamArchive
 from stantools.migration.headers import header_block
 from tests import servers

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from stantools.errors import RefusedError, UsageError
 from stantools.format.columns import MessageColumns
 from stantools.migration.archive import writer
-from stantools.migration.archive.consumer import ConsumerState
 from stantools.migration.archive.framing import unframe
 from stantools.migration.archive.layout import MAX_RECORD_SIZE, MAX_SEQUENCE, MAX_SKIPS
+from stantools.migration.archive.meta import ConsumerState
 from stantools.migration.archive.reader import ArchiveReader
 from stantools.migration.archive.writer import ArchiveState, ConsumerEntry, StreamArchive, measure
 from stantools.migration.batches import Batch

@@ -378,7 +378,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("stantools.migration.targets.placing.write_all", full)
+    monkeypatch.setattr("stantools.migration.targets.layout.write_all", full)
     with pytest.raises(StoreUnwritableError, match="No space left on device; nothing was placed"):
         StoreDirectory(tmp_path / "new").place(stream)
     assert not (tmp_path / "new").exists()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from stantools.errors import StantoolsError
 from stantools.format.proto import protocol_pb2 as pb
 from stantools.format.proto import store_pb2
-from stantools.migration.replay.session import Acked, Send, Session, State
+from stantools.migration.replay.streaming import Session
+from stantools.streaming.session import Acked, Send, State
 
 ANSWER = {
     "pub_prefix": b"_STAN.pub.c",
