@@ -6,12 +6,12 @@ counts; with them it does not. The limit of consumers holds for each stream. -1 
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stantools.migration.plan.model import Level
 from stantools.nats.subjects import overlap
 
 _REST = ">"
@@ -79,29 +79,20 @@ def unknown_options(config: Mapping[str, Any], version: tuple[int, int, int]) ->
     ]
 
 
-class Severity(enum.StrEnum):
-    """How much a problem matters."""
-
-    #: The work would fail.
-    ERROR = "error"
-    #: It would go on, but should be known.
-    WARNING = "warning"
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something that stands in the way.
 
     Attributes:
         code: Which kind, the same in all versions: `stream-exists`, `subject-taken`, …
-        severity: How much it matters.
+        level: How much it matters: a problem would let the work fail, a warning should be known.
         stream: The stream concerned, "" for all of them.
         detail: What is the matter.
         remedy: What can be done about it.
     """
 
     code: str
-    severity: Severity
+    level: Level
     stream: str
     detail: str
     remedy: str
@@ -180,7 +171,7 @@ def account_problems(
             problems += _tier_problems(f"tier {name} of the account", tiers[name], group, there, every_replica=False)
             continue
         detail = f"the account has no limits for streams with {group[0].replicas} replicas, only {', '.join(tiers)}"
-        problems += [Problem("replicas", Severity.ERROR, each.name, detail, "ask for as many") for each in group]
+        problems += [Problem("replicas", Level.PROBLEM, each.name, detail, "ask for as many") for each in group]
     return problems
 
 
@@ -198,7 +189,7 @@ def _tier_problems(
     used, allowed = int(tier.get("streams", 0)), _limit(limits, "max_streams")
     if allowed is not None and used + len(new) > allowed:
         detail = f"{where} may have {allowed} streams and has {used}; {len(new)} more are wanted"
-        problems.append(Problem("too-many-streams", Severity.ERROR, "", detail, "raise max_streams of the account"))
+        problems.append(Problem("too-many-streams", Level.PROBLEM, "", detail, "raise max_streams of the account"))
     for in_memory in (False, True):
         some = [demand for demand in demands if demand.in_memory is in_memory]
         if some:
@@ -225,7 +216,7 @@ def _storage_problems(
     if used + wanted <= allowed:
         return []
     detail = f"{where} may use {allowed} bytes of {kind} and uses {used}; {wanted} more are needed"
-    return [Problem(kind, Severity.ERROR, "", detail, f"raise {name} of the account, or remove something")]
+    return [Problem(kind, Level.PROBLEM, "", detail, f"raise {name} of the account, or remove something")]
 
 
 def reserved_bytes(tier: Mapping[str, Any], name: str) -> int | None:
@@ -263,7 +254,7 @@ def wanted_bytes(
 
 def _demand_problems(where: str, limits: Mapping[str, Any], demand: StreamDemand) -> Iterable[Problem]:
     def problem(code: str, detail: str, remedy: str) -> Problem:
-        return Problem(code, Severity.ERROR, demand.name, detail, remedy)
+        return Problem(code, Level.PROBLEM, demand.name, detail, remedy)
 
     _, _, name, _ = _LIMITS_OF[demand.in_memory]
     max_bytes, allowed = _max_bytes(demand), _limit(limits, name)

@@ -12,12 +12,12 @@ import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stantools.migration.plan.model import Level
 from stantools.migration.target.demands import (
     NEWEST_TRIED,
     OLDEST_TRIED,
     ROOM,
     Problem,
-    Severity,
     StreamDemand,
     account_problems,
     refused,
@@ -39,7 +39,7 @@ from stantools.nats.subjects import overlap
 if TYPE_CHECKING:
     from stantools.nats.connection import Connection
 
-__all__ = ["Access", "Problem", "Severity", "StreamDemand", "preflight"]
+__all__ = ["Access", "Problem", "StreamDemand", "preflight"]
 
 #: Requests that are under way at a time.
 _AT_A_TIME = 32
@@ -85,7 +85,7 @@ async def preflight(
     problems += _overlaps_among(demands)
     problems += await _overlaps_with_others(js, demands, taken)
     problems += [problem async for problem in _permissions(js, demands, access, verify)]
-    return sorted(problems, key=lambda problem: problem.severity is not Severity.ERROR)
+    return sorted(problems, key=lambda problem: problem.level is not Level.PROBLEM)
 
 
 def _server_problems(connection: Connection) -> list[Problem]:
@@ -94,13 +94,13 @@ def _server_problems(connection: Connection) -> list[Problem]:
     tried = f"tried are {'.'.join(map(str, OLDEST_TRIED))} to {'.'.join(map(str, NEWEST_TRIED))}"
     if version == (0, 0, 0):
         detail = f"the server's version {text!r} cannot be read; {tried}"
-        return [Problem("version-unknown", Severity.WARNING, "", detail, "try it with a small channel first")]
+        return [Problem("version-unknown", Level.WARNING, "", detail, "try it with a small channel first")]
     if version < (2, 2, 0):
         detail = f"the server has version {text}, which has no JetStream as it is today"
-        return [Problem("version-too-old", Severity.ERROR, "", detail, "take version 2.9 or newer")]
+        return [Problem("version-too-old", Level.PROBLEM, "", detail, "take version 2.9 or newer")]
     if version < OLDEST_TRIED or version[:2] > NEWEST_TRIED[:2]:
         detail = f"the server has version {text}; {tried}"
-        return [Problem("version-untried", Severity.WARNING, "", detail, "try it with a small channel first")]
+        return [Problem("version-untried", Level.WARNING, "", detail, "try it with a small channel first")]
     return []
 
 
@@ -115,12 +115,12 @@ async def _account(js: JetStream, problems: list[Problem]) -> dict[str, Any] | N
         detail = problem.message
         if not js.connection.info.get("jetstream"):
             detail = f"JetStream is not enabled on the server at {js.connection.url}"
-        problems.append(Problem("jetstream-off", Severity.ERROR, "", detail, problem.remedy))
+        problems.append(Problem("jetstream-off", Level.PROBLEM, "", detail, problem.remedy))
         return None
     except ApiError as problem:
         if problem.err_code not in DISABLED:
             raise
-        problems.append(Problem("jetstream-off", Severity.ERROR, "", problem.description, problem.remedy))
+        problems.append(Problem("jetstream-off", Level.PROBLEM, "", problem.description, problem.remedy))
         return None
 
 
@@ -141,7 +141,7 @@ async def _streams_there(
                 f"it is there already, with {state.get('messages', '?')} messages up to {state.get('last_seq', '?')}"
             )
             remedy = "--replace deletes it first, --append-missing adds what it lacks at its end; or take another name"
-            problems.append(Problem("stream-exists", Severity.ERROR, demand.name, detail, remedy))
+            problems.append(Problem("stream-exists", Level.PROBLEM, demand.name, detail, remedy))
     return {name: info or {} for name, info in infos.items()}
 
 
@@ -176,7 +176,7 @@ async def _server_room(
         left = max(0, room - used)
         detail = f"the server at {connection.url} has room for about {left} bytes of {kind}; about {wanted} are needed"
         remedy = f"raise {'max_mem' if in_memory else 'max_file'} in the server's configuration, or remove something"
-        problems.append(Problem(kind, Severity.ERROR if left < least else Severity.WARNING, "", detail, remedy))
+        problems.append(Problem(kind, Level.PROBLEM if left < least else Level.WARNING, "", detail, remedy))
     return problems
 
 
@@ -196,8 +196,8 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
     problems = []
     restoring = access is Access.RESTORE
 
-    def found(code: str, detail: str, remedy: str, severity: Severity = Severity.ERROR) -> None:
-        problems.append(Problem(code, severity, demand.name, detail, remedy))
+    def found(code: str, detail: str, remedy: str, level: Level = Level.PROBLEM) -> None:
+        problems.append(Problem(code, level, demand.name, detail, remedy))
 
     for subject in demand.subjects:
         reason = refused(subject, connection.version)
@@ -208,7 +208,7 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
     known = len(set(connection.info.get("connect_urls") or ()))
     if connection.cluster and demand.replicas > known > 0:
         detail = f"{demand.replicas} replicas are asked for, but only {known} servers of the cluster are known"
-        found("replicas", detail, "check the cluster, or ask for fewer", Severity.WARNING)
+        found("replicas", detail, "check the cluster, or ask for fewer", Level.WARNING)
     if restoring and demand.config.get("storage") == "memory":
         found("memory", "a stream in memory cannot be restored from an archive", "store it in files, or publish")
     limit = int(demand.config.get("max_msg_size") or -1)
@@ -218,7 +218,7 @@ def _stream_problems(connection: Connection, demand: StreamDemand, access: Acces
     if demand.largest_message > connection.max_payload:
         detail = f"its largest message has {demand.largest_message} bytes, over max_payload {connection.max_payload}"
         if restoring:
-            found("message-too-large", f"{detail}: clients may not get it", "raise max_payload", Severity.WARNING)
+            found("message-too-large", f"{detail}: clients may not get it", "raise max_payload", Level.WARNING)
         else:
             found("message-too-large", detail, "raise max_payload on the server, or restore from an archive")
     for name, since in unknown_options(demand.config, connection.version):
@@ -265,7 +265,7 @@ async def _overlaps_with_others(
 def _taken(stream: str, subject: str, other: str) -> Problem:
     detail = f"its subject {subject} overlaps a subject of stream {other}"
     return Problem(
-        "subject-taken", Severity.ERROR, stream, detail, "give it another subject, for instance with a prefix"
+        "subject-taken", Level.PROBLEM, stream, detail, "give it another subject, for instance with a prefix"
     )
 
 
@@ -285,13 +285,13 @@ async def _permissions(
     if verify:
         operations += [f"STREAM.INFO.{name}", f"CONSUMER.CREATE.{name}"]
     for number, operation in enumerate(operations):
-        severity = Severity.ERROR if number < needed else Severity.WARNING
+        level = Level.PROBLEM if number < needed else Level.WARNING
         try:
             await js.connection.request(f"{js.prefix}.{operation}", _PROBE)
         except PermissionDeniedError as problem:
-            yield Problem("no-permission", severity, "", problem.message, problem.remedy)
+            yield Problem("no-permission", level, "", problem.message, problem.remedy)
         except NatsError as problem:
-            yield Problem("no-answer", Severity.WARNING, "", problem.message, problem.remedy)
+            yield Problem("no-answer", Level.WARNING, "", problem.message, problem.remedy)
     if access is Access.RESTORE:
         subject = f"$JS.SNAPSHOT.RESTORE.{name}.probe"
         with js.connection.watch(subject) as failed:
@@ -299,9 +299,9 @@ async def _permissions(
             await js.connection.flush()
             denied = failed.result() if failed.done() else None
         if isinstance(denied, PermissionDeniedError):
-            yield Problem("no-permission", Severity.ERROR, "", denied.message, denied.remedy)
+            yield Problem("no-permission", Level.PROBLEM, "", denied.message, denied.remedy)
 
 
 def _cannot_ask(what: str, problem: NatsError) -> Problem:
     detail = f"{what} cannot be asked for: {problem.message}"
-    return Problem("cannot-ask", Severity.WARNING, "", detail, "what it would have shown is met during the work")
+    return Problem("cannot-ask", Level.WARNING, "", detail, "what it would have shown is met during the work")

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from stantools.errors import StantoolsError
 from stantools.migration.journal import Outcome, Stage, Steps, StreamResult, Watch
-from stantools.migration.plan.model import Level, Note, TargetKind, TargetRef, Way
+from stantools.migration.plan.model import Note, TargetKind, TargetRef, Way
 from stantools.migration.prepared import PreparedStream, estimated_bytes
-from stantools.migration.target.preflight import Access, Severity, StreamDemand, preflight
+from stantools.migration.target.preflight import Access, StreamDemand, preflight
 from stantools.migration.targets.loading import ApplyOptions, Existing, apply_streams, prove
 from stantools.migration.tasks import in_parallel, run
 from stantools.nats.connection import connect
@@ -116,8 +116,7 @@ async def check_server(
         )
     access = Access.PUBLISH if options.way is Way.PUBLISH else Access.RESTORE
     found = await preflight(js, demands, access, verify=options.prove)
-    levels = {Severity.ERROR: Level.PROBLEM, Severity.WARNING: Level.WARNING}
-    return [Note(levels[each.severity], each.stream, each.detail, each.remedy) for each in found]
+    return [Note(each.level, each.stream, each.detail, each.remedy) for each in found]
 
 
 async def _is_complete(js: JetStream, stream: PreparedStream) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from stantools.migration.plan.model import Level
 from stantools.migration.target.demands import (
     Problem,
-    Severity,
     StreamDemand,
     account_problems,
     refused,
@@ -98,7 +98,7 @@ def test_jetstream_is_off(start_server: Callable[..., Any], version: str) -> Non
     assert codes(look(start_server(version, jetstream=False), demand())) == ["jetstream-off"]
     config = {"accounts": {"A": {"users": [{"user": "a", "password": "p"}]}, "B": {"jetstream": True}}}
     [problem] = look(start_server(version, config), demand(), **LOGIN)
-    assert (problem.code, problem.severity) == ("jetstream-off", Severity.ERROR)
+    assert (problem.code, problem.level) == ("jetstream-off", Level.PROBLEM)
     assert "not enabled for account" in problem.detail
 
 
@@ -216,9 +216,9 @@ def test_what_a_single_server_cannot(start_server: Callable[..., Any]) -> None:
     assert codes(look(server, demand(storage="memory"))) == ["memory"]
     assert look(server, demand(storage="memory"), access=Access.PUBLISH) == []
     [large] = look(server, demand(largest_message=1001))
-    assert (large.code, large.severity) == ("message-too-large", Severity.WARNING)
+    assert (large.code, large.level) == ("message-too-large", Level.WARNING)
     [large] = look(server, demand(largest_message=1001), access=Access.PUBLISH)
-    assert (large.code, large.severity) == ("message-too-large", Severity.ERROR)
+    assert (large.code, large.level) == ("message-too-large", Level.PROBLEM)
     assert codes(look(server, demand(largest_message=900, max_msg_size=800))) == ["message-too-large"]
     assert look(server, demand(largest_message=800, max_msg_size=800)) == []
 
@@ -248,10 +248,10 @@ def test_permissions(start_server: Callable[..., Any]) -> None:
     server = start_server(config={"authorization": {"users": users}})
     assert look(server, demand(), user="all", password="p") == []
     found = look(server, demand(), user="least", password="p")
-    assert {problem.severity for problem in found} == {Severity.WARNING}
+    assert {problem.level for problem in found} == {Level.WARNING}
     assert codes(found) == ["cannot-ask", "cannot-ask", "no-permission", "no-permission"]
     found = look(server, demand(), user="half", password="p")
-    assert (found[0].code, found[0].severity) == ("no-permission", Severity.ERROR)
+    assert (found[0].code, found[0].level) == ("no-permission", Level.PROBLEM)
     assert "$JS.SNAPSHOT.RESTORE.ORDERS." in found[0].detail
     found = look(server, demand(), user="none", password="p")
     assert "the user none may not publish to $JS.API.STREAM.RESTORE.ORDERS" in found[0].detail
@@ -297,8 +297,8 @@ def test_in_a_cluster(tmp_path: Path) -> None:
         pytest.skip("no server")
     with servers.Cluster(tmp_path) as cluster:
         assert look(cluster.servers[0], demand(num_replicas=3)) == []
-        assert [(each.code, each.severity) for each in look(cluster.servers[0], demand(num_replicas=5))] == [
-            ("replicas", Severity.WARNING)
+        assert [(each.code, each.level) for each in look(cluster.servers[0], demand(num_replicas=5))] == [
+            ("replicas", Level.WARNING)
         ]
 
 
@@ -327,10 +327,10 @@ def test_room_of_the_server(version: str, start_server: Callable[..., Any], tmp_
     mebi = 1 << 20
     assert look(server, demand(bytes=9 * mebi, least_bytes=9 * mebi)) == []
     [problem] = look(server, demand("A", "a", bytes=6 * mebi, least_bytes=6 * mebi), demand("B", "b", bytes=5 * mebi))
-    assert (problem.code, problem.severity) == ("storage", Severity.WARNING)  # it may be less than that
+    assert (problem.code, problem.level) == ("storage", Level.WARNING)  # it may be less than that
     two = demand("A", "a", bytes=6 * mebi, least_bytes=6 * mebi), demand("B", "b", bytes=6 * mebi, least_bytes=5 * mebi)
     [problem] = look(server, *two)
-    assert (problem.code, problem.severity) == ("storage", Severity.ERROR)
+    assert (problem.code, problem.level) == ("storage", Level.PROBLEM)
     room = int(problem.detail.split("about ")[1].split(" bytes")[0])
     assert 10 * mebi - mebi // 8 <= room <= 10 * mebi
     [problem] = look(server, demand(storage="memory", bytes=2 * mebi, least_bytes=2 * mebi), access=Access.PUBLISH)
