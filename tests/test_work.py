@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
-from stantools.work import Failure, Task, Threads
+from stantools.work import Failure, GivenUpError, Task, Threads, each
 
 
 def _square(number: int) -> int:
@@ -81,6 +81,26 @@ def test_what_was_not_begun_is_dropped() -> None:
     threading.Timer(0.05, free.set).start()
     results.close()
     assert len(begun) <= 4
+
+
+def test_a_failure_is_that_of_all_and_ends_long_items() -> None:
+    work, begun = Threads(2), threading.Barrier(2, timeout=30)
+    told: list[int] = []
+    advance = work.inside(told.append)
+    assert advance is not None
+
+    def long(number: int) -> None:
+        begun.wait()
+        if number == 0:
+            raise StantoolsError("no room", "make some")
+        while True:  # ends because nobody wants it any more
+            advance(1)
+
+    with pytest.raises(StantoolsError, match="no room"):
+        list(each(work, long, range(2)))
+    with pytest.raises(GivenUpError):
+        advance(1)
+    assert set(told) <= {1}
 
 
 def test_threads_work_at_the_same_time_and_cheap_tasks_together() -> None:
