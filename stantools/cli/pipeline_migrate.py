@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,7 @@ import click
 from stantools.cli import console
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationoptions import Planning, applying_options, planning_options_with
-from stantools.cli.options import dry_run_option, yes_option
+from stantools.cli.options import dry_run_option, options_of, yes_option
 from stantools.cli.output import print_json, table_text
 from stantools.cli.pipelineoptions import (
     Cluster,
@@ -27,6 +27,7 @@ from stantools.cli.pipelineoptions import (
 from stantools.errors import ExitCode, RefusedError, UsageError
 from stantools.migration.options import Applying
 from stantools.notation import counted
+from stantools.options import OUT, option
 
 if TYPE_CHECKING:
     from stantools.migration.journal import Journal
@@ -45,37 +46,37 @@ _NAMED = 5
 _WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is done, and where plans and backups are kept."""
+
+    out: Path | None = OUT.field(
+        help="No server: write a backup of each stream, where all workers can write.", metavar="DIR"
+    )
+    plans: Path = option(
+        "Where the plan and the journal of each store are kept, on this machine.",
+        default=Path(),
+        kind=Path,
+        metavar="DIR",
+    )
+    compare: bool = option("Only compare what is there with the stores; change nothing.", "--verify", default=False)
+
+
 @job("migrate", "table", "json")
 @stores_argument
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="No server: write a backup of each stream, where all workers can write.",
-)
+@options_of(Job, "asked")
 @connection_options
 @planning_options_with(table_reading_options(unchecked=False, remote=False))
-@click.option(
-    "--plans",
-    type=click.Path(path_type=Path),
-    default=".",
-    show_default=True,
-    metavar="DIR",
-    help="Where the plan and the journal of each store are kept, on this machine.",
-)
 @applying_options
-@click.option("--verify", "compare", is_flag=True, help="Only compare what is there with the stores; change nothing.")
 @cluster_options
 @dry_run_option
 @yes_option
 def command(
     stores: tuple[str, ...],
-    out: Path | None,
+    asked: Job,
     connecting: ConnectOptions,
     planning: Planning,
-    plans: Path,
     applying: Applying,
-    compare: bool,
     cluster: Cluster,
     dry_run: bool,
     yes: bool,
@@ -103,6 +104,7 @@ def command(
     from stantools.pipeline.jobs.migrateplans import find_obstacles, plan_stores
     from stantools.pipeline.spark.tasks import SparkWork
 
+    out = asked.out
     target = _target(out, connecting)
     reference = target.reference()
     options = planning.plan_options(reference)
@@ -110,7 +112,7 @@ def command(
     sources, (found, failed) = _sources(stores, planning)
     with on_spark(cluster, "migrate") as spark:
         work = SparkWork(spark, cluster.partitions)
-        if out is None and not compare:
+        if out is None and not asked.compare:
             check_speculation(spark, how.way)
         with Progress("plan", sum(_size(store, planning) for store in found)) as shown:
             planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
@@ -120,9 +122,9 @@ def command(
             if console.output() == "json":
                 print_json(_json(result))
             return ExitCode.UNREACHABLE
-        files = _files(planned, plans)
+        files = _files(planned, asked.plans)
         total = sum(store.plan.messages for store in planned)
-        if compare:
+        if asked.compare:
             published = _published(files)
             with StreamsProgress("verify", total) as watch:
                 result.stores = verify_stores(
