@@ -318,6 +318,9 @@ def test_json_is_as_described(golden: Path) -> None:
     info = printed("info", store, "-o", "json")
     channel = next(each for each in info["channels"] if each["subscriptions"])
     node = printed("info", str(golden.with_name("clusters") / "snapshots" / "nodes" / "a"), "-o", "json")["node"]
+    lost = golden.with_name("clusters") / "lost_store_snapshot" / "nodes"
+    cluster = printed("forecast", *(str(lost / each) for each in "abc"), "-o", "json")
+    forgets = next(each["forgets"][0] for each in cluster["outcomes"] if each["forgets"])
     verify = printed("verify", damaged, "-o", "json")
     forecast = printed("forecast", damaged, "-o", "json")
     said = {
@@ -332,6 +335,7 @@ def test_json_is_as_described(golden: Path) -> None:
             "node",
             "verify",
         },
+        "cluster": {*cluster, *cluster["nodes"][0], *cluster["outcomes"][0], *forgets, "forecast"},
         "verify": {*verify, *verify["findings"][0], *verify["channels"][0]},
         "forecast": {*forecast, *forecast["normal"], *forecast["normal"]["channels"]["alpha"]},
         "messages": set(printed("messages", store, "events", "-o", "ndjson")),

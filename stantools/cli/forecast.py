@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
+from stantools.cli.options import StoreArgument, limit_options, options_of, reading_options, verb
 from stantools.cli.output import print_json, table_text
 from stantools.cli.serveroptions import Server
-from stantools.errors import ExitCode
+from stantools.errors import ExitCode, UsageError
 from stantools.escaping import shell_word
 from stantools.notation import counted, describe_ranges
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stantools.inspection.advice import Advice
     from stantools.inspection.forecast import Forecast
     from stantools.store.options import ReadOptions
+    from stantools.store.raft import NodeFiles
 
 _LOG_LINES = 12
 _LOSSES = 8
@@ -29,10 +30,17 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
 
 
 @verb("forecast", "table", "json")
-@store_argument
+@click.argument(
+    "stores",
+    cls=StoreArgument,
+    nargs=-1,
+    required=True,
+    type=click.Path(readable=False, path_type=Path),
+    metavar="STORE | NODE...",
+)
 @options_of(Server, "server", limit_options())
 @reading_options()
-def command(store: Path, server: Server, reading: ReadOptions) -> int:
+def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> int:
     """Predict what the real server does with STORE if it is started now. Nothing is changed.
 
     The first lines say what a start would destroy although it is intact, and the next safe step. Both starts are
@@ -42,14 +50,23 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
 
     Limits that are not given are the server's defaults (1,000,000 messages and 1,024,000,000 bytes a channel).
 
+    For the directories of a cluster's nodes (Raft directory and file store below them) it says which nodes start, which
+    of them can become leader, and which channels the cluster forgets then. Nodes that are not named stay down.
+
     Exit code 0: a normal start works and destroys nothing, no durable queue member is deleted, every message can be
-    delivered. Otherwise 1.
+    delivered; of a cluster: every node starts, one can lead, and none that can forgets a channel. Otherwise 1.
     """
-    from stantools.cli.opening import open_store
+    from stantools.cli.opening import node_at, open_store
     from stantools.cli.progress import Progress
     from stantools.inspection.advice import advise, harmless
     from stantools.inspection.forecast import forecast_versions
 
+    nodes = [node for path in stores if (node := node_at(path))]
+    if nodes and len(nodes) == len(stores):
+        return _forecast_cluster(nodes, reading)
+    if len(stores) > 1:
+        raise UsageError("only nodes of a cluster are forecast together", "name one store, or directories of nodes")
+    (store,) = stores
     opened, crc = open_store(store, reading)
     options = server.options(opened, crc, reading)
     with Progress("forecast", lambda: opened.data_size(opened.channel_names)) as shown:
@@ -76,6 +93,34 @@ def command(store: Path, server: Server, reading: ReadOptions) -> int:
             click.echo()
             _print(two, f"server {two.server_version}, start with -file_truncate_bad_eof", beside=one)
     return ExitCode.CLEAN if harmless(normal) else ExitCode.FINDINGS
+
+
+def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
+    from stantools.inspection.elections import forecast_cluster
+    from stantools.inspection.node import node_overview
+
+    said = forecast_cluster([node_overview(each, reading) for each in files])
+    if console.output() == "json":
+        print_json(said.as_json())
+        return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS
+    leaders = " or ".join(each.leader for each in said.outcomes)
+    text = f"Started together now, {leaders or 'none of these nodes'} becomes leader; it needs {said.majority} of "
+    text += counted(len(said.voters), "vote") + f" ({', '.join(said.voters) or 'members unknown'})."
+    click.echo(console.paint(console.wrapped(text, 2), "green" if said.harmless else "red", err=False))
+    for node in said.nodes:
+        if node.error:
+            click.echo(console.wrapped(f"  {node.name} does not start: {console.escape(node.error)}", 4))
+    for each in said.outcomes:
+        for lost in each.forgets:
+            line = f"  if {each.leader} leads, the cluster forgets {console.escape(lost.channel)}: "
+            line += f"sequences {lost.first} to {lost.last}, {counted(lost.subscriptions, 'subscription')}"
+            click.echo(console.wrapped(line, 4))
+    if any(each.forgets for each in said.outcomes):
+        advice = "copy all directories first; give the data directory of a whole node to the one that lost its own"
+        click.echo(console.wrapped(f"next: {advice}", 2))
+    elif not said.harmless:
+        click.echo(console.wrapped("next: stantools verify NODE for each node that does not start", 2))
+    return ExitCode.CLEAN if said.harmless else ExitCode.FINDINGS
 
 
 def print_starts(versions: Sequence[tuple[Forecast, Forecast]]) -> None:

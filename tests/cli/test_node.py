@@ -155,6 +155,22 @@ def test_encrypted_commands_need_the_key(run: Run, golden_clusters: Path) -> Non
     assert {each["code"] for each in wrong.json()["findings"]} >= {"raft-operation"}
 
 
+def test_forecast_says_which_leader_would_forget_what(run: Run, golden_clusters: Path) -> None:
+    nodes = sorted((golden_clusters / "lost_store_snapshot" / "nodes").iterdir())
+    outcome = run("forecast", *nodes)
+    assert outcome.code == 1
+    assert "if b leads, the cluster forgets events.eu: sequences 1 to 33, 4 subscriptions" in " ".join(
+        outcome.out.split()
+    )
+    said = run("forecast", *nodes, "-o", "json").json()
+    assert {each["leader"]: len(each["forgets"]) for each in said["outcomes"]}["b"] == 2
+    assert run("forecast", *sorted((golden_clusters / "snapshots" / "nodes").iterdir())).code == 0
+    broken = run("forecast", *sorted((golden_clusters / "damaged_cut" / "nodes").iterdir()))
+    assert broken.code == 1
+    assert "none of these nodes becomes leader" in broken.out and "a does not start" in broken.out
+    assert run("forecast", nodes[0], golden_clusters / "snapshots" / "nodes" / "a" / "data").code == 2
+
+
 def test_random_damage_of_a_node_never_ends_in_anything_but_findings(
     run: Run, golden_clusters: Path, tmp_path: Path
 ) -> None:
