@@ -23,6 +23,14 @@ def unspecified(host: str) -> bool:
     return False
 
 
+def address(host: str, port: int) -> str:
+    """Returns host and port as they are written."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).version == 6:
+            return f"[{host}]:{port}"
+    return f"{host}:{port}"
+
+
 def open_sockets(host: str, port: int) -> list[socket.socket]:
     """Listens on all addresses that a host stands for.
 

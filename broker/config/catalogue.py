@@ -403,7 +403,7 @@ AUTHORIZATION: Final = Section(
 
 USER: Final = Section(
     "A user", "authorization.users",
-    _option("user", _S, "Name", "", "user username"),
+    _option("name", _S, "Name", "", "user username"),
     _option("password", _S, "Password, plain or bcrypt", "", "pass password"),
     _option("nkey", _S, "Public nkey, instead of name and password", "", "nkey"),
     _option("permissions", _M, "What the user may do", "", "permission permissions authorization"),

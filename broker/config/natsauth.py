@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from broker.config.catalogue import AUTHORIZATION, USER, Kind
 from broker.config.values import ConfigurationError, Node, Problems, go_type, kind, parse_duration, text
@@ -20,41 +21,32 @@ _SECOND: Final = 1e9
 
 def read_authorization(problems: Problems, node: Node) -> Authorization:
     """Reads the map `authorization`; the time-out is 0 if it says nothing about it."""
-    found = Authorization(timeout=0.0)
+    values: dict[str, Any] = {"timeout": 0.0}
     if problems.map(node) is None:
-        return found
-    users: tuple[User, ...] | None = None
+        return Authorization(**values)
     for name, entry in problems.known(node, AUTHORIZATION.keys):
         to = AUTHORIZATION.keys[name].to
-        if to == "users":
-            users = _users(problems, entry)
-        elif to == "default_permissions":
-            found = replace(found, default_permissions=_permissions(problems, entry))
-        elif to == "timeout":
-            found = replace(found, timeout=_seconds(problems, entry))
-        elif isinstance(value := problems.value(entry, Kind.STRING), str):
-            if to == "user":
-                found = replace(found, user=value)
-            elif to == "password":
-                found = replace(found, password=value)
-            else:
-                found = replace(found, token=value)
+        if to in _READERS:
+            values[to] = _READERS[to](problems, entry)
+        elif (value := problems.value(entry, Kind.STRING)) is not None:
+            values[to] = value
+    found = Authorization(**values)
     if found.token and (found.user or found.password):
         problems.error(node, "Cannot have a user/pass and token")
-    if users is None:
+    if "users" not in values:
         return found
     if found.user:
         problems.error(node, "Can not have a single user/pass and a users array")
     if found.token:
         problems.error(node, "Can not have a token and a users array")
     seen: set[str] = set()
-    for user in users:
+    for user in found.users:
         identity = user.nkey or user.name
         if identity in seen:
             problems.error(node, f"Duplicate user {quote(identity)} detected")
         seen.add(identity)
     default = found.default_permissions
-    return replace(found, users=tuple(replace(user, permissions=user.permissions or default) for user in users))
+    return replace(found, users=tuple(replace(user, permissions=user.permissions or default) for user in found.users))
 
 
 def _seconds(problems: Problems, node: Node) -> float:
@@ -87,22 +79,18 @@ def _user(problems: Problems, node: Node) -> User:
     # Loads asyncio: not before there are users.
     from broker.nats.auth import user_key
 
-    user = User()
+    values: dict[str, Any] = {}
     place = node
     for name, entry in problems.known(node, USER.keys):
         place = entry
         to = USER.keys[name].to
         if to == "permissions":
-            user = replace(user, permissions=_permissions(problems, entry))
+            values[to] = _permissions(problems, entry)
         elif to == "allowed_connection_types":
             _connection_types(problems, entry)
-        elif isinstance(value := problems.value(entry, Kind.STRING), str):
-            if to == "user":
-                user = replace(user, name=value)
-            elif to == "password":
-                user = replace(user, password=value)
-            else:
-                user = replace(user, nkey=value)
+        elif (value := problems.value(entry, Kind.STRING)) is not None:
+            values[to] = value
+    user = User(**values)
     if user.nkey and user_key(user.nkey) is None:
         problems.error(place, "Not a valid public nkey for a user")
     elif user.nkey and (user.name or user.password):
@@ -211,3 +199,10 @@ def is_permission_subject(text: str) -> bool:
     parts = text.split()
     fits = all(valid_pattern(part.encode("utf-8", "surrogateescape")) for part in parts)
     return 1 <= len(parts) <= 2 and fits and text == text.strip()
+
+
+_READERS: Final[Mapping[str, Callable[[Problems, Node], Any]]] = {
+    "users": _users,
+    "default_permissions": _permissions,
+    "timeout": _seconds,
+}

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from broker import log
-from broker.listening import MAX_PORT, open_sockets
+from broker.listening import MAX_PORT, address, open_sockets
 from broker.monitoring.http import Query, Reply, document, not_found, problem, written
 from broker.monitoring.metrics import Metrics
 from broker.monitoring.pages import NatsPages, Page, streaming_pages
+from broker.nats.tls import load_certificate
 from stantools.errors import StantoolsError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class MonitoringServer:
             sockets = open_sockets(host, port)
         except OSError as error:
             raise MonitoringError(
-                f"Can't start monitoring: can't listen to the monitor port: listen tcp {_joined(host, port)}: "
+                f"Can't start monitoring: can't listen to the monitor port: listen tcp {address(host, port)}: "
                 f"{_said(error)}"
             ) from error
         self.host, self.port = host, int(sockets[0].getsockname()[1])
@@ -138,7 +139,7 @@ class MonitoringServer:
                 "http_base_path": self._base_path.rstrip("/"),
                 "https_port": self.port if tls else 0,
             }
-        log.NATS.info("Starting %s monitor on %s", "https" if tls else "http", _joined(host or "0.0.0.0", self.port))
+        log.NATS.info("Starting %s monitor on %s", "https" if tls else "http", address(host or "0.0.0.0", self.port))
 
     async def stop(self) -> None:
         """Stops listening and closes all connections. May be called at any time."""
@@ -233,19 +234,10 @@ def _context(tls: TLSOptions) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(tls.cert, tls.key, password=_no_passphrase)
+        load_certificate(context, tls)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise MonitoringError(f"Can't start monitoring: error parsing X509 certificate/key pair: {error}") from error
     return context
-
-
-def _no_passphrase() -> str:
-    # Without this, OpenSSL asks on the terminal.
-    raise ValueError("the private key is encrypted")
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _said(error: Exception) -> str:

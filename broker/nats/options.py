@@ -169,20 +169,11 @@ _FIXED: Final = {
     "lame_duck_grace_period": "LameDuckGracePeriod",
     "no_header_support": "NoHeaderSupport",
 }
-#: What can be changed at once, and how the log calls it.
-_CHANGING: Final = {
-    "trace": "trace",
-    "trace_verbose": "trace_verbose",
-    "debug": "debug",
-    "max_connections": "max_connections",
-    "max_payload": "max_payload",
-    "max_control_line": "max_control_line",
-    "ping_interval": "ping_interval",
-    "ping_max": "ping_max",
-    "write_deadline": "write_deadline",
-    "max_traced_msg_len": "max_traced_msg_len",
-    "client_advertise": "client_advertise",
-}
+#: What can be changed at once.
+_CHANGING: Final = (
+    "trace", "trace_verbose", "debug", "max_connections", "max_payload", "max_control_line", "ping_interval",
+    "ping_max", "write_deadline", "max_traced_msg_len", "client_advertise",
+)  # fmt: skip
 #: Options that are times.
 SECONDS: Final = ("ping_interval", "write_deadline", "lame_duck_duration", "lame_duck_grace_period")
 
@@ -211,8 +202,8 @@ def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], 
         raise ReloadError(f"config reload not supported for NoAuthUser: old={old}, new={new}")
     lines = [
         # The original has it like this.
-        f"{'Reload' if name == 'client_advertise' else 'Reloaded'}: {shown} = {_shown(name, getattr(after, name))}"
-        for name, shown in _CHANGING.items()
+        f"{'Reload' if name == 'client_advertise' else 'Reloaded'}: {name} = {_shown(name, getattr(after, name))}"
+        for name in _CHANGING
         if getattr(before, name) != getattr(after, name)
     ]
     # Certificates may be others in the same files.
@@ -225,18 +216,14 @@ def reload_changes(before: NatsOptions, after: NatsOptions) -> tuple[list[str], 
 
 def _authorization(before: NatsOptions, options: NatsOptions) -> list[str]:
     old, new = before.authorization, options.authorization
-    lines = []
-    if (old.users, old.default_permissions) != (new.users, new.default_permissions):
-        lines.append("Reloaded: authorization users")
-    if old.user != new.user:
-        lines.append("Reloaded: authorization username")
-    if old.password != new.password:
-        lines.append("Reloaded: authorization password")
-    if old.token != new.token:
-        lines.append("Reloaded: authorization token")
-    if old.timeout != new.timeout:
-        lines.append(f"Reloaded: authorization timeout = {new.timeout:g}")
-    return lines
+    changed = {
+        "users": (old.users, old.default_permissions) != (new.users, new.default_permissions),
+        "username": old.user != new.user,
+        "password": old.password != new.password,
+        "token": old.token != new.token,
+        f"timeout = {new.timeout:g}": old.timeout != new.timeout,
+    }
+    return [f"Reloaded: authorization {what}" for what, differs in changed.items() if differs]
 
 
 def _shown(name: str, value: Any) -> str:

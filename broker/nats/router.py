@@ -89,16 +89,16 @@ class Statistics:
 
 
 @dataclass(slots=True)
-class _Batch:
+class _Delivery:
     """Rows of a table that are being delivered."""
 
     buffer: Buffer
     frames: Frames
-    parts: list[_Batch] = field(default_factory=list)
+    parts: list[_Delivery] = field(default_factory=list)
 
-    def part(self, rows: Frames) -> _Batch:
-        """Returns a batch of some of the rows."""
-        self.parts.append(_Batch(self.buffer, rows))
+    def part(self, rows: Frames) -> _Delivery:
+        """Returns a delivery of some of the rows."""
+        self.parts.append(_Delivery(self.buffer, rows))
         return self.parts[-1]
 
     def keep(self, end: int) -> None:
@@ -314,14 +314,14 @@ class Router:
             ):
                 self._hand_over(origin, only, buffer, frames, begin, end, size)
             else:
-                batch = _Batch(buffer, frames)
+                delivery = _Delivery(buffer, frames)
                 if number > 0 and routes is self._routes:
-                    work: Iterator[None] = self._deliver(origin, routes[number], batch, begin, end, size)
+                    work: Iterator[None] = self._deliver(origin, routes[number], delivery, begin, end, size)
                 else:
-                    work = self._publish_unknown(origin, table, batch, begin, end, size)
+                    work = self._publish_unknown(origin, table, delivery, begin, end, size)
                 for _ in work:
                     if perf_counter() > deadline:
-                        batch.keep(end)
+                        delivery.keep(end)
                         rest = work
                         break
             if perf_counter() > deadline:
@@ -332,75 +332,77 @@ class Router:
         return rows, rest
 
     def _publish_unknown(
-        self, origin: Client, table: SubjectTable, batch: _Batch, begin: int, end: int, size: int
+        self, origin: Client, table: SubjectTable, delivery: _Delivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         row = begin
         while row < end:
             # The rows of a known route may have several subjects.
-            subject = _subject(batch, row)
+            subject = _subject(delivery, row)
             after = row + 1
-            while after < end and _subject(batch, after) == subject:
+            while after < end and _subject(delivery, after) == subject:
                 after += 1
-            part = size if after - row == end - begin else int(batch.frames[row:after, PAYLOAD_SIZE].sum())
+            part = size if after - row == end - begin else int(delivery.frames[row:after, PAYLOAD_SIZE].sum())
             if table.permit is not None and not table.permit.may_publish(subject):
-                yield from self._publish_denied(origin, table.permit, subject, batch, row, after)
+                yield from self._publish_denied(origin, table.permit, subject, delivery, row, after)
             else:
                 route = yield from self._look_up(subject, after - row > 1)
                 if route.number > 0 and route.number < len(self._routes) and self._routes[route.number] is route:
                     table.routes.add(subject, route.number)
                     if table is not self._open:
                         self._bytes += len(subject) + _SUBJECT_BYTES // 2
-                yield from self._deliver(origin, route, batch, row, after, part)
+                yield from self._deliver(origin, route, delivery, row, after, part)
             row = after
             yield
 
     def _publish_denied(
-        self, origin: Client, permit: Permit, subject: bytes, batch: _Batch, begin: int, end: int
+        self, origin: Client, permit: Permit, subject: bytes, delivery: _Delivery, begin: int, end: int
     ) -> Iterator[None]:
         for row in range(begin, end):
             if permit.responses is not None and origin.may_respond(subject):
-                size = int(batch.frames[row, PAYLOAD_SIZE])
+                size = int(delivery.frames[row, PAYLOAD_SIZE])
                 route = yield from self._look_up(subject, False)
-                yield from self._deliver(origin, route, batch, row, row + 1, size)
+                yield from self._deliver(origin, route, delivery, row, row + 1, size)
             else:
                 origin.publish_denied(subject)
             yield
 
-    def _deliver(self, origin: Client, route: Route, batch: _Batch, begin: int, end: int, size: int) -> Iterator[None]:
+    def _deliver(
+        self, origin: Client, route: Route, delivery: _Delivery, begin: int, end: int, size: int
+    ) -> Iterator[None]:
         delivered = False
         for subscription in route.plain:
             client = subscription.client
             if subscription.closed or (client is origin and not origin.echo):
                 continue
             if subscription.limit:
-                delivered |= self._deliver_some(origin, subscription, batch, begin, end) > 0
+                delivered |= self._deliver_some(origin, subscription, delivery, begin, end) > 0
             else:
-                yield from self._hand_over_all(origin, subscription, batch, begin, end, size)
+                yield from self._hand_over_all(origin, subscription, delivery, begin, end, size)
                 delivered = True
             yield
         for group in route.queues:
-            delivered |= yield from self._deliver_group(origin, group, batch, begin, end, size)
-        if not delivered and origin.no_responders and batch.frames[begin:end, REPLY_SIZE].any():
+            delivered |= yield from self._deliver_group(origin, group, delivery, begin, end, size)
+        if not delivered and origin.no_responders and delivery.frames[begin:end, REPLY_SIZE].any():
             for row in range(begin, end):
-                size = int(batch.frames[row, REPLY_SIZE])
+                size = int(delivery.frames[row, REPLY_SIZE])
                 if size:
-                    start = int(batch.frames[row, REPLY])
-                    origin.nobody_there(bytes(memoryview(batch.buffer)[start : start + size]))
+                    start = int(delivery.frames[row, REPLY])
+                    origin.nobody_there(bytes(memoryview(delivery.buffer)[start : start + size]))
                     yield
 
     def _hand_over_all(
-        self, origin: Client, to: NatsSubscription, batch: _Batch, begin: int, end: int, size: int
+        self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int, size: int
     ) -> Iterator[None]:
         """Hands over rows: to a socket all at once, to a handler as many as it takes in a short time."""
         if to.handler is None:
-            self._hand_over(origin, to, batch.buffer, batch.frames, begin, end, size)
+            self._hand_over(origin, to, delivery.buffer, delivery.frames, begin, end, size)
             return
         row = begin
         while row < end and not to.closed:
             after = min(end, row + to.pace)
-            part = size if after - row == end - begin else int(batch.frames[row:after, PAYLOAD_SIZE].sum())
+            part = size if after - row == end - begin else int(delivery.frames[row:after, PAYLOAD_SIZE].sum())
             start = perf_counter()
-            self._hand_over(origin, to, batch.buffer, batch.frames, row, after, part)
+            self._hand_over(origin, to, delivery.buffer, delivery.frames, row, after, part)
             took = perf_counter() - start
             if took > _LONG:
                 to.pace = max(1, (after - row) // 2)
@@ -422,25 +424,25 @@ class Router:
             NATS.debug("Details", exc_info=True)
         client.stalls(origin)
 
-    def _deliver_some(self, origin: Client, to: NatsSubscription, batch: _Batch, begin: int, end: int) -> int:
+    def _deliver_some(self, origin: Client, to: NatsSubscription, delivery: _Delivery, begin: int, end: int) -> int:
         """Delivers as many as the subscription still wants; it ends with the last."""
         end = min(end, begin + max(to.limit - to.delivered, 0))
         if to.delivered + end - begin >= to.limit:
             self.unsubscribe(to)
         if end > begin:
-            size = int(batch.frames[begin:end, PAYLOAD_SIZE].sum())
-            self._hand_over(origin, to, batch.buffer, batch.frames, begin, end, size)
+            size = int(delivery.frames[begin:end, PAYLOAD_SIZE].sum())
+            self._hand_over(origin, to, delivery.buffer, delivery.frames, begin, end, size)
         return end - begin
 
     def _deliver_group(
-        self, origin: Client, group: tuple[NatsSubscription, ...], batch: _Batch, begin: int, end: int, size: int
+        self, origin: Client, group: tuple[NatsSubscription, ...], delivery: _Delivery, begin: int, end: int, size: int
     ) -> Generator[None, None, bool]:
         """Delivers each message to one member of a queue group, drawn at random. Returns whether there was one."""
         members = [s for s in group if not (s.closed or (s.client is origin and not origin.echo))]
         if not members:
             return False
         if len(members) == 1 and not members[0].limit:
-            yield from self._hand_over_all(origin, members[0], batch, begin, end, size)
+            yield from self._hand_over_all(origin, members[0], delivery, begin, end, size)
         elif any(s.limit for s in members):
             for row in range(begin, end):
                 open_members = [s for s in members if not s.closed]
@@ -448,19 +450,19 @@ class Router:
                     return row > begin
                 chosen = open_members[int(random.random() * len(open_members))]
                 if chosen.limit:
-                    self._deliver_some(origin, chosen, batch, row, row + 1)
+                    self._deliver_some(origin, chosen, delivery, row, row + 1)
                 else:
-                    one = int(batch.frames[row, PAYLOAD_SIZE])
-                    self._hand_over(origin, chosen, batch.buffer, batch.frames, row, row + 1, one)
+                    one = int(delivery.frames[row, PAYLOAD_SIZE])
+                    self._hand_over(origin, chosen, delivery.buffer, delivery.frames, row, row + 1, one)
                 yield
         elif end - begin == 1:
             chosen = members[int(random.random() * len(members))]
-            yield from self._hand_over_all(origin, chosen, batch, begin, end, size)
+            yield from self._hand_over_all(origin, chosen, delivery, begin, end, size)
         else:
             draws = np.random.randint(0, len(members), end - begin)
             for i in np.unique(draws).tolist():
-                rows = batch.frames[begin:end]
-                own = batch.part(np.ascontiguousarray(rows[draws == i]))
+                rows = delivery.frames[begin:end]
+                own = delivery.part(np.ascontiguousarray(rows[draws == i]))
                 size = int(own.frames[:, PAYLOAD_SIZE].sum())
                 yield from self._hand_over_all(origin, members[i], own, 0, len(own.frames), size)
                 yield
@@ -521,9 +523,9 @@ class Router:
         return chosen
 
 
-def _subject(batch: _Batch, row: int) -> bytes:
-    start, size = int(batch.frames[row, SUBJECT]), int(batch.frames[row, SUBJECT_SIZE])
-    return bytes(memoryview(batch.buffer)[start : start + size])
+def _subject(delivery: _Delivery, row: int) -> bytes:
+    start, size = int(delivery.frames[row, SUBJECT]), int(delivery.frames[row, SUBJECT_SIZE])
+    return bytes(memoryview(delivery.buffer)[start : start + size])
 
 
 def _may_receive(subscription: NatsSubscription, subject: bytes) -> bool:

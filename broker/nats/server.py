@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import os
 import platform
 import random
@@ -15,7 +13,7 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.listening import BACKLOG, MAX_PORT, open_sockets
+from broker.listening import BACKLOG, MAX_PORT, address, open_sockets
 from broker.log import NATS, out_of_files
 from broker.nats import tls
 from broker.nats.auth import Authenticator, AuthorizationError, Credentials, SlowChecks, server_id
@@ -496,11 +494,3 @@ class NatsServer:
         """Hands over what parts of this process have sent each other."""
         if self._mailbox:
             self._mailbox.drain()
-
-
-def address(host: str, port: int) -> str:
-    """Returns host and port as they are written."""
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).version == 6:
-            return f"[{host}]:{port}"
-    return f"{host}:{port}"
