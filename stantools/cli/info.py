@@ -56,7 +56,7 @@ def command(
     if node := node_at(store):
         from stantools.inspection.node import node_overview
 
-        report, result = node_overview(node, reading, patterns=channels, limits=limits)
+        report, result = node_overview(node, reading, patterns=channels, limits=limits, free_pages=True)
         return _print(result, limits is not None, slices, report)
     opened, crc = open_store(store, reading)
     channel_names(opened, channels)
@@ -201,6 +201,8 @@ def _node_facts(node: NodeReport) -> list[tuple[str, Any]]:
     ]
     if node.lost:
         facts.append(("entries lost", describe_ranges(node.lost, 6)))
+    if node.in_free_pages:
+        facts.append(("only in free pages", f"entries {describe_ranges(node.in_free_pages, 6)}"))
     if node.orphans:
         facts.append(("pending of members that left", counted(node.orphans, "message")))
     for each in node.findings:

@@ -142,11 +142,6 @@ def read_meta(buffer: Buffer, offset: int) -> Meta | str:
     return Meta(0 if offset == 0 else 1, size, root, kept, high, transaction)
 
 
-def is_bbolt(buffer: Buffer | bytes) -> bool:
-    """Returns whether a file begins as a bbolt file does."""
-    return bytes(buffer[16:24]) == struct.pack("<II", _MAGIC, _VERSION)
-
-
 class Bolt:
     """A bbolt file in a buffer.
 

@@ -70,7 +70,7 @@ class NodeReport:
         state: Clients and subscriptions as a leader would recover them.
         published: Sequences in entries of the log, by channel.
         lost: Indexes without an entry that a start needs.
-        in_free_pages: Indexes of entries that the tree does not lead to and that lie in free pages.
+        in_free_pages: Indexes of entries that are not in the log, deleted or lost, and lie in free pages; if asked for.
         used_by: Processes that have the log open for writing.
         findings: What is wrong.
         bytes_scanned: Bytes of the log and of the snapshots.
@@ -185,8 +185,9 @@ class _Examination:
                     self._flaw(each)
             self._gap_findings()
             if free_pages:
+                have = Ranges.of([(report.first, report.last)]) - Ranges.of(self._lost + self._holes())
                 free = {each.index for each in log.free_entries()}
-                report.in_free_pages = Ranges.of((index, index) for index in free)
+                report.in_free_pages = Ranges.of((index, index) for index in free) - have
         if self._sealed:
             text_ = f"{counted(self._sealed, 'command')} in the log cannot be read without the encryption key"
             self._add(finding("raft-encrypted", text_))
@@ -276,6 +277,9 @@ class _Examination:
                 spans.append((first, last))
         report.state.advance(entry, operation)
 
+    def _holes(self) -> list[tuple[int, int]]:
+        return [(gap.first, gap.last) for gap in self._gaps]
+
     def _gap_findings(self) -> None:
         """Tells which entries are missing: what is in a snapshot is not needed, so a hole there is as it should be."""
         report = self.report
@@ -330,7 +334,12 @@ def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first:
 
 
 def node_overview(
-    files: NodeFiles, reading: ReadOptions, *, patterns: Sequence[str] = (), limits: StoreLimits | None = None
+    files: NodeFiles,
+    reading: ReadOptions,
+    *,
+    patterns: Sequence[str] = (),
+    limits: StoreLimits | None = None,
+    free_pages: bool = False,
 ) -> tuple[NodeReport, Overview]:
     """Looks at a node: its store, as `overview` does, with clients and subscriptions from its log and snapshots.
 
@@ -339,11 +348,12 @@ def node_overview(
         reading: How to read them.
         patterns: Channels to take, with NATS wildcards; none takes all.
         limits: Show each channel as a server with these limits does.
+        free_pages: Look for entries in free pages, too.
 
     Raises:
         StoreUnreadableError: The log or the store cannot be read.
     """
-    report = examine(files, reading)
+    report = examine(files, reading, free_pages=free_pages)
     if files.data:
         store = open_datastore(files.data)
         result = overview(store, resolve_crc(store, reading), patterns=patterns, limits=limits)

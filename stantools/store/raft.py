@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
-from stantools.format.bbolt import Buffer, Fault, is_bbolt
+from stantools.format.bbolt import Buffer, Fault
 from stantools.format.proto import store_pb2 as pb
 from stantools.format.raftlog import Entry, Flaw, RaftLog, Server
 from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SLICE_NAME, SUBS_FILE
@@ -165,13 +165,6 @@ def open_log(path: Path) -> Iterator[OpenLog]:
     with mapped(path) as buffer:
         log = OpenLog(buffer)
         yield log
-
-
-def begins_as_log(path: Path) -> bool:
-    """Returns whether a file begins as a Raft log does."""
-    with suppress(OSError), path.open("rb") as file:
-        return is_bbolt(file.read(24))
-    return False
 
 
 @dataclass

@@ -9,16 +9,12 @@ pending stays with the group until somebody else got it (6.6).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stantools.format.encryption import DataCipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, EntryError, EntryType, decode_operation
+from stantools.format.raftlog import Entry
 
 _Op = pb.RaftOperation
-#: Entries that could not be decoded, of which the reason is kept.
-_MANY = 1000
 
 
 class SubKind(enum.StrEnum):
@@ -118,7 +114,6 @@ class ClusterState:
         channels: By name.
         index: Index of the last entry applied.
         term: Its term.
-        undecoded: Entries that servers ignore, as they cannot decode them, with the reason; the first thousand.
         dropped: Subscriptions of the snapshot that no server keeps.
     """
 
@@ -126,7 +121,6 @@ class ClusterState:
         self.clients: dict[bytes, pb.ClientInfo] = {}
         self.channels: dict[bytes, ClusterChannel] = {}
         self.term, self.index = term, index
-        self.undecoded: dict[int, str] = {}
         self.dropped = 0
         #: Active subscriptions of each client, in order of arrival.
         self._owned: dict[bytes, dict[Subscription, ClusterChannel]] = {}
@@ -167,23 +161,6 @@ class ClusterState:
             self.dropped += 1
             return
         channel.subscriptions[state.id] = sub
-
-    def apply_all(self, entries: Iterable[Entry], cipher: DataCipher | None = None) -> None:
-        """Applies the entries of a log behind the state, in order.
-
-        Args:
-            entries: Those that the state has already are passed over.
-            cipher: Decrypts them, where they are encrypted.
-        """
-        for entry in entries:
-            operation = None
-            if entry.type == EntryType.COMMAND and entry.index > self.index:
-                try:
-                    operation = decode_operation(entry.data, cipher)
-                except EntryError as error:
-                    if len(self.undecoded) < _MANY:
-                        self.undecoded[entry.index] = error.message
-            self.advance(entry, operation)
 
     def advance(self, entry: Entry, operation: pb.RaftOperation | None) -> None:
         """Goes on to an entry, and applies its operation if it has one; an entry before passes without effect."""

@@ -256,7 +256,8 @@ def test_every_way_to_damage_a_snapshot_is_told(tmp_path: Path) -> None:
 def rebuilt(node: NodeFiles, cipher: DataCipher | None) -> ClusterState:
     newest = next((each for each in read_snapshots(node.raft) if each.usable), None)  # type: ignore[arg-type]
     state = ClusterState(newest.state, newest.term, newest.index) if newest else ClusterState()
-    state.apply_all(read(node)[0], cipher)
+    for each in read(node)[0]:
+        state.advance(each, decode_operation(each.data, cipher) if each.type == EntryType.COMMAND else None)
     return state
 
 
@@ -321,7 +322,6 @@ def test_the_state_is_the_one_that_the_real_leader_recovered(case: str) -> None:
     expected = load(case)
     recovered = expected["restart"]["recovered"]
     state = rebuilt(nodes(case)[expected["restart"]["leader"]], cipher_of(expected))
-    assert state.undecoded == {}
     assert {each.decode() for each in state.clients} == {each["id"] for each in recovered["clients"]}
     have, wanted = as_facts(state), server_facts(recovered)
     if case not in SERVER_DIFFERS:
