@@ -44,9 +44,7 @@ def check_screen(app: Any, name: str, *, masks: dict[str, str] | None = None) ->
         name: Of the file in tests/tui/golden, without `.txt`.
         masks: Texts that differ between runs, and what stands for them in the file.
     """
-    text = screen_text(app)
-    for found, shown in (masks or {}).items():
-        text = text.replace(found, shown.ljust(len(found)) if len(shown) < len(found) else shown)
+    text = _masked(screen_text(app), masks)
     path = SCREENS / f"{name}.txt"
     if os.environ.get(WRITE):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +52,17 @@ def check_screen(app: Any, name: str, *, masks: dict[str, str] | None = None) ->
         return
     assert path.exists(), f"{path} is missing; look at the screen and write it with {WRITE}=1:\n{text}"
     assert text == path.read_text(), f"{path.name} is not what is shown (rewrite with {WRITE}=1)"
+
+
+def _masked(text: str, masks: dict[str, str] | None) -> str:
+    for found, shown in (masks or {}).items():
+        text = text.replace(found, shown.ljust(len(found)) if len(shown) < len(found) else shown)
+    return text
+
+
+def _kept(name: str) -> str:
+    path = SCREENS / f"{name}.txt"
+    return path.read_text() if path.exists() else ""
 
 
 async def check_both_sizes(pilot: Any, name: str, *, masks: dict[str, str] | None = None) -> None:
@@ -65,6 +74,11 @@ async def check_both_sizes(pilot: Any, name: str, *, masks: dict[str, str] | Non
         if pilot.app.size != size:
             await pilot.resize_terminal(*size)
             await idle(pilot)
+        # Scrollbars come and go with the layout after the next.
+        for _ in range(5):
+            if _masked(screen_text(pilot.app), masks) == _kept(f"{name}-{size[0]}"):
+                break
+            await pilot.pause(0.1)
         check_screen(pilot.app, f"{name}-{size[0]}", masks=masks)
 
 
