@@ -53,10 +53,12 @@ def c_program(source: Path) -> Path | None:
     library = c_library()
     if library is None:
         return None
-    program = C / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+    where = next((library / "lib").rglob("libnats.so")).parent
+    # The program finds the library by its path.
+    version = hashlib.sha256(source.read_bytes() + os.fsencode(where)).hexdigest()[:12]
+    program = C / f"{source.stem}-{version}"
     if not program.exists():
         temporary = program.with_suffix(f".{os.getpid()}")
-        where = next((library / "lib").rglob("libnats.so")).parent
         command = ["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", f"-I{library / 'include' / 'nats'}"]
         command += [f"-I{library / 'include'}", str(source), "-o", str(temporary), f"-L{where}", "-lnats", "-lpthread"]
         command += [f"-Wl,-rpath,{where}", f"-Wl,-rpath-link,{where}", "-Wl,--disable-new-dtags"]

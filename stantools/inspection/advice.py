@@ -150,7 +150,7 @@ def advise(
 
 
 def _nameless(path: Path, findings: Sequence[Finding] | None, forecast: Forecast | None) -> bool:
-    """Tells whether salvage asks for the cluster id, because nothing in the store tells it any more."""
+    """Returns whether salvage asks for the cluster id, because nothing in the store tells it any more."""
     suspected = any(finding.code in _IDENTITY_GONE for finding in findings or ())
     if not suspected and (forecast is None or forecast.recovered):
         return False

@@ -280,7 +280,7 @@ def _sealed(content: _U8, columns: MessageColumns) -> _Rows:
 
 
 def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> bool:
-    """Tells whether every reply comes back unchanged as a header value, as `headers.is_safe_value` does for one."""
+    """Returns whether every reply comes back unchanged as a header value, as `headers.is_safe_value` does for one."""
     if not int(np.bitwise_or.reduce(columns.flags)) & Flag.HAS_REPLY:
         return True
     rows = np.flatnonzero(columns.reply_size)
@@ -303,7 +303,7 @@ def _replies_are_safe(content: _U8, buffer: Buffer, columns: MessageColumns) -> 
 
 
 def looks_encrypted(piece: Piece) -> bool:
-    """Tells whether there is a payload among these messages that was surely written by an encrypting server.
+    """Returns whether there is a payload among these messages that was surely written by an encrypting server.
 
     It begins with the code of a cipher, 4 random bytes and a count of messages (filestore.md section 9.2).
     """

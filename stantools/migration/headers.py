@@ -56,7 +56,7 @@ def header_block(channel: bytes, sequence: int, timestamp: int, reply: bytes, *,
 
 
 def is_safe_value(value: bytes) -> bool:
-    """Tells whether bytes come back unchanged as a header value: no control characters, no space around them."""
+    """Returns whether bytes come back unchanged as a header value: no control characters, no space around them."""
     return value == value.strip(b" ") and not any(byte < 0x20 or byte == 0x7F for byte in value)
 
 
@@ -100,7 +100,7 @@ def filler(expected_last: int) -> bytes:
 
 
 def is_filler(block: bytes, data: bytes) -> bool:
-    """Tells whether a message with this header block and payload is a filler."""
+    """Returns whether a message with this header block and payload is a filler."""
     return not data and block.startswith(FILLER_START)
 
 

@@ -106,7 +106,7 @@ _FULL = frozenset({10023, 10028, 10047, 10049})
 
 
 def is_full(problem: BaseException | None) -> bool:
-    """Tells whether a server refused something for a reason that holds for every other stream: it has no room."""
+    """Returns whether a server refused something for a reason that holds for every other stream: it has no room."""
     while problem is not None:
         if isinstance(problem, ApiError) and (problem.err_code in _FULL or "no space left" in problem.description):
             return True

@@ -14,17 +14,17 @@ _PATTERN: Final = re.compile(rb"(?:" + _NOT_REST + rb"\.)*" + _TOKEN + rb"\Z")
 
 
 def valid_subject(subject: bytes) -> bool:
-    """Tells whether a message can be published to it: no wildcards, no empty token, no white space."""
+    """Returns whether a message can be published to it: no wildcards, no empty token, no white space."""
     return _SUBJECT.match(subject) is not None
 
 
 def valid_pattern(pattern: bytes) -> bool:
-    """Tells whether one can subscribe to it: a subject, or one with `*` for tokens and `>` as the last token."""
+    """Returns whether one can subscribe to it: a subject, or one with `*` for tokens and `>` as the last token."""
     return _PATTERN.match(pattern) is not None
 
 
 def is_literal(pattern: bytes) -> bool:
-    """Tells whether a valid pattern is without wildcards."""
+    """Returns whether a valid pattern is without wildcards."""
     if b"*" not in pattern and b">" not in pattern:
         return True
     tokens = pattern.split(b".")
@@ -32,7 +32,7 @@ def is_literal(pattern: bytes) -> bool:
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:
-    """Tells whether messages to a subject are for those who subscribed to the pattern."""
+    """Returns whether messages to a subject are for those who subscribed to the pattern."""
     if is_literal(pattern):
         return pattern == subject
     wanted, tokens = pattern.split(b"."), subject.split(b".")
@@ -47,7 +47,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
 
 
 def covers(pattern: bytes, other: bytes) -> bool:
-    """Tells whether a pattern matches every subject that another pattern matches."""
+    """Returns whether a pattern matches every subject that another pattern matches."""
     wanted, tokens = pattern.split(b"."), other.split(b".")
     for i, want in enumerate(wanted):
         if want == b">" and i == len(wanted) - 1:

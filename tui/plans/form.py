@@ -141,7 +141,7 @@ class Form:
         return self.fields[name].value.strip()
 
     def flag(self, name: str) -> bool:
-        """Tells whether an option without a value is given."""
+        """Returns whether an option without a value is given."""
         return self.fields[name].value == YES
 
     def words_of(self, name: str) -> tuple[str, ...]:

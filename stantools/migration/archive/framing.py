@@ -54,7 +54,7 @@ class Pull:
         return True
 
     def at_end(self) -> bool:
-        """Tells whether nothing follows."""
+        """Returns whether nothing follows."""
         return not self._more()
 
     def take(self, size: int) -> bytearray:

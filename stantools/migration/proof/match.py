@@ -147,7 +147,7 @@ def _placed(consumer: ConsumerPlan, source: StreamSource) -> Position:
 
 
 async def _has_origin(js: JetStream, info: Mapping[str, Any]) -> bool:
-    """Tells whether the first message of a stream says where it comes from."""
+    """Returns whether the first message of a stream says where it comes from."""
     state = info["state"]
     message = await js.message(info["config"]["name"], int(state["first_seq"])) if state["messages"] else None
     header = base64.b64decode((message or {}).get("hdrs", ""))

@@ -99,7 +99,7 @@ def compare_messages(
 
 
 def is_extended(expected: bytes, header: bytes) -> bool:
-    """Tells whether a header block is the expected one with the lines behind it that publishing adds."""
+    """Returns whether a header block is the expected one with the lines behind it that publishing adds."""
     begin = expected.removesuffix(END_LINE) or VERSION_LINE
     return header.startswith(begin) and ADDED_LINES.fullmatch(header, len(begin)) is not None
 

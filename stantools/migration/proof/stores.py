@@ -153,7 +153,7 @@ def _compare_rows(compared: Compared, one: _Reader, rows: slice, other: _Reader,
 
 
 def _same_bytes(one: _Reader, here: _Rows, other: _Reader, there: _Rows) -> bool:
-    """Tells whether payloads and replies lie in the same order between the same bytes, which is quick to find out."""
+    """Returns whether payloads and replies lie in the same order between the same bytes, which is quick to find out."""
     starts, sizes = _places(one, here)
     other_starts, other_sizes = _places(other, there)
     if not np.array_equal(sizes, other_sizes):

@@ -315,7 +315,7 @@ async def _pull(js: JetStream, stream: str, name: str, setup: Mapping[str, Any],
 
 
 def _ended(name: str, stream: str, received: Received) -> bool:
-    """Tells whether the request is over: there are no more messages at the moment.
+    """Returns whether the request is over: there are no more messages at the moment.
 
     Raises:
         NoAnswerError: It ended for another reason.

@@ -151,7 +151,7 @@ def check_answers(
 
 
 def is_stored(token: bytes, answer: bytes, expected: int) -> bool:
-    """Tells whether an answer says that a message is stored at the sequence expected.
+    """Returns whether an answer says that a message is stored at the sequence expected.
 
     Args:
         token: What the reply subject ends with: the sequence that it was meant for.

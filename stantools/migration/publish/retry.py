@@ -95,7 +95,7 @@ class Patience:
 
 
 def passes(problem: StantoolsError) -> bool:
-    """Tells whether a failure may pass by itself."""
+    """Returns whether a failure may pass by itself."""
     if problem.passing or not isinstance(problem, ApiError):
         return problem.passing
     return problem.err_code in _PASSING_CODES or (problem.code == _NOBODY and not problem.err_code)

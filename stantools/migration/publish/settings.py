@@ -81,7 +81,7 @@ def final_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differs(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tells whether a stream's configuration is another one in what is changed for filling it.
+    """Returns whether a stream's configuration is another one in what is changed for filling it.
 
     Args:
         there: As the server has it.

@@ -331,7 +331,7 @@ class Replay:
 
 
 def _passes(problem: StantoolsError) -> bool:
-    """Tells whether the next leg may do better."""
+    """Returns whether the next leg may do better."""
     return problem.passing or (isinstance(problem, ApiError) and problem.code == _UNAVAILABLE)
 
 

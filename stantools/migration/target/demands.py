@@ -66,7 +66,7 @@ _SINCE: Final = {
 
 
 def knows(option: str, version: tuple[int, int, int]) -> bool:
-    """Tells whether servers of a version know an option of streams; one that is not known is taken for a new one."""
+    """Returns whether servers of a version know an option of streams; one that is not known is taken for a new one."""
     return version == (0, 0, 0) or version >= _SINCE.get(option, version)
 
 

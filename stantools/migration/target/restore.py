@@ -321,7 +321,7 @@ class _Restore:
             await asyncio.gather(answer, return_exceptions=True)
 
     async def _is_under_way(self) -> bool:
-        """Tells whether the stream is being restored: then its name is taken, but it has neither leader nor state."""
+        """Returns whether the stream is being restored: then its name is taken, but it has neither leader nor state."""
         try:
             return await find(self._js, self._stream, self._subjects) == {}
         except NatsError:

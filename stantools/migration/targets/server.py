@@ -120,7 +120,7 @@ async def check_server(
 
 
 async def _is_complete(js: JetStream, stream: PreparedStream) -> bool:
-    """Tells whether a stream is there that looks as if an earlier run had made it, whose journal is gone."""
+    """Returns whether a stream is there that looks as if an earlier run had made it, whose journal is gone."""
     try:
         info = await js.stream_info(stream.name)
     except StantoolsError:

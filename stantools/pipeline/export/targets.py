@@ -161,7 +161,7 @@ def check_directory(target: Path, *, overwrite: bool) -> None:
 
 
 def check_replaceable(target: Path) -> bool:
-    """Tells whether there is an export to be replaced.
+    """Returns whether there is an export to be replaced.
 
     Returns:
         False if there is nothing, or an empty directory.

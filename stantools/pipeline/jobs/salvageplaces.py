@@ -89,7 +89,7 @@ def check_folder(out: Path, roots: Sequence[str]) -> None:
 
 
 def is_ours(root: str, out: Path) -> bool:
-    """Tells whether a store is one that a salvage has put into the directory."""
+    """Returns whether a store is one that a salvage has put into the directory."""
     store = Path(root)
     return absolute(store).parent == absolute(out) and (store / MANIFEST_FILE).is_file()
 

@@ -85,13 +85,13 @@ def clear_errors() -> Iterator[None]:
 
 
 def is_sparks(problem: BaseException) -> bool:
-    """Tells whether an exception was raised by Spark, or by what connects us with it."""
+    """Returns whether an exception was raised by Spark, or by what connects us with it."""
     modules = {type(each).__module__.split(".")[0] for each in (problem, problem.__cause__) if each is not None}
     return bool(modules & {"pyspark", "py4j", "grpc"}) or _is_lost_connection(problem)
 
 
 def _is_lost_connection(problem: BaseException) -> bool:
-    """Tells whether it is py4j that found nobody at the other end, and says so with an exception of the system's."""
+    """Returns whether it is py4j that found nobody at the other end, and says so with an exception of the system's."""
     frames = (frame for frame, _ in traceback.walk_tb(problem.__traceback__))
     return isinstance(problem, ConnectionError) and any(
         frame.f_globals.get("__name__", "").split(".")[0] == "py4j" for frame in frames

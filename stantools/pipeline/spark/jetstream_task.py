@@ -261,5 +261,5 @@ async def _write(connection: Connection, options: SinkOptions, spool: Spool) -> 
 
 
 def _may_pass(problem: StantoolsError) -> bool:
-    """Tells whether it may be otherwise when the task is run again, perhaps on another machine."""
+    """Returns whether it may be otherwise when the task is run again, perhaps on another machine."""
     return passes(problem) or isinstance(problem, (CannotConnectError, StoreUnwritableError))

@@ -154,7 +154,7 @@ class Pushed:
 
 
 def understands(table: Table, columns: Sequence[str], condition: spark.Filter) -> bool:
-    """Tells whether a condition can be evaluated here exactly as Spark would.
+    """Returns whether a condition can be evaluated here exactly as Spark would.
 
     Args:
         table: The table.

@@ -128,12 +128,12 @@ def active_session() -> SparkSession | None:
 
 
 def submitted() -> bool:
-    """Tells whether `spark-submit` runs us, so that the Java process and its settings are there."""
+    """Returns whether `spark-submit` runs us, so that the Java process and its settings are there."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Tells whether a session talks to a Spark Connect server: there is no Java on this side then."""
+    """Returns whether a session talks to a Spark Connect server: there is no Java on this side then."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -198,7 +198,7 @@ def _connect(remote: str, name: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _has_java() -> bool:
-    """Tells whether a Java process is there: pyspark keeps the one of a session that was stopped."""
+    """Returns whether a Java process is there: pyspark keeps the one of a session that was stopped."""
     context = sys.modules.get("pyspark.core.context")
     return context is not None and context.SparkContext._gateway is not None
 

@@ -181,7 +181,7 @@ def _roomy(options: TableOptions) -> TableOptions:
 
 
 def _in_pushdown_worker() -> bool:
-    """Tells whether Spark asks for a reader that takes conditions; it refuses such a reader anywhere else."""
+    """Returns whether Spark asks for a reader that takes conditions; it refuses such a reader anywhere else."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 

@@ -156,7 +156,7 @@ class _Search:
         return kind is FileKind.MESSAGES and match is not None and slice_number(match[1]) is not None
 
     def _first(self, place: Place, directory: str, entry: Entry) -> bool:
-        """Tells whether a file was not seen before; an index only goes with its slice."""
+        """Returns whether a file was not seen before; an index only goes with its slice."""
         if INDEX_NAME.fullmatch(entry.name) and self._options.table is not Table.RECORDS:
             return True
         return self._new(("file", place.identity(place.join(directory, entry.name))))
@@ -284,7 +284,7 @@ def _slices_in(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _is_store_without_root(children: list[Entry], below: list[list[Entry] | StoreUnreadableError]) -> bool:
-    """Tells whether directories are the channels of a store that lost server.dat and clients.dat."""
+    """Returns whether directories are the channels of a store that lost server.dat and clients.dat."""
     channels = False
     for child, entries in zip(children, below, strict=True):
         if isinstance(entries, StoreUnreadableError):

@@ -97,7 +97,7 @@ class _Seen:
     aside: dict[str, str]
 
     def unchanged(self, at: Position, now: float) -> bool:
-        """Tells whether nothing can have changed for a stream at a position."""
+        """Returns whether nothing can have changed for a stream at a position."""
         return self.position == at and now < self.settles and tuple(map(_sign, self.paths)) == self.signs
 
 

@@ -54,7 +54,7 @@ class Place(Protocol):
         """
 
     def is_directory(self, path: str) -> bool | None:
-        """Tells whether a path is a directory; None if there is nothing."""
+        """Returns whether a path is a directory; None if there is nothing."""
 
     def identity(self, path: str) -> Hashable:
         """Returns what is equal for two paths to the same directory or file."""
@@ -96,7 +96,7 @@ class LocalPlace:
         return entries
 
     def is_directory(self, path: str) -> bool | None:
-        """Tells whether a path is a directory; see `Place`. Without permission to look it is taken for one."""
+        """Returns whether a path is a directory; see `Place`. Without permission to look it is taken for one."""
         try:
             Path(path).stat()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -135,7 +135,7 @@ class LocalPlace:
 
 
 def is_pattern(path: str) -> bool:
-    """Tells whether a path has glob characters: `*`, `?`, `[…]`, `{a,b}`."""
+    """Returns whether a path has glob characters: `*`, `?`, `[…]`, `{a,b}`."""
     return any(character in path for character in "*?[{")
 
 

@@ -269,7 +269,7 @@ class _PieceReader:
 
 
 def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:
-    """Tells whether something that is wanted can have been between two messages; None is the end of the file."""
+    """Returns whether something that is wanted can have been between two messages; None is the end of the file."""
     if before is not None:
         if selection.last is not None and before.sequence >= selection.last:
             return False

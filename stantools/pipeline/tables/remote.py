@@ -35,7 +35,7 @@ _REMEDY = "check the URL, the credentials (options storage.…) and the network"
 
 
 def is_remote(path: str) -> bool:
-    """Tells whether a path is a URL that fsspec has to open; one of a local file is none."""
+    """Returns whether a path is a URL that fsspec has to open; one of a local file is none."""
     return "://" in path and not _is_local_url(path)
 
 
@@ -228,7 +228,7 @@ class RemotePlace:
         return sorted_entries(iter(known.values())) if known is not None else self.remote.entries(path)
 
     def is_directory(self, path: str) -> bool | None:
-        """Tells whether a path is a directory; see `listing.Place`."""
+        """Returns whether a path is a directory; see `listing.Place`."""
         key = _key(self.remote.path(path))
         parent, _, name = key.rpartition("/")
         if key not in self._directories and name not in self._directories.get(parent, {}):

@@ -211,7 +211,7 @@ class WatchedSlice:
     # Is it the same?
 
     def continues(self, at: Position) -> bool:
-        """Tells whether it is certain that the slice goes on where a position says.
+        """Returns whether it is certain that the slice goes on where a position says.
 
         The last message that was read lies where it ended; or the slice was not begun, and its first message is the
         next one.

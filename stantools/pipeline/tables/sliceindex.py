@@ -58,7 +58,7 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
 
 
 def follows(records: IndexView) -> bool:
-    """Tells whether index records name records of the data file that follow each other without a gap."""
+    """Returns whether index records name records of the data file that follow each other without a gap."""
     end = None
     for part in index_parts(records):
         offsets = part["offset"]

@@ -234,7 +234,7 @@ class ChannelWatch:
             return watched.written + SETTLED_SECONDS
 
     def has(self, path: str) -> bool:
-        """Tells whether a data file was there."""
+        """Returns whether a data file was there."""
         return any(str(each.data) == path for each in self.slices.values())
 
     def grows(self) -> tuple[str, str, str]:
@@ -321,7 +321,7 @@ class ChannelWatch:
         ]
 
     def _ended_with(self, at: Position) -> bool:
-        """Tells whether the slice before the one that comes next ends with the last message that was read."""
+        """Returns whether the slice before the one that comes next ends with the last message that was read."""
         if at.slice - 1 not in self.slices or (self.top is not None and at.slice > self.top):
             return False
         with self.open(at.slice - 1) as watched:
@@ -338,7 +338,7 @@ class ChannelWatch:
         return [self.removed(Position(before + 1, FILE_HEADER_SIZE, sequence), first.sequence - 1)]
 
     def _was_being_read(self, archived: SliceFiles, at: Position) -> bool:
-        """Tells whether a stream was in the middle of a slice that was archived, and has something left of it."""
+        """Returns whether a stream was in the middle of a slice that was archived, and has something left of it."""
         if archived.number != at.slice or at.offset <= FILE_HEADER_SIZE or archived.data_size <= at.offset:
             return False
         with self._opened(archived) as then, self.open(at.slice) as now:

@@ -355,7 +355,7 @@ class _Copier:
         return step.run.slice.data
 
     def slice_is_done(self, number: int) -> bool:
-        """Tells whether no later step takes anything from the slice of this step."""
+        """Returns whether no later step takes anything from the slice of this step."""
         return self._last_step[self._sources[number]] == number
 
     def write(self, step: Copy | Rewrite) -> Moved:

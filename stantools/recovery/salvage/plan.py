@@ -295,7 +295,7 @@ def _leave_lost_sequences(survey: ChannelSurvey, source: _Source, plan: SalvageP
 
 
 def _held_something(survey: SliceSurvey, neighbours: Neighbours) -> bool:
-    """Tells whether a damaged range may have held a message, where neither sequences nor the index tell."""
+    """Returns whether a damaged range may have held a message, where neither sequences nor the index tell."""
     damage, before, after = neighbours.damage, neighbours.before, neighbours.after
     if damage.repair or damage.kind == DamageKind.ZEROS or damage.sequence is not None:
         return False
