@@ -201,6 +201,8 @@ def _be_at_the_end() -> None:
 
 
 def _report_interruption() -> int:
+    # It is dealt with. Raised once more on the way out, it would get past everybody who catches it.
+    signal.setitimer(signal.ITIMER_REAL, 0)
     console.error("interrupted")
     return ExitCode.INTERRUPTED
 
