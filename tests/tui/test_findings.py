@@ -226,7 +226,13 @@ def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], bro
         session = pilot.app.session
         screen.go_to("orphan-subscription")
         await pilot.pause()
-        finding, row = screen.finding, screen.query_one(RowTable).cursor
+        table = screen.query_one(RowTable)
+        finding, row = screen.finding, table.cursor
+        # What is handled late does not bring back what the cursor has left.
+        late = RowTable.Highlighted(table)
+        table.cursor = 0
+        assert late.row == 0
+        table.cursor = row
         # Something worse comes for a channel that was there before.
         session.channels["aaa"] = facts = type(session.channels["alpha"])("aaa")
         screen._rows._waiting.append(facts)
@@ -235,7 +241,7 @@ def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], bro
         session.touch()
         await until(pilot, lambda: len(screen._rows.findings) == 9)
         assert screen.finding is finding
-        assert screen.query_one(RowTable).cursor == row + 6
+        assert table.cursor == row + 6
         # Also when the whole store is read again.
         await pilot.press("R")
         await until(pilot, lambda: session.scanned and len(screen._rows.findings) == 4)

@@ -60,7 +60,11 @@ class RowTable(ScrollView, can_focus=True):
         """The cursor has come to a row."""
 
         table: RowTable
-        row: int
+
+        @property
+        def row(self) -> int:
+            """Where the cursor is now: rows may have come, and the cursor moved on, since this was posted."""
+            return self.table.cursor
 
         @property
         def control(self) -> RowTable:
@@ -212,7 +216,7 @@ class RowTable(ScrollView, can_focus=True):
         else:
             self.refresh()
         if old != row:
-            self.post_message(self.Highlighted(self, row))
+            self.post_message(self.Highlighted(self))
 
     def watch_has_focus(self, focus: bool) -> None:
         """The cursor looks different without the focus."""
