@@ -273,6 +273,8 @@ def test_what_is_not_the_same_is_refused(start_server: Callable[..., Any]) -> No
         # Somebody else publishes: not a message of theirs is taken for ours, and none of ours goes behind it.
         js.connection.publish(b"orders", b"hello")
         await js.connection.flush()
+        while (info := await js.stream_info("orders")) and info["state"]["last_seq"] == FIRST.last:
+            await asyncio.sleep(0.01)  # servers store after they have answered the flush
         with pytest.raises(NotOursError):
             await append(js, BOTH)
         with pytest.raises(RefusedError, match="4999903 sequences have no message"):

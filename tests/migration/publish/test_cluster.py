@@ -30,7 +30,8 @@ def test_the_leader_is_killed(tmp_path: Path, version: str) -> None:
 
     async def whole(js: JetStream) -> None:
         result = await publish_stream(js, "SMALL", {**REPLICATED, "subjects": ["small"]}, SMALL, CONSUMERS)
-        assert result.state["messages"] == SMALL.count and result.interruptions == 0
+        # On a busy machine the servers may elect another leader meanwhile.
+        assert result.state["messages"] == SMALL.count and result.interruptions <= 2
         assert await read_back(js, "SMALL") == expected(SMALL)
         for consumer, position in CONSUMERS:
             info = await js.consumer_info("SMALL", consumer.name)
