@@ -127,7 +127,7 @@ class FindingsScreen(FilteredView):
         kept = self._rows.findings[self._pin] if isinstance(self._pin, int) else None
         news = self._rows.take()
         if self._reading != self._rows.readings:
-            if self._reading and kept is not None:
+            if self._reading and kept is not None and self._target is None:
                 # The store was opened anew: what was at the cursor has another number now, if it is still there.
                 self._target = Place(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
             self._reading, self._searched, self._pin = self._rows.readings, 0, None
@@ -138,27 +138,21 @@ class FindingsScreen(FilteredView):
     def _show_rows(self) -> None:
         """Shows the rows as they are now; the cursor stays with its finding."""
         table = self.table
-        pin = self._pin
         table.reload()
         self._find_target()
-        if pin is not None and (row := self._rows.row_of(pin)) is not None:
+        if self._pin is not None and (row := self._rows.row_of(self._pin)) is not None:
             table.cursor = row
         self._write()
 
     def _find_target(self) -> None:
-        """Puts the cursor on the finding that the view was opened for, once it is there."""
+        """Chooses the finding that the view was opened for, once it is there."""
         target = self._target
         if target is None or self._rows.behind:
             return
-        first: int | None = None
         for at in range(self._searched, len(self._rows.findings)):
-            finding = self._rows.findings[at]
-            if _matches(finding, target):
-                first = self._rows.row_of(at)
-                if first is not None:
-                    self._target, self._pin = None, at
-                    self.table.cursor = first
-                    return
+            if _matches(self._rows.findings[at], target) and self._rows.row_of(at) is not None:
+                self._target, self._pin = None, at
+                return
         self._searched = len(self._rows.findings)
 
     @on(RowTable.Highlighted)
@@ -330,7 +324,7 @@ def _matches(finding: Finding, place: Place) -> bool:
 
 
 def finding_lines(finding: Finding, place: tuple[View, Place] | None, store: Path) -> Iterator[Sequence[Cell]]:
-    """Gives what is to be said about a finding, as lines.
+    """Yields what is to be said about a finding, as lines.
 
     Args:
         finding: The finding.
