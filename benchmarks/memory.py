@@ -7,6 +7,8 @@ import shutil
 import stores
 from measure import MB, Options, peak_memory, reread, stantools, table, verdict
 
+from tests.durables import write_durables
+
 _MEMORY, _SECONDS = 300, 2
 _DURABLES_SECONDS = 10
 _MIB = 1 << 20
@@ -46,7 +48,7 @@ def section(options: Options) -> str:
 def durables(options: Options) -> str:
     """Measures the verbs that look at subscriptions on a store that has hardly anything else."""
     with options.directory("durables") as place:
-        store = stores.make_durables(place / "store", options.durables)
+        store = write_durables(place / "store", options.durables)
         files, out = stores.all_files(store), place / "out"
         rows = []
         for name, *more in (("subs",), ("info",), ("forecast",), ("verify",), ("salvage", "--out", out)):

@@ -89,30 +89,6 @@ def _fill(store: StoreWriter, channel: bytes, messages: int, texts: list[bytes],
             writer.append(sequences, times, None, texts[: len(sequences)])
 
 
-def make_durables(directory: Path, count: int) -> Path:
-    """Makes a store whose only channel has many offline durables, every tenth with two pending messages."""
-    store = _begin(directory)
-    states = (
-        pb.SubState(
-            id=n,
-            client_id=b"client-%d" % (n % 1000),
-            inbox=b"_INBOX.%022d" % n,
-            ack_inbox=b"_INBOX.A%021d" % n,
-            max_in_flight=1024,
-            ack_wait_in_secs=30,
-            durable_name=b"durable-%d" % n,
-            last_sent=10,
-            is_durable=True,
-            is_closed=True,
-        )
-        for n in range(1, count + 1)
-    )
-    store.write_subs(b"foo", ((state, [9, 10] if state.id % 10 == 0 else []) for state in states))
-    with store.slices(b"foo", ONE_SLICE) as writer:
-        writer.append(range(1, 11), range(1, 11), [b""] * 10, [b"hello"] * 10)
-    return directory
-
-
 def linked(store: Path, directory: Path, wanted: Callable[[Path], bool]) -> Path:
     """Makes a store of some of the files of another one; they are the same files, linked."""
     directory.mkdir()

@@ -10,7 +10,9 @@ from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
 from stantools.store import mapping
 from stantools.store.limits import SliceLimits
+from stantools.store.serverinfo import new_server_info
 from stantools.store.storewriter import StoreWriter
+from tests.durables import durables
 
 DATA, INDEX, SUBS, CLIENTS = "foo/msgs.1.dat", "foo/msgs.1.idx", "foo/subs.dat", "clients.dat"
 #: Bytes that are left.
@@ -52,29 +54,12 @@ def write_store(place: Path) -> None:
     """Writes a store with the channel foo."""
     place.mkdir()
     writer = StoreWriter(place, Crc())
-    names = ("discovery", "publish", "subscribe", "unsubscribe", "close", "sub_close")
-    inboxes = {name: b"_STAN." + name.encode() for name in names}
-    writer.write_server(pb.ServerInfo(cluster_id=b"test-cluster", **inboxes))
+    writer.write_server(new_server_info("test-cluster"))
     writer.write_clients(
         pb.ClientInfo(id=b"client-%d" % n, hb_inbox=b"_INBOX.%022d" % n, conn_id=b"%022d" % n, protocol=1)
         for n in range(COUNT)
     )
-    states = (
-        pb.SubState(
-            id=n,
-            client_id=b"client-%d" % n,
-            inbox=b"_INBOX.%022d" % n,
-            ack_inbox=b"_INBOX.A%021d" % n,
-            max_in_flight=1024,
-            ack_wait_in_secs=30,
-            durable_name=b"durable-%d" % n,
-            last_sent=10,
-            is_durable=True,
-            is_closed=True,
-        )
-        for n in range(1, COUNT + 1)
-    )
-    writer.write_subs(b"foo", ((state, [9, 10]) for state in states))
+    writer.write_subs(b"foo", ((state, [9, 10]) for state in durables(COUNT)))
     everything = range(1, COUNT + 1)
     with writer.slices(b"foo", SliceLimits()) as slices:
         slices.append(everything, everything, [b""] * COUNT, [b"x" * 200] * COUNT)

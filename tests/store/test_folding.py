@@ -20,9 +20,8 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.subscribers import Subscribers
 from stantools.store import folding, sublog
 from stantools.store.folding import plain
-from stantools.store.limits import SliceLimits
-from stantools.store.storewriter import StoreWriter
 from stantools.store.sublog import SubsState, SubStatus, classify, read_subs, salvage_subs
+from tests.durables import write_durables
 
 CRC = Crc()
 needs_native = pytest.mark.skipif(folding.Fold is plain.Fold, reason="the compiled fold is not built")
@@ -106,36 +105,6 @@ def test_chosen_subscribers() -> None:
     assert [each.state.id for each in all_of_them[1:]] == [4, 9]
 
 
-def durables(place: Path, count: int) -> Path:
-    """A store whose only channel has many offline durables, every tenth with something pending."""
-    place.mkdir()
-    writer = StoreWriter(place, CRC)
-    names = ("discovery", "publish", "subscribe", "unsubscribe", "close", "sub_close")
-    writer.write_server(
-        pb.ServerInfo(cluster_id=b"test-cluster", **{name: b"_STAN." + name.encode() for name in names})
-    )
-    writer.write_clients([])
-    states = (
-        pb.SubState(
-            id=number,
-            client_id=b"client-%d" % (number % 1000),
-            inbox=b"_INBOX.Cc9X0pq8sBvh4zj%08d" % number,
-            ack_inbox=b"_INBOX.Ac9X0pq8sBvh4zj%08d" % number,
-            max_in_flight=1024,
-            ack_wait_in_secs=30,
-            durable_name=b"durable-%d" % number,
-            last_sent=10,
-            is_durable=True,
-            is_closed=True,
-        )
-        for number in range(1, count + 1)
-    )
-    writer.write_subs(b"foo", ((state, [9, 10] if state.id % 10 == 0 else []) for state in states))
-    with writer.slices(b"foo", SliceLimits()) as slices:
-        slices.append(range(1, 11), range(1, 11), [b""] * 10, [b"hello"] * 10)
-    return place
-
-
 def peak(*arguments: object) -> int:
     """The most memory that a command takes, in MiB."""
     code = (
@@ -157,7 +126,7 @@ def test_memory_does_not_grow_with_objects(verb: str, tmp_path: Path, monkeypatc
     """As objects, 150,000 durables take 150 MiB and more; as columns a fifth of that."""
     monkeypatch.chdir(tmp_path)
     name, *options = verb.split()
-    few = peak(name, durables(tmp_path / "few", 100), *options)
+    few = peak(name, write_durables(tmp_path / "few", 100), *options)
     options = ["other" if option == "new" else option for option in options]
-    many = peak(name, durables(tmp_path / "many", 150_000), *options)
+    many = peak(name, write_durables(tmp_path / "many", 150_000), *options)
     assert many - few < 60
