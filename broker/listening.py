@@ -39,7 +39,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
         port: Port; 0 or less for a free one.
 
     Raises:
-        OSError: One of the addresses cannot be had, or the name has none.
+        OSError: One of the addresses is not available, or the name has none.
     """
     port = max(port, 0)
     if unspecified(host):

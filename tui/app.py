@@ -268,7 +268,7 @@ class Browser(App[None]):
         return [*words, "--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
 
     def fail(self, problem: StantoolsError) -> None:
-        """Tells why something could not be done, and what can be."""
+        """Says why something could not be done, and what can be."""
         text = problem.message + (f"\n{problem.remedy}" if problem.remedy else "")
         self.notify(text, severity="error", timeout=15, markup=False)
 

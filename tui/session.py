@@ -231,7 +231,7 @@ class StoreSession:
             self.revision += 1
 
     def findings(self) -> Iterator[Finding]:
-        """Gives all findings, those of the root first, then channel by channel."""
+        """Yields all findings, those of the root first, then channel by channel."""
         yield from self.root_findings
         for facts in list(self.channels.values()):
             yield from facts.findings

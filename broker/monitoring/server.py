@@ -114,7 +114,7 @@ class MonitoringServer:
             tls: Serve HTTPS. Clients need no certificates.
 
         Raises:
-            MonitoringError: The port cannot be had, the certificate is not fit, or aiohttp is not installed.
+            MonitoringError: The port is not available, the certificate is not fit, or aiohttp is not installed.
         """
         if not -1 <= port <= MAX_PORT:
             raise MonitoringError(

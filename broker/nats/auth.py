@@ -72,7 +72,7 @@ class Credentials:
 
     @classmethod
     def from_options(cls, options: dict[str, Any], nonce: str, names: tuple[str, ...] | None) -> Credentials:
-        """Returns what stands in the options of a CONNECT."""
+        """Returns what the options of a CONNECT say."""
         return cls(
             options.get("user", ""),
             options.get("pass", ""),

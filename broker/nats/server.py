@@ -450,7 +450,7 @@ class NatsServer:
                 return
 
     def _send_info(self) -> None:
-        """Tells the clients that understand it what has changed."""
+        """Sends the clients that understand it what has changed."""
         for connection in self.connections():
             if connection.protocol >= 1:
                 connection.send(encoding.info(self.info(connection)))

@@ -283,7 +283,7 @@ class Session(Client):
         self._ok()
 
     def become(self, identity: Identity) -> None:
-        """Gives the client the rights of a user."""
+        """Grants the client the rights of a user."""
         # super() would look for the class that there was before it got slots.
         Client.become(self, identity)
         self.table = self.server.router.table(identity.permit)
@@ -390,7 +390,7 @@ class Session(Client):
                 subscription.narrowed = permit is not None and permit.narrows(subject)
 
     def nobody_there(self, reply: bytes) -> None:
-        """Tells the client that nobody got its request."""
+        """Answers that nobody got the request."""
         for subscription in self.server.router.interest.match(reply).plain:
             if subscription.client is self:
                 self.send(encoding.message(reply, subscription.sid, b"", b"", encoding.NO_RESPONDERS))
@@ -399,7 +399,7 @@ class Session(Client):
                 return
 
     def publish_denied(self, subject: bytes) -> None:
-        """Tells the client that it may not publish there."""
+        """Answers that the client may not publish there."""
         text = subject.decode("utf-8", "replace")
         self.send_error(f'Permissions Violation for Publish to "{text}"')
         NATS.error('%s - Publish Violation - %s, Subject "%s"', self, self.who(), text)

@@ -72,7 +72,7 @@ class MessageStore(Protocol):
         """
 
     def flush(self) -> None:
-        """Makes what was appended as lasting as configured, and enforces the limits.
+        """Makes what was appended durable as configured, and enforces the limits.
 
         Raises:
             StorageError: Everything since the last `flush` that succeeded has been taken back, `last` says so. The
@@ -122,7 +122,7 @@ class SubscriptionStore(Protocol):
         """Takes note that messages are not pending any more. Raises StorageError."""
 
     def flush(self) -> None:
-        """Makes it as lasting as configured. Raises StorageError; the records are kept for the next try."""
+        """Makes it durable as configured. Raises StorageError; the records are kept for the next try."""
 
 
 @dataclass(slots=True)

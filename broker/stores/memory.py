@@ -117,7 +117,7 @@ class MemorySubscriptions:
         self._last_id = 0
 
     def create(self, state: pb.SubState) -> None:
-        """Gives a new subscription its id; see `SubscriptionStore.create`."""
+        """Assigns an id to a new subscription; see `SubscriptionStore.create`."""
         if 0 < self._limits.max_subs <= len(self._ids):
             state.id = 0
             raise StorageError("too many subscriptions per channel")

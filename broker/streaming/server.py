@@ -151,7 +151,7 @@ class StreamingServer:
             self._timers.run()
 
     def servers_discovered(self) -> None:
-        """Tells that NATS has found other servers: the check of partitions is repeated.
+        """NATS has found other servers: the check of partitions is repeated.
 
         Facts: streaming-protocol.md section 25.4.
         """

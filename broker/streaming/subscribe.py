@@ -238,7 +238,7 @@ class Subscribing:
         return subscription, told("Added member to" if joins else "Started new", subscription, where)
 
     def _resume(self, subscription: Subscription, client: Client, message: pb.SubscriptionRequest) -> str:
-        """Gives an offline durable, or the shadow of a durable group, to a client.
+        """Hands an offline durable, or the shadow of a durable group, to a client.
 
         Facts: streaming-protocol.md sections 17 and 19.6.
         """

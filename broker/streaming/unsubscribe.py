@@ -204,7 +204,7 @@ class Unsubscribing:
         return "Removed"
 
     def _hand_over(self, subscription: Subscription, group: QueueGroup) -> None:
-        """Gives what a member has pending to the others in turn; they send it again soon.
+        """Hands what a member has pending to the others in turn; they send it again soon.
 
         Facts: streaming-protocol.md section 18.8.
         """

@@ -281,7 +281,7 @@ class _Examination:
         return [(gap.first, gap.last) for gap in self._gaps]
 
     def _gap_findings(self) -> None:
-        """Tells which entries are missing: what is in a snapshot is not needed, so a hole there is as it should be."""
+        """Reports missing entries: what is in a snapshot is not needed, so a hole there is as it should be."""
         report = self.report
         base = report.base.index if report.base else 0
         if report.first > base + 1:

@@ -89,7 +89,7 @@ class StepReader:
         self._columns = MessageColumns(0)
 
     def read(self, step: Step, after: int = 0, until: int = MAX_SEQUENCE) -> Iterator[Piece]:
-        """Gives the messages of a step with sequences above `after`, up to `until`, in rising order.
+        """Yields the messages of a step with sequences above `after`, up to `until`, in rising order.
 
         Yields:
             A buffer and columns, which are valid until the next ones are asked for.
@@ -133,7 +133,7 @@ class StepReader:
                 raise _changed(path, run.end)
 
     def _records(self, data: Buffer, run: Run, at: int) -> Iterator[MessageColumns]:
-        """Gives the records of a run from one of them on."""
+        """Yields the records of a run from one of them on."""
         path, window = _path(run), Window(data, 2 * self._batch_bytes)
         while at < run.end:
             window.reach(at)
@@ -272,7 +272,7 @@ def _texts(buffer: Buffer, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.
 
 
 def _sealed(content: _U8, columns: MessageColumns) -> _Rows:
-    """Tells which payloads a server that has a key would try to decrypt: they begin with the code of a cipher."""
+    """Returns which payloads a server that has a key would try to decrypt: they begin with the code of a cipher."""
     # A message without data has its start at 0, which is a byte like any other, unless nothing is there at all.
     first = content[columns.data_start] if len(content) else np.zeros(columns.capacity, np.uint8)
     sealed: _Rows = (columns.data_size > 0) & ((first == Cipher.AES) | (first == Cipher.CHACHA))

@@ -124,7 +124,7 @@ UNWATCHED = Watch()
 
 
 class StageProgress:
-    """Tells a watch how many messages of a stream are done, and remembers it, so that it can be taken back.
+    """Reports to a watch how many messages of a stream are done, and remembers it, so that it can be taken back.
 
     Args:
         watch: Who is told.
@@ -173,7 +173,7 @@ class Steps:
         self.taken: list[dict[str, Any]] = []
 
     def state(self, stream: str) -> StreamState | None:
-        """Tells how far a stream is; None if nothing was begun."""
+        """Returns how far a stream is; None if nothing was begun."""
         entry = self._streams.get(stream)
         return StreamState(entry["state"]) if entry else None
 

@@ -177,7 +177,7 @@ class ChannelSource:
         until: int | None = None,
         subject: bytes | None = None,
     ) -> Iterator[Batch]:
-        """Gives the messages in rising order; may be called any number of times, by several threads.
+        """Yields the messages in rising order; may be called any number of times, by several threads.
 
         Args:
             after: Only messages with higher sequences.
@@ -206,7 +206,7 @@ class ChannelSource:
         batch_rows: int = BATCH_ROWS,
         finish: bool = True,
     ) -> Iterator[Piece]:
-        """Gives the messages as `read` does, as a buffer and columns.
+        """Yields the messages as `read` does, as a buffer and columns.
 
         Args:
             after: Only messages with higher sequences.
@@ -264,7 +264,7 @@ class ChannelSource:
         return 0
 
     def _sample(self) -> Iterator[Piece]:
-        """Gives some messages from a few places."""
+        """Yields some messages from a few places."""
         places = [place for step in self._plan.steps for place in _places(step)]
         chosen = {places[number * len(places) // _SAMPLE_PLACES] for number in range(_SAMPLE_PLACES) if places}
         for place in sorted(chosen):
@@ -281,7 +281,7 @@ def _places(step: Step) -> list[int]:
 
 
 def _ends(step: Step) -> Iterator[tuple[int, int]]:
-    """Gives sequences after which a reader can stop, with the bytes of the step up to there; the last is its end."""
+    """Yields sequences after which a reader can stop, with the bytes of the step up to there; the last is its end."""
     if isinstance(step, Rewrite):
         yield step.sequence, step.repair.size
         return

@@ -65,7 +65,7 @@ class StreamSource(Protocol):
         """The stream's last sequence; there may be no message of that sequence."""
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Gives the messages with sequences in the stream above `after`, up to `until`, in rising order."""
+        """Yields the messages with sequences in the stream above `after`, up to `until`, in rising order."""
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
         """Returns sequences in the stream for sequences of a channel."""
@@ -111,7 +111,7 @@ class SingleSource:
         return self._channel.last
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Gives the messages; see `ChannelSource.read`."""
+        """Yields the messages; see `ChannelSource.read`."""
         return self._channel.read(after=after, until=until, subject=self._subject)
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:
@@ -227,7 +227,7 @@ class MergedSource:
         return self.count
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Gives the messages with sequences in the stream above `after`, up to `until`, in rising order.
+        """Yields the messages with sequences in the stream above `after`, up to `until`, in rising order.
 
         Yields:
             Messages of one channel that follow each other in the stream.
@@ -431,7 +431,7 @@ class Prefix:
         return self._source.first if self.count else 0
 
     def read(self, *, after: int = 0, until: int | None = None) -> Iterator[Batch]:
-        """Gives the messages; see `ChannelSource.read`."""
+        """Yields the messages; see `ChannelSource.read`."""
         return self._source.read(after=after, until=self.last if until is None else min(until, self.last))
 
     def position(self, channel: bytes, sequences: Sequence[int]) -> list[int]:

@@ -239,7 +239,7 @@ def _unsub(words: bytes) -> Event | Malformed:
 
 
 def _publish(words: bytes) -> Event | Malformed:
-    """Tells what is wrong with a publish, or else with what follows its line."""
+    """Returns what is wrong with a publish, or else with what follows its line."""
     parts = _WORD.findall(words)
     if b"\r" in words or len(parts) not in (2, 3):
         return Malformed("", f"processPub Parse Error: {_quoted(words)}")

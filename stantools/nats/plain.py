@@ -198,7 +198,7 @@ def _parse(
 
 
 def _judge(view: memoryview, at: int, end: int, word: bytes, max_control_line: int) -> Stop:
-    """Tells why there is no line of this operation; END if there is one, whose length is all right."""
+    """Returns why there is no line of this operation; END if there is one, whose length is all right."""
     found = bytes(view[at : min(at + len(word), end)])
     if not word.startswith(found.upper()):
         return Stop.OTHER

@@ -383,7 +383,7 @@ def _identity(path: Path) -> list[int]:
 
 
 def _adopt(content: Path, old: os.stat_result) -> None:
-    """Gives a tree the mode and, where we may, the owner of another directory; it can still be moved and removed."""
+    """Copies the mode and, where we may, the owner of a directory to a tree, which can still be moved and removed."""
     content.chmod(stat.S_IMODE(old.st_mode) | stat.S_IRWXU)
     if os.geteuid() != 0 or (old.st_uid, old.st_gid) == (os.geteuid(), os.getegid()):
         return

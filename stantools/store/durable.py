@@ -177,7 +177,7 @@ def create_whole(path: Path, data: bytes, mode: int = 0o666) -> bool:
 
 
 def replace_file(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Gives a file new content: the file has the old or the new content, never a part.
+    """Replaces the content of a file: the file has the old or the new content, never a part.
 
     Args:
         path: The file; it need not exist.

@@ -109,7 +109,7 @@ class Reading:
 
 
 def recognise(layout: LogLayout, payload: Buffer) -> Reading | None:
-    """Tells a payload by its fields; None if it is nothing that a server writes to this log."""
+    """Identifies a payload by its fields; None if it is nothing that a server writes to this log."""
     data = bytes(payload)
     for shape in layout.shapes:
         message = shape.message()

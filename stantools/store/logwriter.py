@@ -193,7 +193,7 @@ class _Log:
         )
 
     def _replace(self, prefix: str, records: Iterable[bytes], now: float | None) -> None:
-        """Gives the log new content."""
+        """Replaces the content of the log."""
         with writing(self.path, "it is as it was"):
             status = os.fstat(self._descriptor)
             descriptor, temporary = create_temporary(self._root, prefix)

@@ -352,7 +352,7 @@ class Resync:
         return None
 
     def _fields(self, start: int) -> Iterator[tuple[int, int]]:
-        """Gives tag and end of the fields of a message of unknown length, once it is known to be of this channel."""
+        """Yields tag and end of the fields of a message of unknown length, once it is known to be of this channel."""
         view = self._buffer[: self._limit]
         position, known = start, False
         for _ in range(fieldscan.MAX_FIELDS):

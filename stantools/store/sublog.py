@@ -68,7 +68,7 @@ class SubStatus(enum.StrEnum):
 
 
 def classify(state: pb.SubState, known_clients: Container[bytes]) -> SubStatus:
-    """Tells what the server makes of a recovered subscription (filestore.md section 4.3).
+    """Returns what the server makes of a recovered subscription (filestore.md section 4.3).
 
     Args:
         state: The subscription.
@@ -211,7 +211,7 @@ class SubTable(Mapping[int, Subscription]):
         return state
 
     def each(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[pb.SubState, list[int]]]:
-        """Gives state and ascending pending sequences of many rows, faster than one by one."""
+        """Yields state and ascending pending sequences of many rows, faster than one by one."""
         for begin in range(0, len(rows), _SEEN):
             part = rows[begin : begin + _SEEN]
             self._window.drop()
@@ -239,7 +239,7 @@ class SubTable(Mapping[int, Subscription]):
         return bytes(record)
 
     def statuses(self, known_clients: Container[bytes]) -> npt.NDArray[np.uint8]:
-        """Tells what the server makes of each, as numbers of `STATUSES`; the same as `classify`.
+        """Returns what the server makes of each, as numbers of `STATUSES`; the same as `classify`.
 
         Args:
             known_clients: Ids of the clients recovered from clients.dat.

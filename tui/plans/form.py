@@ -59,7 +59,7 @@ class Field:
         return self.choices == FLAG
 
     def words(self) -> Iterator[str]:
-        """Gives what would be typed for it."""
+        """Yields what would be typed for it."""
         value = self.value.strip()
         if self.is_flag:
             if value == YES:

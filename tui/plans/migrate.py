@@ -72,7 +72,7 @@ class _Made:
 
 
 class _JobWatch(Watch):
-    """Tells a job how far a migration is.
+    """Reports to a job how far a migration is.
 
     Args:
         job: The job.

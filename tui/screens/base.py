@@ -119,7 +119,7 @@ class ViewScreen(Screen[None]):
         yield KeyLine()
 
     def compose_body(self) -> Iterable[Widget]:
-        """Gives the widgets of the view."""
+        """Yields the widgets of the view."""
         raise NotImplementedError
 
     def on_mount(self) -> None:

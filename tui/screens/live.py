@@ -39,7 +39,7 @@ _ROLES: dict[str, Role] = {
 
 
 def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
-    """Gives the lines about a streaming server."""
+    """Yields the lines about a streaming server."""
     server = monitor.server
     if server is None:
         if monitor.problem is None:
@@ -123,7 +123,7 @@ def _limits(monitor: Monitor, server: Server) -> str:
 
 
 def account_head(streams: Streams, width: int) -> Iterable[Sequence[Cell]]:
-    """Gives the lines about a JetStream account."""
+    """Yields the lines about a JetStream account."""
     account = streams.account
     if account is None:
         if streams.problem is None:

@@ -271,7 +271,7 @@ class LiveStreamScreen(LiveView):
         self.action_filters()
 
     def action_filters(self) -> None:
-        """Tells which subjects a consumer gets, where there is no room for them in the table."""
+        """Shows which subjects a consumer gets, where there is no room for them in the table."""
         consumer = self.row
         if consumer is not None:
             text = subjects_text(consumer.filters) or "all subjects"

@@ -75,7 +75,7 @@ class LiveView(TableView):
         raise NotImplementedError
 
     def head(self) -> Iterable[Sequence[Cell]]:
-        """Gives the lines above the table."""
+        """Yields the lines above the table."""
         raise NotImplementedError
 
     def compose_body(self) -> Iterable[Widget]:

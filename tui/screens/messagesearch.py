@@ -38,7 +38,7 @@ class MessageSearch:
         return self._job.job is not None
 
     def progress(self) -> Iterable[Cell]:
-        """Gives how far the search is."""
+        """Yields how far the search is."""
         if self.running:
             yield (f"  searching{self._job.share_text()}, Esc cancels", "accent")
 

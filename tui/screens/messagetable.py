@@ -301,7 +301,7 @@ class MessageTable(RowTable):
         return facts.survey if facts is not None else None
 
     def progress(self) -> Iterable[Cell]:
-        """Gives how far it is with finding out all rows."""
+        """Yields how far it is with finding out all rows."""
         if self._refining.job is not None and self.window is not None and not self.window.exact:
             yield (f"  looking for gaps{self._refining.share_text()}", "accent")
 

@@ -175,7 +175,7 @@ class RecordScreen(ViewScreen):
             self._open()
 
     def status_cells(self) -> Sequence[Cell]:
-        """Tells the file instead of the view's name."""
+        """Names the file instead of the view."""
         cells = list(super().status_cells())
         shown: list[Cell] = [" › ", (name_text(self._path.name), "strong")]
         at = next((n for n, cell in enumerate(cells) if cell == self.NAME), None)

@@ -79,7 +79,7 @@ class SliceRows:
         self.arrange(80)
 
     def arrange(self, width: int) -> None:
-        """Gives the bar what room the other columns leave."""
+        """Makes the bar as wide as the other columns allow."""
         wide = width >= 120
         columns = [
             Column("state", " ", 1),
@@ -185,7 +185,7 @@ class SlicesScreen(ViewScreen):
             self.call_after_refresh(self._open_place)
 
     def on_resize(self) -> None:
-        """Gives the bars what room there is."""
+        """Makes the bars as wide as there is room."""
         self._rows.arrange(self.size.width)
         self.query_one(SliceTable).reload()
         self._write()
@@ -309,7 +309,7 @@ class SlicesScreen(ViewScreen):
         yield self._legend
 
     def _file_findings(self, path: Path, room: int, about: tuple[str, ...] = ("",)) -> Iterable[Sequence[Cell]]:
-        """Gives findings about a file, of those whose codes begin in one of some ways."""
+        """Yields findings about a file, of those whose codes begin in one of some ways."""
         name = path.relative_to(self.session.store.path).as_posix()
         found = [each for each in self.session.findings() if each.file == name and each.code.startswith(about)]
         for finding in found[:3]:

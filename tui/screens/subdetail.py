@@ -27,7 +27,7 @@ Lines = Iterator[Sequence[Cell]]
 
 
 def detail(row: Row, forecast: Forecast | None) -> Lines:
-    """Gives the lines about a row.
+    """Yields the lines about a row.
 
     Args:
         row: What is at the cursor.
@@ -138,7 +138,7 @@ def _client(row: ClientRow) -> Lines:
 
 
 def loss_lines(file: str, problem: str, loss: LogLoss | None, what: str) -> Lines:
-    """Gives the lines about a log that the server does not read to its end.
+    """Yields the lines about a log that the server does not read to its end.
 
     Args:
         file: Path relative to the store.

@@ -40,7 +40,7 @@ class SubscriptionRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Tells it from others, also after the store was read again."""
+        """What identifies it, also after the store was read again."""
         return ("subscription", self.channel.name, str(self.one.state.id))
 
 
@@ -54,7 +54,7 @@ class GroupRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Tells it from others, also after the store was read again."""
+        """What identifies it, also after the store was read again."""
         return ("group", self.channel.name, self.group.name, str(self.group.durable))
 
 
@@ -67,7 +67,7 @@ class ClientRow:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Tells it from others, also after the store was read again."""
+        """What identifies it, also after the store was read again."""
         return ("client", text(self.client.id))
 
 

@@ -411,7 +411,7 @@ class WizardScreen(ViewScreen):
             self.browser.open_store(outcome.opens)
 
     def on_unmount(self) -> None:
-        """Gives a run that is cancelled with the program the time to clean up."""
+        """Leaves a run that is cancelled with the program the time to clean up."""
         if self._flow.writing and self._job is not None:
             self._job.cancel()
             self._job.wait(_PATIENCE)

@@ -131,7 +131,7 @@ class FormView(VerticalScroll, can_focus=False):
                 yield widget
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Tells which field it is."""
+        """Notes which field it is."""
         if isinstance(event.widget, Choice | _FieldInput):
             self.post_message(self.Reached(event.widget.field))
 

@@ -47,7 +47,7 @@ def bar_text(states: Sequence[State]) -> str:
 
 
 def bar_cells(text: str) -> Sequence[tuple[str, Role]]:
-    """Gives the places of a bar their roles."""
+    """Returns the roles of the places of a bar."""
     return [("".join(group), _ROLES.get(symbol, "")) for symbol, group in groupby(text)]
 
 

@@ -334,7 +334,7 @@ def _lock_directory(root: Path) -> Path:
 
 
 def _unlock_directory(key: Path) -> None:
-    """Gives a lock back."""
+    """Releases a lock."""
     descriptor, users = _held.pop(key)
     if users > 1:
         _held[key] = descriptor, users - 1

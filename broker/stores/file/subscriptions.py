@@ -161,7 +161,7 @@ class FileSubscriptions:
         self._compact_if_due()
 
     def flush(self) -> None:
-        """Makes it as lasting as configured."""
+        """Makes it durable as configured."""
         if not self._gathered:
             return
         self._write(sync=self._services.options.sync)

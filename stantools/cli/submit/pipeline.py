@@ -14,7 +14,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def _separate_outputs() -> None:
-    """Gives messages and progress the stderr of spark-submit: it joins both outputs of ours into its stdout."""
+    """Points messages and progress to the stderr of spark-submit: it joins both outputs of ours into its stdout."""
     with contextlib.suppress(OSError):  # where there is no /proc, they stay joined
         theirs = os.open(f"/proc/{os.getppid()}/fd/2", os.O_WRONLY | os.O_APPEND)
         os.dup2(theirs, 2)

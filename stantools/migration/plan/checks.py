@@ -253,7 +253,7 @@ def _same_but_for_case(about: str, what: str, names: Iterable[str]) -> Iterator[
 
 
 def _overlapping(subjects: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Gives pairs of subjects that overlap; equal literal ones of different owners too."""
+    """Yields pairs of subjects that overlap; equal literal ones of different owners too."""
     listed = list(subjects)
     seen: dict[str, tuple[str, str]] = {}
     wild: list[tuple[str, str]] = []
@@ -309,7 +309,7 @@ def fingerprint(channel: ChannelSource) -> str:
 
 
 def find_changes(plan: Plan, source: StoreSource) -> list[Note]:
-    """Tells in what a store is no longer as it was when the plan was made.
+    """Returns in what a store is no longer as it was when the plan was made.
 
     Returns:
         Problems, for what is in the plan and differs; information, for channels that the plan does not know.
@@ -336,7 +336,7 @@ def find_changes(plan: Plan, source: StoreSource) -> list[Note]:
 
 
 def find_encrypted(plan: Plan, source: StoreSource) -> list[Note]:
-    """Tells which channels of a plan would go along encrypted, where there is no key and that is not as asked.
+    """Returns which channels of a plan would go along encrypted, where there is no key and that is not as asked.
 
     Raises:
         StoreUnreadableError: The store cannot be read any more.

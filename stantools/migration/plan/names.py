@@ -93,7 +93,7 @@ def safe_name(text: str) -> str:
 
 
 def name_problem(name: str) -> str:
-    """Tells what is wrong with the name of a stream or consumer, "" if nothing is."""
+    """Returns what is wrong with the name of a stream or consumer, "" if nothing is."""
     if not name:
         return "a name must not be empty"
     if found := _NO_NAME.search(name):
@@ -112,7 +112,7 @@ def subject_name(channel: str, prefix: str = "") -> str:
 
 
 def subject_problem(subject: str, *, wildcards: bool = False) -> str:
-    """Tells what is wrong with a subject, "" if nothing is.
+    """Returns what is wrong with a subject, "" if nothing is.
 
     Args:
         subject: The subject.

@@ -76,7 +76,7 @@ def size_in_stream(stream: StreamPlan) -> int:
 
 
 def removed_at_once(stream: StreamPlan, channels: Sequence[ChannelSource], now_ns: int) -> Iterator[Note]:
-    """Tells what the limits of a stream would remove as soon as they apply.
+    """Returns what the limits of a stream would remove as soon as they apply.
 
     Args:
         stream: The stream.
@@ -147,7 +147,7 @@ _NAMES_SHOWN = 5
 
 
 def channel_notes(channel: ChannelSource, kept: ChannelPlan, *, decrypted: bool) -> Iterator[Note]:
-    """Tells what is odd about a channel.
+    """Returns what is odd about a channel.
 
     Args:
         channel: The channel.
@@ -193,7 +193,7 @@ def _goes_back(plan: ChannelPlan) -> int:
 
 
 def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[StreamPlan]) -> Iterator[Note]:
-    """Tells what holds for the whole migration."""
+    """Returns what holds for the whole migration."""
     renumbered = [stream for stream in streams if stream.renumbered]
     for stream in renumbered:
         text = f"{len(stream.parts)} channels go in: messages are ordered by time and numbered anew from 1"

@@ -77,7 +77,7 @@ class Readback:
         self._expired = self._exceeded = 0  # requests that ended since the last message: no time, or no room left
 
     async def batches(self) -> AsyncGenerator[Received, None]:
-        """Gives all messages in rising order.
+        """Yields all messages in rising order.
 
         Raises:
             NatsError: The server refused, or does not deliver.

@@ -49,7 +49,7 @@ class Compared:
         self._ranges = dict.fromkeys(KINDS, Ranges())
 
     def differing(self) -> Iterator[tuple[str, Ranges]]:
-        """Gives each kind of difference there is, with the sequences."""
+        """Yields each kind of difference there is, with the sequences."""
         return ((kind, ranges) for kind, ranges in self._ranges.items() if ranges)
 
     def add(self, other: Compared) -> None:
@@ -253,7 +253,7 @@ def compare_stores(
 
 
 def channel_pairs(a: StoreSource, b: StoreSource) -> Iterator[tuple[ChannelSource | None, ChannelSource | None]]:
-    """Gives the channels of two stores by name, None where one has no such channel."""
+    """Yields the channels of two stores by name, None where one has no such channel."""
     ones = {channel.raw_name: channel for channel in a.channels}
     others = {channel.raw_name: channel for channel in b.channels}
     return ((ones.get(name), others.get(name)) for name in sorted(ones.keys() | others.keys()))

@@ -325,7 +325,7 @@ def compare_consumer(
     position: Sequence[str],
     expected: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """Tells in what a consumer is not as planned.
+    """Returns in what a consumer is not as planned.
 
     Args:
         stream: Its stream.
@@ -360,7 +360,7 @@ def _position_differences(
     info: Mapping[str, Any],
     late_floor: bool,
 ) -> Iterator[str]:
-    """Tells in what a consumer stands elsewhere; made by acknowledging, servers show the floor when it moves next."""
+    """Returns in what a consumer stands elsewhere; made by acknowledging, servers show the floor when it moves next."""
     delivered, floor = int(info["delivered"]["stream_seq"]), int(info["ack_floor"]["stream_seq"])
     if delivered != position.delivered:
         yield f"has delivered up to {delivered} instead of {position.delivered}"

@@ -105,7 +105,7 @@ class Part:
         return self.messages.last
 
     def read(self, *, after: int = 0) -> Iterator[Batch]:
-        """Gives the messages with higher sequences, in rising order."""
+        """Yields the messages with higher sequences, in rising order."""
         return self.messages.read(after=after)
 
 
@@ -214,7 +214,7 @@ async def check_part(js: JetStream, part: Appended) -> None:
 
 
 async def finish_part(js: JetStream, config: Mapping[str, Any], part: Appended) -> None:
-    """Gives a stream the configuration that says that it is complete, with its limits. Does nothing if it has it.
+    """Sets the configuration of a stream that is complete, with its limits. Does nothing if it has it.
 
     Args:
         js: The server.

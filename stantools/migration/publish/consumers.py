@@ -124,7 +124,7 @@ class Consumers:
         return bool(self._brought)
 
     async def finish(self) -> None:
-        """Gives those that were brought to their states their configurations. May be called again when it has failed.
+        """Configures those that were brought to their states. May be called again when it has failed.
 
         Raises:
             SetBackError: The server has forgotten the state of one; all has to be done again.
@@ -162,7 +162,7 @@ class Consumers:
             raise self._set_back(name, info)
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
-        """Gives a consumer its configuration."""
+        """Configures a consumer."""
         for pause in (0.05, 0.2, 1.0, None):
             try:
                 await self.js.consumer_create(self.stream, config)

@@ -141,7 +141,7 @@ class Filling:
         await self._check_whole()
 
     async def finish(self) -> dict[str, Any]:
-        """Gives the stream its configuration and returns its state. May be called again when it has failed."""
+        """Configures the stream and returns its state. May be called again when it has failed."""
         info = await self._info()
         if settings.differs(info["config"], self._config):
             await self._update(self._config, info)
@@ -194,7 +194,7 @@ class Filling:
         return info
 
     async def _lift_limits(self, info: Mapping[str, Any]) -> None:
-        """Gives a stream that is there the configuration for filling it."""
+        """Configures an existing stream for filling it."""
 
         async def lift() -> None:
             if settings.differs(info["config"], self._loading):

@@ -29,16 +29,16 @@ class Source(Protocol):
         """The last sequence that ever was, also where there is no message with it."""
 
     def read(self, *, after: int = 0) -> Iterator[Batch]:
-        """Gives the messages with higher sequences, in rising order."""
+        """Yields the messages with higher sequences, in rising order."""
 
 
 def missing(source: Source) -> int:
-    """Tells how many sequences have no message between others or at the end: so many fillers it takes."""
+    """Returns how many sequences have no message between others or at the end: so many fillers it takes."""
     return source.last + 1 - source.first - source.count if source.count else 0
 
 
 def gaps(batches: Iterator[Batch], after: int, until: int) -> Iterator[tuple[int, int]]:
-    """Gives the closed ranges of sequences in (after, until] that no message has.
+    """Yields the closed ranges of sequences in (after, until] that no message has.
 
     Args:
         batches: The messages after `after`.

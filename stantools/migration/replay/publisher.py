@@ -59,7 +59,7 @@ class Piece:
         return len(self.sequences)
 
     def rows(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """Gives sequence, timestamp, reply subject and payload of each message."""
+        """Yields sequence, timestamp, reply subject and payload of each message."""
         return zip(self.sequences, self.timestamps, self.replies, self.payloads, strict=True)
 
 
@@ -224,7 +224,7 @@ class Publisher(ABC):
         self._bytes_out = 0
 
     def note(self, text: str) -> None:
-        """Tells the user something, once."""
+        """Warns the user, once."""
         if text not in self._said:
             self._said.add(text)
             self.say(text)

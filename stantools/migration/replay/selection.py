@@ -161,7 +161,7 @@ class ReplayPlan:
         return ReplayPlan(tuple(left))
 
     def read(self) -> Iterator[Batch]:
-        """Gives all messages: channels together in the order of time, each channel in the order of its sequences.
+        """Yields all messages: channels together in the order of time, each channel in the order of its sequences.
 
         Raises:
             StoreUnreadableError: As from `ChannelSource.read`.

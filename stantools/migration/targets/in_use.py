@@ -149,7 +149,7 @@ class _Process:
         object.__setattr__(self, "directory", _PROCESSES / str(self.pid))
 
     def uses(self, root: Path) -> str:
-        """Tells why it is taken to use the directory; empty if it does not."""
+        """Returns why it is taken to use the directory; empty if it does not."""
         who = f"process {self.pid} is a nats-server"
         setting = self._setting()
         if setting.unknown:

@@ -322,7 +322,7 @@ class _Job:
             return await prove(self._js, self._stream, published=published, progress=progress)
 
     async def _limit(self, info: Mapping[str, Any]) -> None:
-        """Gives the stream the settings that the plan wants, now that everything was compared."""
+        """Sets the stream to what the plan wants, now that everything was compared."""
         name = self._plan.name
         if config_differences(self._plan, info["config"]):
             self._journal.note(name, StreamState.LOADED, limiting=True)

@@ -106,7 +106,7 @@ def opened(
     note: Callable[[str], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Iterator[Destination]:
-    """Gives what is named; a server of our own runs as long as the block does, unless it is not to be started.
+    """Opens the target that is named; a server of our own runs as long as the block, unless it is not to be started.
 
     Args:
         places: Where to, if not to a running server.

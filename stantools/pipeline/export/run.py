@@ -344,7 +344,7 @@ class _Run:
         return read_with_progress(self._splits[number], self._options, advance)
 
     def ordered(self, workers: int, prepared: Callable[[pa.RecordBatch], Any] = _same) -> Generator[Any, None, None]:
-        """Gives the batches of all splits in order, each with something done to it in the thread that read it.
+        """Yields the batches of all splits in order, each with something done to it in the thread that read it.
 
         Each thread is at most a few batches ahead of the one that is given out.
         """

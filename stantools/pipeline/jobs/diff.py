@@ -321,7 +321,7 @@ class _OpenPair:
     failed: list[Failed] = field(default_factory=list)
 
     def ranges(self) -> Iterator[_Range]:
-        """Gives what has to be compared."""
+        """Yields what has to be compared."""
         for channel, (one, other) in enumerate(self.matched):
             if one is None or other is None:
                 continue

@@ -209,7 +209,7 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
 
 
 def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Gives rows by channel and sequence."""
+    """Yields rows by channel and sequence."""
     import pyarrow as pa
 
     if listed := list(batches):

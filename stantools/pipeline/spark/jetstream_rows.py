@@ -69,7 +69,7 @@ class Rows:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def channels(self, batches: Iterable[pa.RecordBatch]) -> Generator[Spool, None, None]:
-        """Gives the messages of one channel after the other; each is to be closed by who takes it.
+        """Yields the messages of one channel after the other; each is to be closed by who takes it.
 
         Raises:
             RefusedError: Rows are not in order, or are no messages.

@@ -141,7 +141,7 @@ class Spool:
             low = high
 
     def read(self, *, after: int = 0) -> Iterator[Batch]:
-        """Gives the messages with higher sequences, in rising order; may be called any number of times."""
+        """Yields the messages with higher sequences, in rising order; may be called any number of times."""
         for block in self._blocks:
             if block.last > after:
                 batch = self._batch(block)

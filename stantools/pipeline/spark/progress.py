@@ -38,7 +38,7 @@ class Tasks:
 
 @contextlib.contextmanager
 def watching(spark: SparkSession, show: Callable[[Tasks], object], *, every: float = _EVERY) -> Iterator[None]:
-    """Tells a few times a second, from another thread, how far the jobs are that run meanwhile, and once at the end.
+    """Reports progress of the jobs that run meanwhile, a few times a second from another thread, and once at the end.
 
     Args:
         spark: The session.

@@ -135,7 +135,7 @@ class MessageRows:
         }
 
     def messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
-        """Gives rows for messages.
+        """Yields rows for messages.
 
         Args:
             buffer: What the columns point into.
@@ -254,7 +254,7 @@ class MessageRows:
         return _Part(part.buffer, memoryview(b"".join(payloads)), opened, codes if codes.any() else None)
 
     def _out_of_range(self, stored: MessageColumns, opened: MessageColumns) -> npt.NDArray[np.bool_] | None:
-        """Tells which rows do not fit into their columns; None if all do."""
+        """Returns which rows do not fit into their columns; None if all do."""
         if int(stored.sequence.max()) <= _HIGHEST and int(opened.data_size.max()) <= _MOST_DATA:
             return None
         return (stored.sequence > _HIGHEST) | (opened.data_size > _MOST_DATA)

@@ -40,7 +40,7 @@ _LAST = 8
 
 @contextmanager
 def copied_pieces(piece: Piece, options: TableOptions, counter: ReadCounter | None = None) -> Iterator[list[Piece]]:
-    """Gives the parts of a piece that have to be read, with local files.
+    """Lends the parts of a piece that have to be read, as local files.
 
     Args:
         piece: A piece, whole slices if they are remote.
@@ -150,7 +150,7 @@ def _offset_of_last(local: SliceRef, messages: int) -> int | None:
 
 @contextmanager
 def copied_part(part: StorePart, options: TableOptions) -> Iterator[Path]:
-    """Gives the directory with the files that a part of a store is read from.
+    """Lends the directory with the files that a part of a store is read from.
 
     Args:
         part: The part.

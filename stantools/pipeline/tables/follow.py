@@ -338,7 +338,7 @@ class Follower:
         return reached
 
     def _stores(self, offsets: Offsets, start: Offsets) -> Iterator[tuple[StoreRef, list[str]]]:
-        """Gives the stores with the names of their channels; what cannot be listed is noted in the offsets."""
+        """Yields the stores with the names of their channels; what cannot be listed is noted in the offsets."""
         stores, unreadable = self._search(fresh=True)
         for each in unreadable:
             offsets.note(each.root, each.channel or "", each.message)

@@ -74,7 +74,7 @@ def read_piece(
 
 
 def read_unreadable(part: Unreadable, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Gives the row of the messages table for something that cannot be read.
+    """Yields the row of the messages table for something that cannot be read.
 
     Raises:
         StoreUnreadableError: The mode is FAILFAST.
@@ -135,7 +135,7 @@ class _PieceReader:
         self._by_index = not options.check_crc and INDEXED_COLUMNS.issuperset(rows.schema.names)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Gives the rows."""
+        """Yields the rows."""
         start = max(self._piece.start, FILE_HEADER_SIZE)
         if self._by_index:
             with unchecked_records(self._piece.slice, self._data) as records:
@@ -156,7 +156,7 @@ class _PieceReader:
                 yield batch
 
     def _indexed(self, records: IndexView) -> Iterator[pa.RecordBatch]:
-        """Gives rows for index records."""
+        """Yields rows for index records."""
         for low in range(0, len(records), min(self._capacity, INDEX_ROWS)):
             part = records[low : low + min(self._capacity, INDEX_ROWS)]
             columns = MessageColumns(len(part))
@@ -165,7 +165,7 @@ class _PieceReader:
             yield from self._messages(self._data, columns)
 
     def _scanned(self, start: int) -> Iterator[pa.RecordBatch]:
-        """Gives rows for what is found in the data file from a record on."""
+        """Yields rows for what is found in the data file from a record on."""
         piece = self._piece
         header = check_file_version(self._data) if piece.start <= FILE_HEADER_SIZE else None
         before: _Neighbour | None = None
@@ -218,7 +218,7 @@ class _PieceReader:
         return self._stack.enter_context(opened)
 
     def _messages(self, buffer: Buffer, columns: MessageColumns, *, repaired: bool = False) -> Iterator[pa.RecordBatch]:
-        """Gives rows for those of some messages that are wanted."""
+        """Yields rows for those of some messages that are wanted."""
         if not self._everything:
             wanted = chosen(columns.sequence, columns.timestamp, self._selection)
             if not wanted.all():
@@ -229,7 +229,7 @@ class _PieceReader:
     def _damaged(
         self, damages: list[Damage], before: _Neighbour | None, after: _Neighbour | None
     ) -> Iterator[pa.RecordBatch]:
-        """Gives rows for damaged ranges, unless the messages around them show that they hold nothing that is wanted."""
+        """Yields rows for damaged ranges, unless the messages around them show that nothing in them is wanted."""
         if not _can_concern(self._selection, before, after):
             return
         for damage in damages:
@@ -239,7 +239,7 @@ class _PieceReader:
                 yield batch
 
     def _unversioned(self, text: str) -> Iterator[pa.RecordBatch]:
-        """Gives a row for a file that does not begin with the version, as far as nothing can be read there."""
+        """Yields a row for a file that does not begin with the version, as far as nothing can be read there."""
         error = StoreUnreadableError(
             f"{self._piece.slice.data}: at offset 0: {text}; expected a message slice that begins with its version",
             REMEDY,
@@ -304,7 +304,7 @@ def _end(columns: MessageColumns) -> int:
 
 @contextmanager
 def _columns(capacity: int) -> Iterator[MessageColumns]:
-    """Gives columns that nobody else uses at the moment: making them costs more than reading a small slice."""
+    """Lends columns that nobody else uses at the moment: making them costs more than reading a small slice."""
     columns = _spare.pop() if _spare else MessageColumns(capacity)
     if columns.capacity != capacity:
         columns = MessageColumns(capacity)

@@ -107,7 +107,7 @@ class _Splitter:
         self._columns = MessageColumns(1024)
 
     def pieces(self, selection: Selection) -> Iterator[Piece]:
-        """Gives the pieces in which there can be something that is wanted."""
+        """Yields the pieces in which there can be something that is wanted."""
         ranges = [(FILE_HEADER_SIZE, self._ref.data_size)]
         if selection != Selection():
             with trusted_chain(self._ref, self._data, self._crc, self._counter) as records:

@@ -135,7 +135,7 @@ def _weight(part: Work, table: Table) -> int:
 
 
 def _parts(store: FoundStore, options: TableOptions) -> Iterator[Work]:
-    """Gives what has to be read of a store, whole slices for messages."""
+    """Yields what has to be read of a store, whole slices for messages."""
     table = options.table
     if table in (Table.SUBSCRIPTIONS, Table.CLIENTS) and store.loose is not None:
         root = store.ref.root

@@ -101,7 +101,7 @@ def _rows(split: Split, options: TableOptions) -> Iterator[Row]:
 
 
 def _unreadable(part: Unreadable, options: TableOptions) -> Iterator[Row]:
-    """Gives the row for something that cannot be read."""
+    """Yields the row for something that cannot be read."""
     if options.mode is Mode.FAILFAST:
         raise StoreUnreadableError(part.message, part.remedy)
     if options.mode is Mode.DROPMALFORMED:
@@ -168,7 +168,7 @@ def _where_it_is(piece: Piece) -> Piece | None:
 
 
 def _lost(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """Gives the row of the messages table that says that something is missing.
+    """Yields the row of the messages table that says that something is missing.
 
     Raises:
         StoreUnreadableError: The mode is FAILFAST.

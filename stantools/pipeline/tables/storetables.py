@@ -168,7 +168,7 @@ def int64(value: int | None) -> int | None:
 
 
 def _records(here: LocalPart) -> Iterator[Row]:
-    """Gives the raw records of one file, and every range of bytes that is none.
+    """Yields the raw records of one file, and every range of bytes that is none.
 
     `status` is `ok`, `damaged`, or `unreadable` for a file that cannot be opened; what is damaged has its kind as
     `type`. What a record says is in `fields` as json, payloads in base64.
@@ -228,7 +228,7 @@ def _plain(value: Any) -> Any:
 
 
 def _subscriptions(here: LocalPart) -> Iterator[Row | Unreadable]:
-    """Gives the subscriptions of one channel, or says what is wrong with the store's clients.dat.
+    """Yields the subscriptions of one channel, or says what is wrong with the store's clients.dat.
 
     Where subs.dat is damaged, they come from what is intact in it, and that is said.
 
@@ -274,7 +274,7 @@ def _subscription_row(each: Subscriber) -> Row:
 
 
 def _clients(here: LocalPart) -> Iterator[Row | Unreadable]:
-    """Gives the clients that clients.dat folds to, and those that only own subscriptions.
+    """Yields the clients that clients.dat folds to, and those that only own subscriptions.
 
     Where a file is damaged, they come from what is intact in it, and that is said.
 
@@ -322,7 +322,7 @@ def _clients(here: LocalPart) -> Iterator[Row | Unreadable]:
 
 
 def _folded(here: LocalPart) -> Iterator[tuple[str, Subs]]:
-    """Gives the subscriptions of every channel that has a file of them."""
+    """Yields the subscriptions of every channel that has a file of them."""
     for directory in here.directories():
         path = directory / SUBS_FILE
         if os.path.lexists(path) or not os.access(directory, os.X_OK):
@@ -330,7 +330,7 @@ def _folded(here: LocalPart) -> Iterator[tuple[str, Subs]]:
 
 
 def _findings(here: LocalPart) -> Iterator[Row]:
-    """Gives the findings of a store's root, of a channel, or of a slice without a store.
+    """Yields the findings of a store's root, of a channel, or of a slice without a store.
 
     Raises:
         StoreUnreadableError: The root cannot be listed.
@@ -373,7 +373,7 @@ def _found(here: LocalPart) -> list[Finding]:
 
 
 def _slice_findings(here: LocalPart) -> Iterator[Finding]:
-    """Gives the findings of a slice without a store: of itself and its index, and of the sequences in it."""
+    """Yields the findings of a slice without a store: of itself and its index, and of the sequences in it."""
     assert here.part.channel is not None
     files = slice_files(here.file)
     survey = survey_slice(files, os.fsencode(here.part.channel), here.crc)

@@ -124,7 +124,7 @@ class ChannelWatch:
         return Position(self.top, *mark) if mark else Position(self.top, FILE_HEADER_SIZE, UNKNOWN)
 
     def resume(self, at: Position, until: int | None = None) -> tuple[Position | None, list[Lost]]:
-        """Tells from where it goes on after a position, and what cannot be read any more.
+        """Returns from where it goes on after a position, and what cannot be read any more.
 
         Args:
             at: The position.

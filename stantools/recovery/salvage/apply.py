@@ -292,7 +292,7 @@ def copy_channels(item: CopyItem, *, progress: Progress | None = None) -> Copied
 
 
 def _move(made: Path, target: Path) -> None:
-    """Gives a whole channel its name, unless another attempt has been faster.
+    """Moves a whole channel to its name, unless another attempt has been faster.
 
     Raises:
         OSError: It cannot be renamed.

@@ -74,7 +74,7 @@ class KeptSubscriptions(Sequence[Subscription]):
         return one
 
     def encoded(self, crc: Crc) -> Iterator[bytes]:
-        """Gives the records of each as a compaction writes them."""
+        """Yields the records of each as a compaction writes them."""
         table = self._table
         touched = self._beyond | (table.waiting > 0) | np.isin(table.ids, np.array(list(self._changed), np.uint64))
         for row in map(int, self._rows):
@@ -149,7 +149,7 @@ def plan_subscriptions(state: SubsState, known_clients: Container[bytes], last_s
 def _hand_over(
     table: SubTable, ghosts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64], changes: list[str]
 ) -> dict[int, Subscription]:
-    """Gives the position and pending messages of ghosts to their groups, or makes one the shadow of its group.
+    """Passes the position and pending messages of ghosts on to their groups, or makes one the shadow of its group.
 
     Returns:
         The subscriptions that are different from what they were, by id.

@@ -115,7 +115,7 @@ class TruncationPlan:
         )
 
     def removed(self) -> Iterator[RemovedRecord]:
-        """Gives every record, and every damaged range, that goes: file by file, in file order."""
+        """Yields every record, and every damaged range, that goes: file by file, in file order."""
         for cut in self.cuts:
             yield from _cut_file(self.store, self.options, cut.file, cut.size_after).records()
 
