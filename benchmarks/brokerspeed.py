@@ -13,16 +13,13 @@ busy with something else. --update writes the tables into RESULTS.md.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from report import report
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from brokerruns import Options
 from brokertables import PLAIN, SECTIONS, plain_kernels
+from report import report
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Servers and stores are made by the helpers of the tests.
+sys.path.insert(0, str(REPOSITORY))
 MB = 1_000_000
 _TICK = os.sysconf("SC_CLK_TCK")
 _CHUNK = 1 << 20

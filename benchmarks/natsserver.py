@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from measure import REPOSITORY
+import measure  # noqa: F401  (before tests)
 
 from stantools.migration.target.embedded import EmbeddedServer, find_server
 
-sys.path.insert(0, str(REPOSITORY))
 from tests import servers
 
 _TICK = os.sysconf("SC_CLK_TCK")
