@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import reading_options, store_argument, verb
+from stantools.cli.options import node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode, UsageError
 
@@ -24,6 +24,7 @@ _HISTORY = ("offset", "length", "type", "ok", "id", "detail", "fields")
 
 @verb("clients", "table", "json", "ndjson", "csv", progress=False)
 @store_argument
+@node_option
 @click.option("--history", is_flag=True, help="Record by record instead of who is registered in the end.")
 @reading_options()
 def command(store: Path, history: bool, reading: ReadOptions) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import StoreArgument, limit_options, options_of, reading_options, verb
+from stantools.cli.options import StoreArgument, limit_options, node_option, options_of, reading_options, verb
 from stantools.cli.output import print_json, table_text
 from stantools.cli.serveroptions import Server
 from stantools.errors import ExitCode, UsageError
@@ -38,6 +38,7 @@ _DETAIL = re.compile(r"\[INF\]|\[FTL\]|\[ERR\] STREAM: (?: |Record |[0-9a-f]{2}(
     type=click.Path(readable=False, path_type=Path),
     metavar="STORE | NODE...",
 )
+@node_option
 @options_of(Server, "server", limit_options())
 @reading_options()
 def command(stores: tuple[Path, ...], server: Server, reading: ReadOptions) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, limit_options, reading_options, store_argument, verb
+from stantools.cli.options import channel_option, limit_options, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_csv, print_json, stream_ndjson, table_text
 from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges, format_size, format_time
@@ -26,6 +26,7 @@ _MANY = 20
 
 @verb("info", "table", "json", "ndjson", "csv")
 @store_argument
+@node_option
 @channel_option
 @limit_options(unlimited=True)
 @reading_options()

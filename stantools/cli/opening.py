@@ -16,10 +16,11 @@ from stantools.store.directory import ChannelFiles, Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer
 from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
-from stantools.store.raft import NodeFiles, find_node
+from stantools.store.raft import NodeFiles, find_node, node_of
 
 #: The variable that names the store to work on where the command line names none.
 STORE_VARIABLE = "STANTOOLS_STORE"
+_NODES = "stantools.nodes"
 
 
 def usual_store(ctx: click.Context) -> str | None:
@@ -62,9 +63,24 @@ def open_store(path: Path, reading: ReadOptions) -> tuple[Datastore, Crc]:
     return store, crc
 
 
+def describe_node(ctx: click.Context, text: str) -> str:
+    """Takes a node as --node describes it; returns the path under which `node_at` knows it.
+
+    Raises:
+        ValueError: It makes no sense.
+    """
+    node = node_of(text)
+    if node.raft is None:
+        return str(node.data)  # a store by itself
+    if ctx.meta.setdefault(_NODES, {}).setdefault(node.path, node) is not node:
+        raise ValueError(f"two nodes are called {node.path}")
+    return str(node.path)
+
+
 def node_at(path: Path) -> NodeFiles | None:
     """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing."""
-    node = find_node(path)
+    described: dict[Path, NodeFiles] = click.get_current_context().meta.get(_NODES, {})
+    node = described.get(path) or find_node(path)
     if node and console.is_verbose():
         console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
     return node

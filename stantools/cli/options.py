@@ -263,13 +263,15 @@ class StoreArgument(click.Argument):
 
     What STANTOOLS_STORE names, else the current directory or `./datastore` if that is a store. Whatever was taken is
     said on stderr, and is what STORE stands for in remedies. A single word in front of which the store was left out
-    belongs to the argument that follows.
+    belongs to the argument that follows. Nodes that --node describes (`node_option`) are taken as well.
     """
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
         """Returns the store that was named, or the usual one."""
         value, source = super().consume_value(ctx, opts)
-        if not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
+        if described := opts.get("nodes"):
+            value = self._with_nodes(ctx, value, described)
+        elif not ctx.resilient_parsing and (lacking := self._lacking(ctx, opts)) is not None:
             from stantools.cli.opening import usual_store
 
             if usual := usual_store(ctx):
@@ -277,9 +279,25 @@ class StoreArgument(click.Argument):
                     cast(dict[str, Any], opts)[lacking.name] = value
                 value = usual if self.nargs == 1 else (usual,)
         named = value if isinstance(value, tuple) else (value,)
-        if len(named) == 1 and isinstance(named[0], str):
+        if len(named) == 1 and isinstance(named[0], str) and not described:
             console.set_store(ctx, named[0])
         return value, source
+
+    def _with_nodes(self, ctx: click.Context, value: Any, described: Sequence[str]) -> Any:
+        """Returns what was named together with the nodes that were described; verbs find them by `opening.node_at`."""
+        from stantools.cli.opening import describe_node
+
+        try:
+            paths = [describe_node(ctx, each) for each in described]
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, self, param_hint="'--node'") from error
+        if len(described) == 1:
+            console.set_store(ctx, f"--node={described[0]}")
+        if self.nargs != 1:
+            return (*(value if isinstance(value, tuple) else ()), *paths)
+        if isinstance(value, str) or len(paths) > 1:
+            raise click.UsageError("this verb takes one store, or one node", ctx)
+        return paths[0]
 
     def _lacking(self, ctx: click.Context, opts: Mapping[str, Any]) -> click.Parameter | None:
         """Returns the last positional argument if the command line has no word for it."""
@@ -290,6 +308,15 @@ class StoreArgument(click.Argument):
 
 store_argument = click.argument(
     "store", cls=StoreArgument, type=click.Path(readable=False, path_type=Path), metavar="STORE"
+)
+#: For verbs that know nodes: `StoreArgument` takes the nodes for stores.
+node_option = click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    expose_value=False,
+    metavar="NAME:data=DIR,raft=DIR",
+    help="A node whose directories do not lie together, by a name for it; one of them may be left out.",
 )
 channel_option = given(channels=CHANNELS)
 sequence_option = given(sequences=SEQUENCES)

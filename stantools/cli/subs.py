@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, reading_options, store_argument, verb
+from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, describe_ranges
@@ -27,6 +27,7 @@ _HISTORY = ("channel", "offset", "length", "type", "ok", "id", "seqno", "pending
 
 @verb("subs", "table", "json", "ndjson", "csv", progress=False)
 @store_argument
+@node_option
 @channel_option
 @click.option("--id", "ids", type=click.IntRange(0), multiple=True, metavar="ID", help="Only this subscription id.")
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stantools.cli import console
-from stantools.cli.options import channel_option, reading_options, store_argument, verb, workers_option
+from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb, workers_option
 from stantools.cli.output import show, table_text
 from stantools.errors import ExitCode
 from stantools.escaping import fill_in
@@ -28,6 +28,7 @@ _MANY = 50
 
 @verb("verify", "table", "json", "ndjson", "csv")
 @store_argument
+@node_option
 @channel_option
 @workers_option
 @reading_options()

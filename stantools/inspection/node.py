@@ -297,7 +297,10 @@ class _Examination:
 
 
 def _relative(path: Path, root: Path) -> str:
-    return path.name if root == path or not path.is_relative_to(root) else str(path.relative_to(root))
+    """Names a file of a node as findings do: below the node's directory where it lies there."""
+    if root == path:
+        return path.name
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 def _range_of_keys(fault: Fault) -> str:
@@ -427,9 +430,8 @@ def verify_node(
         verdict.findings.append(finding("node-store-missing", result.problems[0]))
     else:
         store = open_datastore(files.data)
-        below = files.data.relative_to(files.path)
         found = verify(store, resolve_crc(store, reading), patterns=patterns, workers=workers, on_finding=on_finding)
-        verdict.findings += [replace(one, file=str(below / one.file)) for one in found.findings]
+        verdict.findings += [replace(one, file=_relative(files.data / one.file, files.path)) for one in found.findings]
         verdict.channels, verdict.bytes_scanned = found.channels, verdict.bytes_scanned + found.bytes_scanned
     verdict.seconds = time.perf_counter() - begin
     return verdict

@@ -16,6 +16,7 @@ import binascii
 import json
 import lzma
 import os
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ class NodeFiles:
     """The directories of a clustered node.
 
     Attributes:
-        path: What was asked for.
+        path: What was asked for; of directories that were named one by one, the name that they go by together.
         raft: The directory that holds `raft.log`; None if there is none.
         data: The file store; None if there is none.
     """
@@ -70,6 +71,28 @@ class NodeFiles:
     def cluster_id(self) -> str:
         """The cluster's id: a server gives its name to the directory of the log."""
         return self.raft.absolute().name if self.raft else ""
+
+
+def node_of(text: str) -> NodeFiles:
+    """Reads `NAME:data=DIR,raft=DIR`: a node whose directories do not lie together. One of them may be left out.
+
+    Raises:
+        ValueError: It is written otherwise, or there is no such directory, or not one Raft log in it.
+    """
+    name, _, rest = text.partition(":")
+    given = dict(each.partition("=")[::2] for each in re.split(r",(?=data=|raft=)", rest))
+    if not name or "/" in name or not given or not given.keys() <= {"data", "raft"}:
+        raise ValueError(f"{text!r}: expected NAME:data=DIR,raft=DIR, or one of the two")
+    found = {kind: Path(path) for kind, path in given.items()}
+    for kind, path in found.items():
+        if not path.is_dir():
+            raise ValueError(f"{text!r}: {kind}={path} is no directory")
+    if raft := found.get("raft"):
+        logs, _stores = _look(raft)
+        if len(logs) != 1:
+            raise ValueError(f"{text!r}: there are {len(logs)} files {RAFT_LOG_FILE} in {raft}, expected one")
+        found["raft"] = logs[0]
+    return NodeFiles(Path(name), found.get("raft"), found.get("data"))
 
 
 def find_node(path: Path) -> NodeFiles | None:

@@ -192,3 +192,58 @@ def test_random_damage_of_a_node_never_ends_in_anything_but_findings(
         assert run("verify", node).code in (0, 1)
         assert run("subs", node).code in (0, 1)
         path.write_bytes(good)
+
+
+def test_the_directories_of_a_node_may_lie_anywhere(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    (tmp_path / "with space, data=").mkdir()
+    described = []
+    for name in "abc":
+        node = golden_clusters / "snapshots" / "nodes" / name
+        data, raft = tmp_path / "with space, data=" / name, tmp_path / f"log-{name}"
+        shutil.copytree(node / "data", data)
+        shutil.copytree(node / "raft", raft)
+        described += ["--node", f"{name}:data={data},raft={raft}"]
+    here = golden_clusters / "snapshots" / "nodes" / "a"
+    for verb in ("info", "verify", "clients", "subs"):
+        there, together = (run(verb, *words, "-o", "json").json() for words in (described[:2], (here,)))
+        for each in (there, together):
+            for name in ("path", "seconds", "rate", "node"):
+                each.pop(name, None)
+        assert there == together
+    assert (
+        run("forecast", *described, "-o", "json").json()
+        == run("forecast", *sorted(here.parent.iterdir()), "-o", "json").json()
+    )
+    assert run("forecast", here, *described[2:], "-o", "json").json()["nodes"][1]["name"] == "b"
+
+    # A damaged slice is named by its whole path, which is where it is.
+    data = tmp_path / "with space, data=" / "a"
+    slice_ = data / "orders" / "msgs.1.dat"
+    slice_.write_bytes(slice_.read_bytes()[:-3])
+    found = run("verify", *described[:2], "-o", "json").json()["findings"]
+    assert str(slice_) in {each["file"] for each in found}
+    # Only one of the two: a store by itself, a node without its store.
+    assert run("info", "--node", f"a:data={data}", "-o", "json").json()["path"] == str(data)
+    assert "not here" in run("info", "--node", f"a:raft={tmp_path / 'log-a'}").out
+    assert "two nodes are called a" in run("forecast", *described[:2], *described[:2]).err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--node", "a"], "expected NAME:data=DIR,raft=DIR"),
+        (["--node", "a:log=X"], "expected NAME:data=DIR,raft=DIR"),
+        (["--node", ":data=."], "expected NAME:data=DIR,raft=DIR"),
+        (["--node", "a:data=missing"], "data=missing is no directory"),
+        (["--node", "a:raft=empty"], "0 files raft.log"),
+        (["empty", "--node", "a:data=empty"], "takes one store, or one node"),
+        (["--node", "a:data=empty", "--node", "b:data=empty"], "takes one store, or one node"),
+    ],
+)
+def test_a_node_that_is_described_wrongly(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    outcome = run("info", *words)
+    assert outcome.code == 2 and said in " ".join(outcome.err.split())
