@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILURE: Final = 1
 #: Objects (and rounds) until the collector looks again. Little here is in cycles, and each look is a delay.
-_GARBAGE: Final = (10_000, 10, 2)
+_GARBAGE: Final = (4_000, 3, 1)
 #: Seconds of a look at everything that are too long: what has survived it is not looked at again.
 _LONG_LOOK: Final = 0.01
 EXIT_TERMINATED: Final = 143
