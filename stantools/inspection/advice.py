@@ -49,7 +49,7 @@ def harmless(forecast: Forecast) -> bool:
 
 def ghosts(forecast: Forecast) -> int:
     """Returns how many durable queue members a start would delete."""
-    return sum(len(channel.subscriptions.having(SubStatus.GHOST)) for channel in forecast.channels.values())
+    return sum(channel.subscriptions.count(SubStatus.GHOST) for channel in forecast.channels.values())
 
 
 def sentence(forecast: Forecast) -> str:

@@ -186,9 +186,9 @@ class Subscribers(Sequence[Subscriber]):
         part._statuses, part._lags = self._statuses[which], self._lags[which]
         return part
 
-    def counts(self) -> dict[SubStatus, int]:
-        """Returns how many there are of each status."""
-        return {each: int(np.count_nonzero(self._statuses == number)) for number, each in enumerate(STATUSES)}
+    def count(self, status: SubStatus) -> int:
+        """Returns how many there are of a status."""
+        return int(np.count_nonzero(self._statuses == STATUSES.index(status)))
 
 
 #: The subscriptions of a channel that has none.
