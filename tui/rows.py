@@ -1,160 +1,190 @@
-"""Rows of a table as a model: where they come from, their columns, filtered and sorted. No terminal is needed."""
+"""Rows of a table as a model: things, and columns that make cells of them. No terminal is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tui.cells import Cell
+from tui.cells import Cell, Role, number, text_of
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column.
+class Column(Generic[_T]):
+    """A column of a table of things of one kind.
 
     Attributes:
-        key: Its name for the program.
         title: Its heading.
         width: In characters; of a column that grows, the least.
+        cell: Makes the cell of a thing.
+        order: What rows are sorted by, the first first; None if they cannot be sorted by this column.
+        key: Its name for the program; the title if it is not given.
         right: Aligned to the right.
         grows: Takes a share of what is left of the line.
+        wide: It is only there where there is room (True), or where there is none (False).
     """
 
-    key: str
     title: str
     width: int
+    cell: Callable[[_T], Cell]
+    order: Callable[[_T], Any] | None = None
+    key: str = ""
     right: bool = False
     grows: bool = False
+    wide: bool | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or self.title)
+
+    def marked(self, *, reverse: bool) -> Column[_T]:
+        """Returns the column with the sign that the rows are sorted by it, or the other way round."""
+        title = self.title.strip() + ("▴" if reverse else "▾")
+        return replace(self, title=title, width=max(self.width, len(title)))
 
 
-def marked(column: Column, *, reverse: bool) -> Column:
-    """Returns a column with the sign that the rows are sorted by it.
+def count_column(
+    title: str,
+    width: int,
+    count: Callable[[_T], int],
+    role: Role = "",
+    *,
+    key: str = "",
+    zero: bool = False,
+    wide: bool | None = None,
+) -> Column[_T]:
+    """Returns a column of numbers, sorted with the largest first.
 
     Args:
-        column: The column.
-        reverse: Sorted the other way round.
+        title: Its heading.
+        width: In characters.
+        count: Returns the number of a thing.
+        role: What a number means.
+        key: Its name for the program.
+        zero: A zero is written; else nothing is in its place, so that others are seen.
+        wide: It is only there where there is room (True), or where there is none (False).
     """
-    title = column.title.strip() + ("▴" if reverse else "▾")
-    return replace(column, title=title, width=max(column.width, len(title)))
+
+    def cell(thing: _T) -> Cell:
+        value = count(thing)
+        return "" if not (value or zero) else (number(value), role) if role else number(value)
+
+    return Column(title, width, cell, lambda thing: -count(thing), key=key, right=True, wide=wide)
 
 
-class RowSource(Protocol):
-    """Where rows come from. All methods are called by the user interface and must answer at once."""
+class RowSource(ABC, Generic[_T]):
+    """Where the rows of a table come from. All methods are called by the user interface and must answer at once.
 
-    @property
-    def columns(self) -> Sequence[Column]:
-        """The columns."""
-        ...
+    Attributes:
+        columns: The columns that are shown.
+    """
 
-    def __len__(self) -> int:
-        """How many rows there are."""
-        ...
+    columns: Sequence[Column[_T]] = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def things(self, start: int, stop: int) -> Sequence[_T]:
+        """Returns what is in the rows from `start` up to but without `stop`."""
+
+    def heading(self, thing: _T) -> Cell | None:
+        """Returns what is written over all columns instead of cells: a heading, or that something is missing."""
+        return None
 
     def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns rows from `start` up to but without `stop`, each with a cell for every column.
+        """Returns the cells of rows, one for every column; a single one if it is written over all columns."""
+        found: list[Sequence[Cell]] = []
+        for thing in self.things(start, stop):
+            heading = self.heading(thing)
+            found.append([column.cell(thing) for column in self.columns] if heading is None else [heading])
+        return found
 
-        A row of a single cell is written over all columns: a heading, or a place where something is missing.
-        """
-        ...
 
-
-class ListSource:
-    """A source of rows that are there already.
+class ListRows(RowSource[_T]):
+    """Rows of a list.
 
     Args:
         columns: The columns.
-        cells: The rows.
+        shown: The things.
     """
 
-    def __init__(self, columns: Sequence[Column], cells: Sequence[Sequence[Cell]] = ()) -> None:
+    def __init__(self, columns: Sequence[Column[_T]], shown: Sequence[_T] = ()) -> None:
         self.columns = columns
-        self.cells = cells
+        self.shown = shown
 
     def __len__(self) -> int:
-        return len(self.cells)
+        return len(self.shown)
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return self.cells[start:stop]
+    def things(self, start: int, stop: int) -> Sequence[_T]:
+        """Returns a part of the list."""
+        return self.shown[start:stop]
 
 
-class Rows(Generic[_T]):
-    """Things as rows: filtered, and sorted by one of the columns. Cells are only made of what is seen.
+class Rows(ListRows[_T]):
+    """Things as rows, filtered, and sorted by one of the columns.
 
     Args:
-        orders: Key of a column -> what rows are sorted by, the first first.
+        columns: All columns.
+        words: Returns what the filter looks into.
+        key: Returns what a row is known by, also after everything was read again.
         order: Key of the column that is sorted by at first.
+        unfolded: Returns the rows of the things that are shown, where one has several.
 
     Attributes:
         filter: A text that must occur in a row's words; case does not count.
         order: Key of the column that is sorted by.
         reverse: Sorted the other way round.
         wide: There is room for every column.
+        grey: What is shown is old.
         shown: What passes the filter, in order.
-        columns: The columns, the one that is sorted by marked.
     """
 
-    def __init__(self, orders: Mapping[str, Callable[[_T], Any]], order: str) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column[_T]],
+        words: Callable[[_T], str],
+        key: Callable[[_T], Hashable],
+        order: str,
+        unfolded: Callable[[list[_T]], list[_T]] = lambda found: found,
+    ) -> None:
+        super().__init__(())
         self.filter = ""
         self.order = order
-        self.reverse = False
-        self.wide = False
-        self.shown: list[Any] = []
-        self.columns: Sequence[Column] = ()
-        self._orders = orders
+        self.reverse = self.wide = self.grey = False
+        self._declared, self._words, self.key, self._unfolded = columns, words, key, unfolded
         self._all: Sequence[_T] = ()
+        self.update()
 
-    def layout(self) -> Sequence[Column]:
-        """Returns the columns that there is room for."""
-        raise NotImplementedError
-
-    def cells(self, row: Any) -> Sequence[Cell]:
-        """Returns the cells of a row."""
-        raise NotImplementedError
-
-    def words(self, thing: _T) -> str:
-        """Returns what the filter looks into, in small letters."""
-        raise NotImplementedError
-
-    def key(self, row: Any) -> Hashable:
-        """Returns what a row is known by, also after everything was read again."""
-        raise NotImplementedError
-
-    def unfolded(self, found: list[_T]) -> list[Any]:
-        """Returns the rows of the things that are shown; each is one, unless a kind of rows has several."""
-        return found
-
-    def fill(self, things: Iterable[_T]) -> None:
-        """Shows other things."""
-        self._all = list(things)
+    def fill(self, things: Iterable[_T], columns: Sequence[Column[_T]] | None = None) -> None:
+        """Shows other things, and other columns if they are given."""
+        self._all, self._declared = list(things), columns or self._declared
         self.update()
 
     def update(self) -> None:
         """Filters and sorts anew."""
-        columns = self.layout()
-        self.columns = [marked(c, reverse=self.reverse) if c.key == self.order else c for c in columns]
         wanted = self.filter.casefold()
-        found = [each for each in self._all if wanted in self.words(each)] if wanted else list(self._all)
-        if self.order in self._orders:
-            found.sort(key=self._orders[self.order], reverse=self.reverse)
-        self.shown = self.unfolded(found)
+        found = [each for each in self._all if wanted in self._words(each).casefold()] if wanted else list(self._all)
+        self.columns = [each for each in self._declared if each.wide in (None, self.wide)]
+        for column in self._declared:
+            if column.key == self.order and column.order is not None:
+                found.sort(key=column.order, reverse=self.reverse)
+                break
+        self.columns = [each.marked(reverse=self.reverse) if each.key == self.order else each for each in self.columns]
+        self.shown = self._unfolded(found)
 
     def sort_by_next(self) -> None:
         """Sorts by the next column that is seen; `update` does it."""
-        seen = {column.key for column in self.columns}
-        keys = [key for key in self._orders if key in seen]
+        keys = [column.key for column in self.columns if column.order is not None]
         self.order = keys[(keys.index(self.order) + 1) % len(keys)] if self.order in keys else keys[0]
 
     def find(self, key: Hashable) -> int | None:
         """Returns the place of a row."""
         return next((place for place, each in enumerate(self.shown) if self.key(each) == key), None)
 
-    def __len__(self) -> int:
-        return len(self.shown)
-
     def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return [self.cells(each) for each in self.shown[start:stop]]
+        """Returns the cells of rows."""
+        rows = super().rows(start, stop)
+        return [[(text_of(cell), "dim") for cell in row] for row in rows] if self.grey else rows

@@ -21,6 +21,7 @@ from tui.jobs import Job, State
 from tui.plans.flow import Flow, Pace, Step, duration
 from tui.plans.form import NO, YES, Field, FieldError, Form, choice, flag, optional, path, whole_number
 from tui.plans.wizard import MANY, WIZARDS, Account, Outcome, Preview, Remark, Source, Wizard, entry
+from tui.rows import Column
 from tui.screens.wizard import AccountRows, WizardScreen
 from tui.views import View
 
@@ -208,10 +209,11 @@ class TestAccount:
         assert account.remarks[-1].text == "and 7 more places"
 
     def test_a_window_of_rows(self) -> None:
-        account = Account(rows=[["a"], ["b"]], remarks=[Remark("lost", "one"), Remark("left out", "two")])
+        columns = [Column[str]("letter", 5, str), Column[str]("twice", 5, lambda each: 2 * each)]
+        account = Account(columns=columns, rows="ab", remarks=[Remark("lost", "one"), Remark("left out", "two")])
         rows = AccountRows(account, 40)
         assert len(rows) == 5
-        assert rows.rows(1, 4) == [["b"], [""], [("lost: one", "dim")]]
+        assert rows.rows(1, 4) == [["b", "bb"], [("", "")], [("lost: one", "dim")]]
         assert rows.rows(4, 9) == [[("left out: two", "dim")]]
 
 

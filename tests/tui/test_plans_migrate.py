@@ -77,7 +77,7 @@ def test_moved_and_proven(target: str, store: Path, start_server: Callable[..., 
     wizards.look(wizard)
     again = wizards.run(wizard)
     assert again.code == ExitCode.CLEAN
-    assert {row[1] for row in again.rows} == {"complete before"}
+    assert {each.outcome.value for each in again.rows} == {"complete before"}
 
 
 def test_the_server_that_the_browser_was_given(store: Path, start_server: Callable[..., Any]) -> None:

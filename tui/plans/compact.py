@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import describe_ranges, format_size, parse_duration, parse_size
 from stantools.recovery.compact import (
+    ChannelPlan,
     CompactionPlan,
     CompactionResult,
     CompactOptions,
@@ -22,20 +24,20 @@ from stantools.recovery.place import check_outside, check_room, free_bytes
 from stantools.store.atomic import absolute, check_exchangeable, check_vacant
 from stantools.store.limits import DEFAULT_SLICES, UNLIMITED, PatternLimits, SliceLimits, StoreLimits
 from stantools.store.locks import check_not_in_use
-from tui.cells import Cell, counted, name_text, number
+from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import Field, Form, field_of, flag, optional, path, whole_number
 from tui.plans.wizard import Outcome, Preview, Source, Wizard, attempt, look_for_uses
-from tui.rows import Column
+from tui.rows import Column, count_column
 
-_COLUMNS = (
-    Column("channel", "channel", 15, grows=True),
-    Column("kept", "kept", 10, right=True),
-    Column("sequences", "sequences", 18, grows=True),
-    Column("dropped", "dropped", 8, right=True),
-    Column("slices", "slices", 6, right=True),
-    Column("subs", "subs", 4, right=True),
-    Column("orphans", "orphans", 7, right=True),
+_COLUMNS: Sequence[Column[ChannelPlan]] = (
+    Column("channel", 15, lambda channel: name_text(channel.files.raw_name), grows=True),
+    count_column("kept", 10, lambda channel: channel.messages, zero=True),
+    Column("sequences", 18, lambda channel: describe_ranges(channel.kept, 4), grows=True),
+    count_column("dropped", 8, lambda channel: channel.skip, "warn"),
+    count_column("slices", 6, lambda channel: len(channel.slices), zero=True),
+    count_column("subs", 4, lambda channel: channel.subscriptions),
+    count_column("orphans", 7, lambda channel: len(channel.orphans), "warn"),
 )
 
 
@@ -130,7 +132,7 @@ class CompactWizard(Wizard):
             ("then", f"about {format_size(plan.bytes_after)}"),
         ]
         attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(target)))))
-        preview.rows = _rows(plan)
+        preview.rows = plan.channels
 
     def question(self) -> str:
         """Says what is going to be done."""
@@ -161,23 +163,8 @@ class CompactWizard(Wizard):
         return _outcome(plan, result)
 
 
-def _rows(plan: CompactionPlan) -> list[list[Cell]]:
-    return [
-        [
-            name_text(channel.files.raw_name),
-            number(channel.messages),
-            describe_ranges(channel.kept, 4),
-            (number(channel.skip), "warn") if channel.skip else "",
-            str(len(channel.slices)),
-            str(channel.subscriptions or ""),
-            (str(len(channel.orphans)), "warn") if channel.orphans else "",
-        ]
-        for channel in plan.channels
-    ]
-
-
 def _outcome(plan: CompactionPlan, result: CompactionResult) -> Outcome:
-    outcome = Outcome(columns=_COLUMNS, rows=_rows(plan), code=ExitCode.CLEAN)
+    outcome = Outcome(columns=_COLUMNS, rows=plan.channels, code=ExitCode.CLEAN)
     outcome.verdict = ("the compacted store was read back, and is what was planned", "good")
     outcome.meaning = "done"
     outcome.facts = [

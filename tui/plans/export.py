@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size, format_time
-from stantools.pipeline.export.model import Layout, Result
+from stantools.pipeline.export.model import Layout, Result, WrittenFile
 from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target, export
 from stantools.pipeline.export.targets import MANIFEST
 from stantools.pipeline.tables.model import Piece, Unreadable
@@ -17,21 +18,31 @@ from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.planning import plan as make_plan
 from stantools.recovery.place import free_bytes
-from tui.cells import Cell, counted, name_text, number
+from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import FieldError, Form, field_of
 from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
-from tui.rows import Column
+from tui.rows import Column, count_column
 
-_COLUMNS = (
-    Column("channel", "channel", 20, grows=True),
-    Column("parts", "parts", 8, right=True),
-    Column("to read", "to read", 12, right=True),
+
+@dataclass
+class _ChannelParts:
+    """What is read of a channel; of the store's own files, if it has no name."""
+
+    name: str
+    parts: int = 0
+    size: int = 0
+
+
+_COLUMNS: Sequence[Column[_ChannelParts]] = (
+    Column("channel", 20, lambda each: name_text(each.name) or ("the store's own files", "dim"), grows=True),
+    count_column("parts", 8, lambda each: each.parts, zero=True),
+    Column("to read", 12, lambda each: format_size(each.size), right=True),
 )
-_WRITTEN = (
-    Column("file", "file", 30, grows=True),
-    Column("rows", "rows", 12, right=True),
-    Column("size", "size", 12, right=True),
+_WRITTEN: Sequence[Column[WrittenFile]] = (
+    Column("file", 30, lambda file: name_text(file.path), grows=True),
+    count_column("rows", 12, lambda file: file.rows, zero=True),
+    Column("size", 12, lambda file: format_size(file.size), right=True),
 )
 #: Fields of the form, and what they do.
 _FIELDS = {
@@ -126,12 +137,13 @@ def _kind(layout: Layout) -> str:
 
 def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan: Plan, preview: Preview) -> None:
     size = sum(split.cost for split in plan.splits)
-    pieces, sizes = Counter[str](), Counter[str]()
+    found: dict[str, _ChannelParts] = {}
     for part in (part for split in plan.splits for part in split.work):
         name = part.slice.channel if isinstance(part, Piece) else part.channel or ""
-        pieces[name] += 1
-        sizes[name] += part.cost
-    text = f"the table {layout.table.value} of {counted(sum(1 for name in pieces if name), 'channel')}"
+        each = found.setdefault(name, _ChannelParts(name))
+        each.parts += 1
+        each.size += part.cost
+    text = f"the table {layout.table.value} of {counted(sum(1 for name in found if name), 'channel')}"
     preview.verdict = (f"{text} would be written; {format_size(size)} to read", "good")
     preview.facts = [
         ("to", name_text(exporting.to)),
@@ -143,16 +155,7 @@ def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan:
     for label, bound in (("since", bounds.since), ("until", bounds.until)):
         if bound is not None:
             preview.facts.append((label, format_time(bound)))
-    rows: list[list[Cell]] = []
-    for name in sorted(pieces):
-        rows.append(
-            [
-                name_text(name) if name else ("the store's own files", "dim"),
-                number(pieces[name]),
-                format_size(sizes[name]),
-            ]
-        )
-    preview.rows = rows
+    preview.rows = sorted(found.values(), key=lambda each: each.name)
     preview.remark([_unreadable(each) for each in plan.unreadable], "more that cannot be read")
 
 
@@ -177,7 +180,7 @@ def _outcome(exporting: Exporting, result: Result) -> Outcome:
     ]
     if not exporting.single:
         outcome.facts.append(("account", MANIFEST))
-    outcome.rows = [[name_text(file.path), number(file.rows), format_size(file.size)] for file in written.files]
+    outcome.rows = written.files
     kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
     if kinds:
         outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,23 +34,33 @@ from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.form import Field, FieldError, Form, field_of, optional, path, whole_number
 from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
-from tui.rows import Column
+from tui.rows import Column, count_column
 
-_COLUMNS = (
-    Column("stream", "stream", 14, grows=True),
-    Column("from channel", "from channel", 14, grows=True),
-    Column("messages", "messages", 10, right=True),
-    Column("sequences", "sequences", 12, grows=True),
-    Column("payload", "payload", 10, right=True),
-    Column("cons", "cons", 4, right=True),
-    Column("remarks", "remarks", 8, grows=True),
+_COLUMNS: Sequence[Column[StreamPlan]] = (
+    Column("stream", 14, lambda stream: name_text(stream.name), grows=True),
+    Column("from channel", 14, lambda stream: name_text(stream.origin), grows=True),
+    count_column("messages", 10, lambda stream: stream.messages, zero=True),
+    Column("sequences", 12, lambda stream: stream.span, grows=True),
+    Column("payload", 10, lambda stream: format_size(stream.bytes), right=True),
+    count_column("cons", 4, lambda stream: len(stream.consumers)),
+    Column("remarks", 8, lambda stream: (", ".join(stream.remarks), "warn" if stream.lost else "dim"), grows=True),
 )
-_RESULTS = (
-    Column("stream", "stream", 16, grows=True),
-    Column("what was done", "what was done", 15),
-    Column("messages", "messages", 11, right=True),
-    Column("size", "size", 10, right=True),
-    Column("proof", "proof", 20, grows=True),
+
+
+def _proof(each: StreamResult) -> Cell:
+    if each.error:
+        return "✗ failed", "bad"
+    if each.findings:
+        return f"✗ {counted(len(each.findings), 'difference')}", "bad"
+    return f"{counted(each.proven, 'message')} compared" if each.proven or each.prove_seconds else ""
+
+
+_RESULTS: Sequence[Column[StreamResult]] = (
+    Column("stream", 16, lambda each: name_text(each.stream), grows=True),
+    Column("what was done", 15, lambda each: each.outcome.value),
+    count_column("messages", 11, lambda each: each.messages, zero=True),
+    Column("size", 10, lambda each: format_size(each.bytes), right=True),
+    Column("proof", 20, _proof, grows=True),
 )
 _MEANINGS = {
     ExitCode.CLEAN: "done and proven",
@@ -316,7 +326,7 @@ def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) ->
         ("consumers", number(plan.consumers)),
         ("plan", name_text(os.fspath(file))),
     ]
-    preview.rows = [_row(stream) for stream in plan.streams]
+    preview.rows = plan.streams
     preview.obstacles += [
         RefusedError(f"{name_text(note.about)}: {note.text}" if note.about else note.text, note.remedy)
         for note in serious(problems)
@@ -326,18 +336,6 @@ def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) ->
     preview.remark([_left_out(each) for each in plan.left_out if each.loss], "more that is lost")
     preview.remark([_note(note) for note in notes], "more notes")
     preview.remark([_left_out(each) for each in plan.left_out if not each.loss], "more that is left out")
-
-
-def _row(stream: StreamPlan) -> list[Cell]:
-    return [
-        name_text(stream.name),
-        name_text(stream.origin),
-        number(stream.messages),
-        stream.span,
-        format_size(stream.bytes),
-        str(len(stream.consumers) or ""),
-        (", ".join(stream.remarks), "warn" if stream.lost else "dim"),
-    ]
 
 
 def _note(note: Note) -> Remark:
@@ -379,7 +377,7 @@ def _outcome(migration: Migration, results: list[StreamResult], notes: list[str]
         ("messages", number(sum(each.messages for each in results))),
         ("plan", name_text(file)),
     ]
-    outcome.rows = [_result_row(each) for each in results]
+    outcome.rows = results
     for each in failed:
         assert each.error is not None
         remedy = f" → {each.error.remedy}" if each.error.remedy else ""
@@ -388,12 +386,3 @@ def _outcome(migration: Migration, results: list[StreamResult], notes: list[str]
     outcome.remark([Remark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
     outcome.remarks += [Remark("note", text) for text in notes]
     return outcome
-
-
-def _result_row(each: StreamResult) -> list[Cell]:
-    proof: Cell = f"{counted(each.proven, 'message')} compared" if each.proven or each.prove_seconds else ""
-    if each.error:
-        proof = ("✗ failed", "bad")
-    elif each.findings:
-        proof = (f"✗ {counted(len(each.findings), 'difference')}", "bad")
-    return [name_text(each.stream), each.outcome.value, number(each.messages), format_size(each.bytes), proof]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,22 +13,22 @@ from stantools.recovery.place import check_outside, check_room, free_bytes
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, SalvageResult, apply_salvage, plan_salvage
 from stantools.recovery.salvage.apply import room_needed
 from stantools.recovery.salvage.check import NewStoreCheck, check_new_store, exit_code
-from stantools.recovery.salvage.model import Dropped
+from stantools.recovery.salvage.model import ChannelPlan, Dropped
 from stantools.store.atomic import absolute, check_vacant
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Cancelled, Job
 from tui.plans.form import Field, Form, field_of, flag, path
 from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt, look_for_uses
-from tui.rows import Column
+from tui.rows import Column, count_column
 
-_COLUMNS = (
-    Column("channel", "channel", 15, grows=True),
-    Column("kept", "kept", 10, right=True),
-    Column("sequences", "sequences", 20, grows=True),
-    Column("filled", "filled", 6, right=True),
-    Column("subs", "subs", 4, right=True),
-    Column("origin", "origin", 8, grows=True),
+_COLUMNS: Sequence[Column[ChannelPlan]] = (
+    Column("channel", 15, lambda each: name_text(each.name), grows=True),
+    count_column("kept", 10, lambda each: each.sequences.count(), zero=True),
+    Column("sequences", 20, lambda each: describe_ranges(each.sequences, 4), grows=True),
+    count_column("filled", 6, lambda each: each.filled.count()),
+    count_column("subs", 4, lambda each: len(each.subscriptions)),
+    Column("origin", 8, lambda each: each.origin, grows=True),
 )
 _MEANINGS = {
     ExitCode.CLEAN: "everything was kept",
@@ -105,22 +106,6 @@ class SalvageWizard(Wizard):
         return _outcome(plan, result, check)
 
 
-def _described(plan: SalvagePlan) -> list[list[Cell]]:
-    rows: list[list[Cell]] = []
-    for each in plan.channels:
-        rows.append(
-            [
-                name_text(each.name),
-                number(each.sequences.count()),
-                describe_ranges(each.sequences, 4),
-                number(each.filled.count()) if each.filled else "",
-                str(len(each.subscriptions) or ""),
-                each.origin,
-            ]
-        )
-    return rows
-
-
 def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')} would be kept"
     if plan.lost:
@@ -134,7 +119,7 @@ def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
     preview.facts.append(
         ("besides", f"{counted(len(plan.clients), 'client')}, {counted(subscriptions, 'subscription')}")
     )
-    preview.rows = _described(plan)
+    preview.rows = plan.channels
     _remarks(plan, preview)
 
 
@@ -162,7 +147,7 @@ def _dropped(each: Dropped) -> Remark:
 
 
 def _written(plan: SalvagePlan, result: SalvageResult) -> Outcome:
-    outcome = Outcome(columns=_COLUMNS, rows=_described(plan), opens=result.path)
+    outcome = Outcome(columns=_COLUMNS, rows=plan.channels, opens=result.path)
     kept = f"{counted(result.messages, 'message')} in {counted(len(plan.channels), 'channel')}"
     outcome.facts = [
         ("new store", name_text(os.fspath(result.path))),

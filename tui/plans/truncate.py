@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,24 +13,29 @@ from stantools.inspection.forecast import ServerOptions
 from stantools.inspection.forecast.options import SERVER_VERSIONS, own_server
 from stantools.notation import describe_ranges, format_size
 from stantools.recovery.place import check_outside, check_room, free_bytes
-from stantools.recovery.truncate import TruncationPlan, TruncationResult, apply_truncation, plan_truncation
+from stantools.recovery.truncate import (
+    RemovedRecord,
+    TruncationPlan,
+    TruncationResult,
+    apply_truncation,
+    plan_truncation,
+)
 from stantools.recovery.truncate.apply import default_backup, exit_code, refusal, saved_bytes
 from stantools.store.directory import Datastore
-from tui.cells import Cell, Role, counted, name_text, number
+from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import Field, Form, choice, flag, path
 from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt, look_for_uses
 from tui.rows import Column
 
-_COLUMNS = (
-    Column("file", "file", 18, grows=True),
-    Column("at", "at", 9, right=True),
-    Column("bytes", "bytes", 7, right=True),
-    Column("what goes", "what goes", 14, grows=True),
-    Column("intact", "intact", 6),
-    Column("sequence", "sequence", 9, right=True),
+_COLUMNS: Sequence[Column[RemovedRecord]] = (
+    Column("file", 18, lambda each: name_text(each.file), grows=True),
+    Column("at", 9, lambda each: str(each.offset), right=True),
+    Column("bytes", 7, lambda each: str(each.length), right=True),
+    Column("what goes", 14, lambda each: each.what, grows=True),
+    Column("intact", 6, lambda each: ("yes", "bad") if each.intact else ("no", "dim")),
+    Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
 )
-_DONE = (Column("changed", "changed", 30, grows=True), Column("what", "what", 20, grows=True))
 #: Records that are listed one by one.
 _MANY = 1000
 _MEANINGS = {
@@ -165,13 +171,8 @@ def _describe(plan: TruncationPlan, backup: Path, preview: Preview, force: bool)
     for file, (before, after) in plan.forecast.files_changed().items():
         if file not in cut_files:
             preview.remarks.append(Remark("changed as well", f"{name_text(file)}, {_size(before)} to {_size(after)}"))
-    rows: list[list[Cell]] = []
-    for each in islice(plan.removed(), _MANY):
-        sign: tuple[str, Role] = ("yes", "bad") if each.intact else ("no", "dim")
-        sequence = "" if each.sequence is None else str(each.sequence)
-        rows.append([name_text(each.file), str(each.offset), str(each.length), each.what, sign, sequence])
-    preview.rows = rows
-    if len(rows) == _MANY:
+    preview.rows = list(islice(plan.removed(), _MANY))
+    if len(preview.rows) == _MANY:
         preview.remarks.insert(0, Remark("…", f"and perhaps more records than the first {_MANY:,}"))
 
 
@@ -181,9 +182,12 @@ def _size(size: int | None) -> str:
 
 def _outcome(plan: TruncationPlan, result: TruncationResult) -> Outcome:
     code = exit_code(plan, result)
-    outcome = Outcome(code=code, meaning=_MEANINGS[code], changed=True, columns=_DONE)
     sizes = plan.forecast.files_changed()
-    outcome.rows = [[name_text(file), _changed(*sizes.get(file, (None, None)))] for file in result.changed]
+    columns: Sequence[Column[str]] = (
+        Column("changed", 30, name_text, grows=True),
+        Column("what", 20, lambda file: _changed(*sizes.get(file, (None, None))), grows=True),
+    )
+    outcome = Outcome(code=code, meaning=_MEANINGS[code], changed=True, columns=columns, rows=result.changed)
     if result.backup is not None:
         outcome.facts = [("saved before", f"{format_size(saved_bytes(plan))} in {name_text(os.fspath(result.backup))}")]
     if result.after.starts and not result.after.recovered:

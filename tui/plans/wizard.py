@@ -49,14 +49,14 @@ class Account:
         verdict: The most important, in a sentence.
         facts: What is counted or named: label and value.
         columns: Of the table.
-        rows: Its rows.
+        rows: The things in it.
         remarks: What cannot be a row.
     """
 
     verdict: Cell = ""
     facts: list[tuple[str, Cell]] = field(default_factory=list)
-    columns: Sequence[Column] = ()
-    rows: Sequence[Sequence[Cell]] = ()
+    columns: Sequence[Column[Any]] = ()
+    rows: Sequence[Any] = ()
     remarks: list[Remark] = field(default_factory=list)
 
     def remark(self, remarks: Sequence[Remark], many: str) -> None:

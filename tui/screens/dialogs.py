@@ -14,7 +14,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input
 
 from tui.cells import Cell
-from tui.rows import Column, ListSource
+from tui.rows import Column, ListRows
 from tui.session import StoreSession
 from tui.views import View
 from tui.widgets.line import Line
@@ -142,8 +142,8 @@ class CommandsScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The list."""
-        column = Column("command", "the same on the command line (y copies)", 40, grows=True)
-        yield RowTable(ListSource([column], [[command] for command in self._commands]), classes="sheet")
+        column: Column[str] = Column("the same on the command line (y copies)", 40, str, grows=True)
+        yield RowTable(ListRows([column], self._commands), classes="sheet")
 
     def on_mount(self) -> None:
         """Begins with the newest."""

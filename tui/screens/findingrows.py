@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import PurePosixPath
+from typing import Any
 
 from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import FileKind, kind_of
 from tui.cells import SYMBOLS, Cell, counted, name_text
-from tui.rows import Column
+from tui.rows import Column, RowSource
 from tui.session import ChannelFacts, StoreSession
 
 _RANKS = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
@@ -93,7 +94,7 @@ def of_subscription(finding: Finding) -> bool:
     return kind_of(PurePosixPath(finding.file).name) is FileKind.SUBS
 
 
-class FindingRows:
+class FindingRows(RowSource[Group | int]):
     """The findings of a store as rows.
 
     Args:
@@ -130,16 +131,22 @@ class FindingRows:
         self._toggled: set[str] = set()
         self._count = 0
 
-    @property
-    def columns(self) -> Sequence[Column]:
-        """The columns, which depend on what the groups have said already."""
-        code = Column("code", "code", 22)
-        place = Column("place", "where", 24 if not self.wide else 30)
-        what = Column("what", "what", 24, grows=True)
-        state = Column("state", "", 3)
-        if self.grouping is Grouping.CODE:
-            return (state, place, what)
-        return (state, code, place, what)
+    def arrange(self) -> None:
+        """Chooses the columns: there is none for what the groups have said already."""
+        code: Column[Any] = Column("code", 22, lambda at: self.findings[at].code)
+        self.columns: Sequence[Column[Any]] = (
+            Column("", 3, self._symbol),
+            *(() if self.grouping is Grouping.CODE else (code,)),
+            Column("where", 30 if self.wide else 24, self._place),
+            Column("what", 24, lambda at: self.findings[at].detail, grows=True),
+        )
+
+    def _symbol(self, at: Any) -> Cell:
+        symbol, role = SYMBOLS[self.findings[at].severity.value]
+        return f"  {symbol}", role
+
+    def _place(self, at: Any) -> Cell:
+        return place_words(self.findings[at], channel=self.grouping is not Grouping.CHANNEL), "strong"
 
     def __len__(self) -> int:
         return self._count
@@ -168,7 +175,7 @@ class FindingRows:
                 self._next = number + 1
             if time.monotonic() >= until:
                 break
-        self._arrange()
+        self._count_rows()
         return True
 
     def _look(self) -> None:
@@ -217,7 +224,7 @@ class FindingRows:
         self._sorted &= group.size > 0 and rank >= group.worst
         group.add(number, rank)
 
-    def _arrange(self) -> None:
+    def _count_rows(self) -> None:
         """Puts the groups in order and counts their rows."""
         if not self._sorted:
             self._order.sort(key=attrgetter("worst", "name"))
@@ -230,7 +237,8 @@ class FindingRows:
         """Begins anew with the present grouping and filter; `take` does the rest."""
         self.filter = self.filter.casefold()
         self._groups, self._order, self._next = {}, [], 0
-        self._arrange()
+        self.arrange()
+        self._count_rows()
 
     def forget_folding(self) -> None:
         """Opens all groups that will be made."""
@@ -240,14 +248,14 @@ class FindingRows:
         """Opens or closes a group."""
         group.open = not group.open
         self._toggled ^= {group.name}
-        self._arrange()
+        self._count_rows()
 
     def toggle_all(self) -> None:
         """Closes all groups, or opens them if they are closed."""
         self._closed, self._toggled = not self._closed, set()
         for group in self._order:
             group.open = not self._closed
-        self._arrange()
+        self._count_rows()
 
     def at(self, row: int) -> Group | int | None:
         """Returns what is in a row: a group, or the number of a finding."""
@@ -288,23 +296,17 @@ class FindingRows:
             place = max(bisect_left(self._starts, row) - 1, 0)
         return self._starts[place]
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return [self._row(row) for row in range(start, min(stop, self._count))]
+    def things(self, start: int, stop: int) -> Sequence[Group | int]:
+        """Returns what is in a part of the rows: groups, and numbers of findings."""
+        found = (self.at(row) for row in range(start, min(stop, self._count)))
+        return [each for each in found if each is not None]
 
-    def _row(self, row: int) -> Sequence[Cell]:
-        what = self.at(row)
-        if isinstance(what, Group):
-            symbol, role = SYMBOLS[_SEVERITIES[min(what.worst, 2)].value]
-            return [(f"{'▾' if what.open else '▸'} {symbol} {self.title(what)}: {what.counts()}", role)]
-        assert what is not None
-        finding = self.findings[what]
-        symbol, role = SYMBOLS[finding.severity.value]
-        cells: list[Cell] = [(f"  {symbol}", role)]
-        if self.grouping is not Grouping.CODE:
-            cells.append(finding.code)
-        cells.append((place_words(finding, channel=self.grouping is not Grouping.CHANNEL), "strong"))
-        return [*cells, finding.detail]
+    def heading(self, thing: Group | int) -> Cell | None:
+        """Says what a group is, and what is in it."""
+        if not isinstance(thing, Group):
+            return None
+        symbol, role = SYMBOLS[_SEVERITIES[min(thing.worst, 2)].value]
+        return f"{'▾' if thing.open else '▸'} {symbol} {self.title(thing)}: {thing.counts()}", role
 
     def title(self, group: Group) -> str:
         """Returns what a group is, harmless to show."""

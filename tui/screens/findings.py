@@ -113,6 +113,7 @@ class FindingsScreen(FilteredView):
     def on_resize(self) -> None:
         """Puts the explanation beside the table where there is room."""
         self._rows.wide = self.size.width >= _WIDE
+        self._rows.arrange()
         self.query_one("#find-body").set_class(self._rows.wide, "-wide")
         self.table.reload()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -16,7 +16,7 @@ from stantools.inspection.subscribers import Subscriber
 from stantools.notation import format_size
 from tui.cells import Cell, Role, bar, counted, name_text, number
 from tui.jobs import Job, State
-from tui.rows import Column, ListSource
+from tui.rows import Column, ListRows, RowSource
 from tui.screens.base import ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -24,32 +24,19 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
 
-class PendingRows:
-    """Pending sequences as rows.
+def _pending_rows(sequences: Sequence[int]) -> ListRows[int]:
+    """Returns pending sequences as rows; they are ascending."""
 
-    Args:
-        sequences: Ascending.
-    """
+    def gap(row: int) -> Cell:
+        gap = sequences[row] - sequences[row - 1] - 1 if row else 0
+        return number(gap) if gap else ""
 
-    columns = (
-        Column("row", "#", 10, right=True),
-        Column("seq", "sequence", 20, right=True),
-        Column("gap", "after a gap of", 20, right=True, grows=True),
+    columns: Sequence[Column[int]] = (
+        Column("#", 10, lambda row: (number(row + 1), "dim"), right=True),
+        Column("sequence", 20, lambda row: str(sequences[row]), right=True),
+        Column("after a gap of", 20, gap, right=True, grows=True),
     )
-
-    def __init__(self, sequences: Sequence[int]) -> None:
-        self._sequences = sequences
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the sequences."""
-        found: list[Sequence[Cell]] = []
-        for row in range(start, min(stop, len(self._sequences))):
-            gap = self._sequences[row] - self._sequences[row - 1] - 1 if row else 0
-            found.append([(number(row + 1), "dim"), str(self._sequences[row]), number(gap) if gap else ""])
-        return found
+    return ListRows(columns, range(len(sequences)))
 
 
 class PendingScreen(ViewScreen):
@@ -71,7 +58,7 @@ class PendingScreen(ViewScreen):
     def compose_body(self) -> Iterable[Widget]:
         """Whose they are, and the list."""
         yield Line(id="subject")
-        yield RowTable(PendingRows(self._one.pending))
+        yield RowTable(_pending_rows(self._one.pending))
 
     def on_mount(self) -> None:
         """Begins with the first one."""
@@ -119,8 +106,8 @@ _TOLD = frozenset({"id", "seqno"})
 _LAST = ("inbox", "ack_inbox", "hb_inbox")
 
 
-class HistoryRows:
-    """Records as rows.
+class HistoryRows(RowSource[HistoryRecord | StantoolsError]):
+    """Records as rows; where the file cannot be read any more the problem stands instead of them.
 
     Args:
         history: The records.
@@ -129,53 +116,38 @@ class HistoryRows:
 
     def __init__(self, history: LogHistory, *, of_client: bool) -> None:
         self._history = history
-        self._of_client = of_client
-        self.problem: StantoolsError | None = None
-        self.columns: Sequence[Column] = (
-            Column("offset", "offset", 11, right=True),
-            Column("size", "bytes", 6, right=True),
-            Column("type", "record", 13),
-            *(
-                ()
-                if of_client
-                else (Column("seq", "sequence", 9, right=True), Column("pend", "pending", 8, right=True))
-            ),
-            Column("rest", "says", 24, grows=True),
-        )
+        columns: list[Column[Any]] = [
+            Column("offset", 11, lambda each: str(each.record.offset), right=True),
+            Column("bytes", 6, lambda each: (str(each.record.length), "dim"), right=True),
+            Column("record", 13, lambda each: _WORDS.get(each.record.type, (each.record.type, ""))),
+            Column("sequence", 9, lambda each: "" if each.sequence is None else str(each.sequence), right=True),
+            Column("pending", 8, lambda each: number(each.pending) if each.pending else ("0", "dim"), right=True),
+            Column("says", 24, lambda each: (" ".join(_said(each)), "dim"), grows=True),
+        ]
+        self.columns = [*columns[:3], columns[5]] if of_client else columns
 
     def __len__(self) -> int:
         return len(self._history)
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Reads a part of the records; where the file cannot be read any more it says so."""
+    def things(self, start: int, stop: int) -> Sequence[HistoryRecord | StantoolsError]:
+        """Reads a part of the records."""
         try:
-            return [self._row(each) for each in self._history.records(start, stop)]
+            return self._history.records(start, stop)
         except StantoolsError as problem:
-            return [[(problem.message, "bad")]] * (min(stop, len(self)) - start)
+            return [problem] * (min(stop, len(self)) - start)
 
-    def at(self, row: int) -> HistoryRecord | None:
-        """Reads one record; None if the file cannot be read, which `problem` tells."""
-        try:
-            found = self._history.records(row, row + 1)
-        except StantoolsError as problem:
-            self.problem = problem
-            return None
-        return found[0] if found else None
+    def at(self, row: int) -> HistoryRecord | StantoolsError | None:
+        """Reads one record; None if there is none, or why it cannot be read."""
+        return next(iter(self.things(row, row + 1)), None) if row < len(self) else None
 
-    def _row(self, each: HistoryRecord) -> Sequence[Cell]:
-        record = each.record
-        if not record.ok:
-            return [(f"— ✗ damaged {record.length} bytes at {record.offset}: {record.detail} —", "bad")]
-        said = " ".join(_said(each))
-        cells: list[Cell] = [
-            str(record.offset),
-            (str(record.length), "dim"),
-            _WORDS.get(record.type, (record.type, "")),
-        ]
-        if not self._of_client:
-            cells.append(str(each.sequence) if each.sequence is not None else "")
-            cells.append(number(each.pending) if each.pending else ("0", "dim"))
-        return [*cells, (said, "dim")]
+    def heading(self, thing: HistoryRecord | StantoolsError) -> Cell | None:
+        """Says what is damaged."""
+        if isinstance(thing, StantoolsError):
+            return thing.message, "bad"
+        record = thing.record
+        return (
+            None if record.ok else (f"— ✗ damaged {record.length} bytes at {record.offset}: {record.detail} —", "bad")
+        )
 
 
 def _said(each: HistoryRecord) -> Iterable[str]:
@@ -219,7 +191,7 @@ class HistoryScreen(ViewScreen):
     def compose_body(self) -> Iterable[Widget]:
         """Whose history it is, and the records."""
         yield Line(id="subject")
-        yield RowTable(ListSource(()))
+        yield RowTable(ListRows(()))
         yield Line(id="record")
 
     def on_mount(self) -> None:
@@ -269,9 +241,8 @@ class HistoryScreen(ViewScreen):
     @on(RowTable.Highlighted)
     def _show_record(self) -> None:
         """Writes out the record at the cursor, which the table has no room for."""
-        row = self.query_one(RowTable).cursor
-        found = self._rows.at(row) if self._rows is not None and row < len(self._rows) else None
-        if found is None:
+        found = self._record()
+        if not isinstance(found, HistoryRecord):
             self.query_one("#record", Line).show("")
             return
         record = found.record
@@ -280,13 +251,14 @@ class HistoryScreen(ViewScreen):
         cells.append(record.detail if not record.ok else " ".join(_said(found)) or f"message {found.sequence}")
         self.query_one("#record", Line).show(*cells)
 
+    def _record(self) -> HistoryRecord | StantoolsError | None:
+        return self._rows.at(self.query_one(RowTable).cursor) if self._rows is not None else None
+
     def _at_cursor(self) -> HistoryRecord | None:
-        table = self.query_one(RowTable)
-        if self._rows is None or table.cursor >= len(self._rows):
+        found = self._record()
+        if isinstance(found, StantoolsError):
+            self.browser.fail(found)
             return None
-        found = self._rows.at(table.cursor)
-        if found is None and self._rows.problem:
-            self.browser.fail(self._rows.problem)
         return found
 
     @on(RowTable.Selected)

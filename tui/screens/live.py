@@ -20,7 +20,8 @@ from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
 from tui.live.source import Meter
 from tui.live.watching import Watching
-from tui.screens.livetables import LiveRows, channel_rows, client_rows, rate_text, stream_rows, subscription_rows
+from tui.rows import Rows
+from tui.screens.livetables import channel_rows, client_rows, rate_text, stream_rows, subscription_rows
 from tui.screens.liveview import WATCHING, LiveView
 from tui.session import StoreSession
 from tui.views import Place
@@ -169,7 +170,7 @@ class LiveScreen(LiveView):
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self._tabs: dict[str, LiveRows[Any]] = {}
+        self._tabs: dict[str, Rows[Any]] = {}
         self._tab = ""
         self._cursors: dict[str, int] = {}
         self._problem: StantoolsError | None = None
@@ -187,7 +188,7 @@ class LiveScreen(LiveView):
         return self._watching.streams if self._tab == _STREAMS else self._watching.monitor
 
     @property
-    def rows(self) -> LiveRows[Any]:
+    def rows(self) -> Rows[Any]:
         """The table of the tab."""
         return self._tabs[self._tab]
 

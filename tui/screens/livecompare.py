@@ -28,7 +28,7 @@ from tui.jobs import Job, State
 from tui.live.facts import Stream
 from tui.live.jetstream import Streams, run_async
 from tui.live.watching import Watching
-from tui.rows import Column, ListSource
+from tui.rows import Column, ListRows
 from tui.screens.base import ViewScreen
 from tui.screens.liveview import LiveView
 from tui.session import StoreSession
@@ -69,6 +69,18 @@ def compare(view: LiveView, watching: Watching, stream: Stream) -> None:
         view.app.push_screen(ChannelChoice(stream.name, candidates, list(session.channels)), begin)
 
 
+def _choice(names: Sequence[str]) -> Cell:
+    return name_text(names[0]) if len(names) == 1 else (f"all {len(names)} of them, numbered anew", "accent")
+
+
+_CHOICE: Column[Sequence[str]] = Column("channel", 20, _choice, grows=True)
+_DIFFERENCES: Sequence[Column[Finding]] = (
+    Column(" ", 1, lambda finding: SYMBOLS[finding.severity.value]),
+    Column("difference", 20, lambda finding: finding.code),
+    Column("", 20, lambda finding: finding.detail, grows=True),
+)
+
+
 class ChannelChoice(ModalScreen[Sequence[str] | None]):
     """Asks which channels went into a stream.
 
@@ -94,7 +106,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
         with Vertical(classes="sheet"):
             yield Line(id="question")
             yield Input(placeholder="part of a channel's name", compact=True)
-            yield RowTable(ListSource([Column("name", "channel", 20, grows=True)]))
+            yield RowTable(ListRows([_CHOICE]))
 
     def on_mount(self) -> None:
         """Asks."""
@@ -106,12 +118,7 @@ class ChannelChoice(ModalScreen[Sequence[str] | None]):
     def _fill(self, wanted: str) -> None:
         wanted = wanted.casefold()
         self._choices = [each for each in self._all if any(wanted in name.casefold() for name in each)]
-        cells = [
-            [name_text(each[0]) if len(each) == 1 else (f"all {len(each)} of them, numbered anew", "accent")]
-            for each in self._choices
-        ]
-        table = self.query_one(RowTable)
-        table.source = ListSource([Column("name", "channel", 20, grows=True)], cells)  # type: ignore[arg-type]
+        self.query_one(RowTable).source = ListRows([_CHOICE], self._choices)
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
@@ -177,7 +184,7 @@ class LiveCompareScreen(ViewScreen):
     def compose_body(self) -> Iterable[Widget]:
         """Verdict, findings, the whole text of the one at the cursor."""
         yield Line(id="live-head")
-        yield RowTable(ListSource(()))
+        yield RowTable(ListRows(()))
         yield Line(id="live-finding")
 
     def on_mount(self) -> None:
@@ -229,10 +236,8 @@ class LiveCompareScreen(ViewScreen):
 
     def _show_findings(self, findings: Sequence[Finding]) -> None:
         self._findings = findings
-        columns = [Column("state", " ", 1), Column("code", "difference", 20), Column("detail", "", 20, grows=True)]
-        cells: list[Sequence[Cell]] = [[SYMBOLS[each.severity.value], each.code, each.detail] for each in findings]
         table = self.query_one(RowTable)
-        table.source = ListSource(columns if findings else (), cells)
+        table.source = ListRows(_DIFFERENCES if findings else (), findings)
         table.cursor = 0
         self._show_whole(0)
 

@@ -14,7 +14,8 @@ from tui.live.facts import Consumer, Stream
 from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor, Watched, WatchedChannel
 from tui.live.watching import Watching
-from tui.screens.livetables import LiveRows, consumer_rows, rate_text, subjects_text, subscription_rows
+from tui.rows import Rows
+from tui.screens.livetables import consumer_rows, rate_text, subjects_text, subscription_rows
 from tui.screens.liveview import WATCHING, LiveView
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -73,7 +74,7 @@ class LiveChannelScreen(_MonitorView):
         self._at = at
 
     @property
-    def rows(self) -> LiveRows[Watched]:
+    def rows(self) -> Rows[Watched]:
         """Its subscriptions."""
         return self._rows
 
@@ -163,7 +164,7 @@ class LiveClientScreen(_MonitorView):
         self._rows = subscription_rows(client=False)
 
     @property
-    def rows(self) -> LiveRows[Any]:
+    def rows(self) -> Rows[Any]:
         """Its subscriptions."""
         return self._rows
 
@@ -229,7 +230,7 @@ class LiveStreamScreen(LiveView):
         return self.watching.streams
 
     @property
-    def rows(self) -> LiveRows[Consumer]:
+    def rows(self) -> Rows[Consumer]:
         """Its consumers."""
         return self._rows
 

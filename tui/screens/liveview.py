@@ -14,7 +14,8 @@ from tui.cells import Cell
 from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
 from tui.live.watching import Watching
-from tui.screens.livetables import LiveRows, seconds_text
+from tui.rows import Rows
+from tui.screens.livetables import seconds_text
 from tui.screens.tableview import FilterField, TableView
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -70,7 +71,7 @@ class LiveView(TableView):
         raise NotImplementedError
 
     @property
-    def rows(self) -> LiveRows[Any]:
+    def rows(self) -> Rows[Any]:
         """The table that is shown."""
         raise NotImplementedError
 

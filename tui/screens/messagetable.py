@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from textual.message import Message
 
@@ -18,7 +18,7 @@ from stantools.notation import format_size, format_time, parse_time
 from stantools.store.directory import ChannelFiles
 from tui.cells import Cell, Role, time_text
 from tui.jobs import Job, State
-from tui.rows import Column
+from tui.rows import Column, RowSource
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
 from tui.views import Place
@@ -42,56 +42,56 @@ _NOTE_ROLES: dict[NoteKind, Role] = {
 _PREVIEW = 200
 
 
-class MessageRows:
-    """Messages and notes as cells.
+class MessageRows(RowSource[Row]):
+    """Messages and notes as rows.
 
-    Args:
+    Attributes:
         window: The rows; None while nothing is known.
         wide: There is room for milliseconds.
     """
 
-    def __init__(self, window: Window | None, *, wide: bool = False) -> None:
-        self.window = window
-        self.wide = wide
+    def __init__(self) -> None:
+        self.window: Window | None = None
+        self.wide = False
+        self.arrange()
 
-    @property
-    def columns(self) -> Sequence[Column]:
-        """The columns; as wide as the last sequence needs it."""
+    def arrange(self) -> None:
+        """Makes the columns as wide as the last sequence, and the times, need it."""
         digits = max(len(str(self.window.highest)) if self.window is not None else 0, 5)
-        return [
-            Column("seq", "seq", digits, right=True),
-            Column("time", "time (UTC)", 23 if self.wide else 19),
-            Column("size", "size", 9, right=True),
-            Column("flags", "", 3),
-            Column("preview", "payload", 10, grows=True),
-        ]
+        time = 23 if self.wide else 19
+        self.columns: Sequence[Column[Any]] = (
+            Column("seq", digits, lambda row: str(row.sequence), right=True),
+            Column("time (UTC)", time, lambda row: time_text(row.timestamp)[:time]),
+            Column(
+                "size",
+                9,
+                lambda row: format_size(row.size if row.error or not row.whole else len(row.data)),
+                right=True,
+            ),
+            Column("", 3, _flags),
+            Column("payload", 10, self._payload, grows=True),
+        )
 
     def __len__(self) -> int:
         return len(self.window) if self.window is not None else 0
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return [self._cells(row) for row in self.window.rows(start, stop)] if self.window is not None else []
+    def things(self, start: int, stop: int) -> Sequence[Row]:
+        """Reads a part of the rows."""
+        return self.window.rows(start, stop) if self.window is not None else []
 
-    def _cells(self, row: Row) -> Sequence[Cell]:
-        if isinstance(row, Note):
-            return [(f"— {row.sentence()} —", _NOTE_ROLES[row.kind])]
-        shown: Cell
+    def heading(self, thing: Row) -> Cell | None:
+        """Says what is missing or wrong."""
+        return (f"— {thing.sentence()} —", _NOTE_ROLES[thing.kind]) if isinstance(thing, Note) else None
+
+    def _payload(self, row: WindowMessage) -> Cell:
         if row.error or (row.encrypted and self.window is not None and not self.window.decrypts):
-            shown = ("encrypted", "dim")
-        elif not row.size:
-            shown = ("empty", "dim")
-        else:
-            shown = preview(row.data, _PREVIEW)
-        time = time_text(row.timestamp)
-        letters = flag_letters(row)
-        return [
-            str(row.sequence),
-            time if self.wide else time[:19],
-            format_size(row.size if row.error or not row.whole else len(row.data)),
-            (letters, "warn" if set(letters) - {"r", "e"} else "dim"),
-            shown,
-        ]
+            return "encrypted", "dim"
+        return preview(row.data, _PREVIEW) if row.size else ("empty", "dim")
+
+
+def _flags(message: WindowMessage) -> Cell:
+    letters = flag_letters(message)
+    return letters, "warn" if set(letters) - {"r", "e"} else "dim"
 
 
 def flag_letters(message: WindowMessage) -> str:
@@ -206,7 +206,7 @@ class MessageTable(RowTable):
 
     def __init__(self, session: StoreSession, place: Place, *, id: str | None = None) -> None:
         assert place.channel is not None
-        self._rows_shown = MessageRows(None)
+        self._rows_shown = MessageRows()
         super().__init__(self._rows_shown, id=id)
         self._session, self._place, self.channel = session, place, place.channel
         self.state = ""
@@ -234,6 +234,7 @@ class MessageTable(RowTable):
     def show_milliseconds(self, *, wide: bool) -> None:
         """Shows times with milliseconds, or without."""
         self._rows_shown.wide = wide
+        self._rows_shown.arrange()
         self.reload()
 
     def say(self, *cells: Cell) -> None:
@@ -389,6 +390,7 @@ class MessageTable(RowTable):
 
     def _use(self, window: Window) -> None:
         before, self._rows_shown.window = self.window, window
+        self._rows_shown.arrange()
         if before is not None:
             before.close()
         self.reload()

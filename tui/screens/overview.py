@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -21,93 +21,79 @@ from tui.views import Place, View
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
+if TYPE_CHECKING:
+    from stantools.inspection.overview import ChannelOverview
+
 #: Seconds between two times that the rows are sorted while the store is read.
 _SORT_EVERY = 1.0
 _RANK = {"error": 0, "warning": 1, "unknown": 2, "info": 3, "clean": 4}
 
 
-def _first_time(facts: ChannelFacts) -> int:
+def _time(facts: ChannelFacts, *, last: bool) -> int:
     slices = [each for each in facts.overview.slices if each.count] if facts.overview else []
-    return slices[0].first_timestamp if slices else 0
+    if not slices:
+        return 0
+    return slices[-1].last_timestamp if last else slices[0].first_timestamp
 
 
-def _last_time(facts: ChannelFacts) -> int:
-    slices = [each for each in facts.overview.slices if each.count] if facts.overview else []
-    return slices[-1].last_timestamp if slices else 0
+def _lag(known: ChannelOverview) -> int:
+    return max((each.lag for each in known.subscriptions), default=0)
 
 
-def _lag(facts: ChannelFacts) -> int:
-    return max((each.lag for each in facts.overview.subscriptions), default=0) if facts.overview else 0
+def _known(
+    title: str,
+    width: int,
+    cell: Callable[[ChannelOverview], Cell],
+    value: Callable[[ChannelOverview], int],
+    *,
+    key: str = "",
+    smallest: bool = False,
+    wide: bool | None = None,
+) -> Column[ChannelFacts]:
+    """Returns a column of what the indexes say; while nobody has looked there is nothing to be said."""
+
+    def order(facts: ChannelFacts) -> int:
+        found = value(facts.overview) if facts.overview else 0
+        return found if smallest else -found
+
+    def shown(facts: ChannelFacts) -> Cell:
+        return cell(facts.overview) if facts.overview else ("…", "dim")
+
+    return Column(title, width, shown, order, key=key, right=True, wide=wide)
 
 
-def _overview(facts: ChannelFacts, name: str) -> int:
-    return int(getattr(facts.overview, name)) if facts.overview else 0
+def _time_column(title: str, *, last: bool) -> Column[ChannelFacts]:
+    def shown(facts: ChannelFacts) -> Cell:
+        if facts.overview is None:
+            return "…", "dim"
+        time = _time(facts, last=last)
+        return time_text(time)[:19] if time else ""
+
+    return Column(title, 19, shown, (lambda facts: -_time(facts, last=True)) if last else None, wide=True)
 
 
-#: Column -> what its rows are sorted by.
-_ORDERS: dict[str, Callable[[ChannelFacts], Any]] = {
-    "state": lambda facts: (_RANK[facts.state], facts.name),
-    "name": lambda facts: facts.name,
-    "messages": lambda facts: -_overview(facts, "count"),
-    "first": lambda facts: _overview(facts, "first_seq"),
-    "last": lambda facts: -_overview(facts, "last_seq"),
-    "newest": lambda facts: -_last_time(facts),
-    "bytes": lambda facts: -_overview(facts, "bytes"),
-    "slices": lambda facts: -len(facts.overview.slices) if facts.overview else 0,
-    "subs": lambda facts: -len(facts.overview.subscriptions) if facts.overview else 0,
-    "lag": lambda facts: -_lag(facts),
-}
-
-
-class ChannelRows(Rows[ChannelFacts]):
-    """The channels as rows, as far as they are known."""
-
-    def __init__(self) -> None:
-        super().__init__(_ORDERS, "name")
-        self.update()
-
-    def layout(self) -> Sequence[Column]:
-        """Returns the columns that there is room for."""
-        columns = [
-            Column("state", " ", 1),
-            Column("name", "channel", 15, grows=True),
-            Column("messages", "messages", 10, right=True),
-            Column("first", "first", 9, right=True),
-            Column("last", "last", 9, right=True),
-        ]
-        if self.wide:
-            columns += [Column("oldest", "oldest", 19), Column("newest", "newest", 19)]
-        columns += [
-            Column("bytes", "size", 10, right=True),
-            Column("slices", "slices" if self.wide else "sl", 6 if self.wide else 4, right=True),
-            Column("subs", "subs", 4, right=True),
-            Column("lag", "worst lag" if self.wide else "lag", 9 if self.wide else 6, right=True),
-        ]
-        return columns
-
-    def words(self, thing: ChannelFacts) -> str:
-        """Returns the channel's name."""
-        return thing.name.casefold()
-
-    def key(self, row: ChannelFacts) -> str:
-        """Returns the channel's name."""
-        return row.name
-
-    def cells(self, facts: ChannelFacts) -> Sequence[Cell]:
-        """Returns what is known of a channel."""
-        symbol = SYMBOLS[facts.state]
-        name: Cell = name_text(facts.name)
-        known = facts.overview
-        if known is None:
-            unknown: Sequence[Cell] = [("…", "dim")] * (len(self.columns) - 2)
-            return [symbol, name, *unknown]
-        cells: list[Cell] = [symbol, name, number(known.count), str(known.first_seq), str(known.last_seq)]
-        if self.wide:
-            cells += [time_text(t)[:19] if t else "" for t in (_first_time(facts), _last_time(facts))]
-        lag = _lag(facts)
-        cells += [format_size(known.bytes), str(len(known.slices)), str(len(known.subscriptions) or "")]
-        cells.append((str(lag), "warn") if lag else "")
-        return cells
+def channel_rows() -> Rows[ChannelFacts]:
+    """Returns the channels as rows, as far as they are known."""
+    columns: Sequence[Column[ChannelFacts]] = (
+        Column(" ", 1, lambda facts: SYMBOLS[facts.state], lambda facts: (_RANK[facts.state], facts.name), key="state"),
+        Column("channel", 15, lambda facts: name_text(facts.name), lambda facts: facts.name, key="name", grows=True),
+        _known("messages", 10, lambda k: number(k.count), lambda k: k.count),
+        _known("first", 9, lambda k: str(k.first_seq), lambda k: k.first_seq, smallest=True),
+        _known("last", 9, lambda k: str(k.last_seq), lambda k: k.last_seq),
+        _time_column("oldest", last=False),
+        _time_column("newest", last=True),
+        _known("size", 10, lambda k: format_size(k.bytes), lambda k: k.bytes, key="bytes"),
+        *(
+            _known(title, width, lambda k: str(len(k.slices)), lambda k: len(k.slices), key="slices", wide=wide)
+            for title, width, wide in (("sl", 4, False), ("slices", 6, True))
+        ),
+        _known("subs", 4, lambda k: str(len(k.subscriptions) or ""), lambda k: len(k.subscriptions)),
+        *(
+            _known(title, width, lambda k: (str(_lag(k)), "warn") if _lag(k) else "", _lag, key="lag", wide=wide)
+            for title, width, wide in (("lag", 6, False), ("worst lag", 9, True))
+        ),
+    )
+    return Rows(columns, lambda facts: facts.name, lambda facts: facts.name, "name")
 
 
 class OverviewScreen(TableView):
@@ -125,7 +111,7 @@ class OverviewScreen(TableView):
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
-        self._rows = ChannelRows()
+        self._rows = channel_rows()
         self.fill_rows()
         self._sorted = 0.0
         self._store: object = None
@@ -136,7 +122,7 @@ class OverviewScreen(TableView):
         return self.row.name if self.is_mounted and self.row is not None else None
 
     @property
-    def rows(self) -> ChannelRows:
+    def rows(self) -> Rows[ChannelFacts]:
         """The channels."""
         return self._rows
 

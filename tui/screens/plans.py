@@ -13,7 +13,7 @@ from textual.widget import Widget
 from tui.cells import Cell
 from tui.jobs import Job, State
 from tui.plans.wizard import WIZARDS, Entry, Source, Wizard, entry
-from tui.rows import Column, ListSource
+from tui.rows import Column, ListRows
 from tui.screens.base import ViewScreen
 from tui.screens.wizard import WizardScreen
 from tui.session import StoreSession
@@ -40,7 +40,7 @@ class PlansScreen(ViewScreen):
     def compose_body(self) -> Iterable[Widget]:
         """What is advised, and the plans."""
         yield Line(id="plan-advice")
-        yield RowTable(ListSource(self._columns(), self._rows()), id="plans")
+        yield RowTable(self._entries(), id="plans")
         yield Line(
             [("A plan is shown before anything is written. Nothing starts before W and the store's name.", "dim")],
             id="plan-note",
@@ -67,36 +67,25 @@ class PlansScreen(ViewScreen):
                 rows.append([("  $ " + shlex.join(advice.command), "accent")])
         self.query_one("#plan-advice", Line).show_lines(rows)
         table = self.query_one(RowTable)
-        table.source = ListSource(self._columns(), self._rows())
+        table.source = self._entries()
         if (advised := self._advised()) and not self._row_seen:
             self._row_seen = True
             table.cursor = WIZARDS.index(advised)
 
     def on_resize(self) -> None:
         """Says more where there is room."""
-        self.query_one(RowTable).source = ListSource(self._columns(), self._rows())
+        self.query_one(RowTable).source = self._entries()
 
-    def _columns(self) -> list[Column]:
-        columns = [
-            Column("mark", " ", 1),
-            Column("verb", "plan", 16),
-            Column("does", "what it makes", 52, grows=True),
-        ]
-        if self._wide:
-            columns.append(Column("store", "the store is", 40))
-        return columns
-
-    @property
-    def _wide(self) -> bool:
-        return self.app.size.width >= 120 if self.is_attached else False
-
-    def _rows(self) -> list[list[Cell]]:
+    def _entries(self) -> ListRows[Entry]:
         advised = self._advised()
-        rows: list[list[Cell]] = []
-        for each in WIZARDS:
-            mark: Cell = ("▸", "accent") if each is advised else ""
-            rows.append([mark, (each.verb, "strong"), each.does, *([(each.changes, "dim")] if self._wide else [])])  # type: ignore[list-item]
-        return rows
+        columns: list[Column[Entry]] = [
+            Column(" ", 1, lambda each: ("▸", "accent") if each is advised else ""),
+            Column("plan", 16, lambda each: (each.verb, "strong")),
+            Column("what it makes", 52, lambda each: each.does, grows=True),
+        ]
+        if self.is_attached and self.app.size.width >= 120:
+            columns.append(Column("the store is", 40, lambda each: (each.changes, "dim")))
+        return ListRows(columns, WIZARDS)
 
     def _advised(self) -> Entry | None:
         advice = self.session.advice()

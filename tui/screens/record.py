@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -22,7 +22,7 @@ from stantools.notation import format_size
 from stantools.store.mapping import mapped
 from tui.cells import Cell, Role, bar, counted, name_text, number, time_text
 from tui.jobs import Job, State
-from tui.rows import Column, ListSource
+from tui.rows import Column, ListRows, RowSource
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -30,47 +30,35 @@ from tui.widgets.hexview import HexView
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
-_WRONG = {PartRole.WRONG: "bad", PartRole.UNKNOWN: "warn", PartRole.ZEROS: "warn"}
+_WRONG: dict[PartRole, Role] = {PartRole.WRONG: "bad", PartRole.UNKNOWN: "warn", PartRole.ZEROS: "warn"}
 _OFFSET = re.compile(r"0[xX][0-9a-fA-F]+|[0-9][0-9,_]*")
 
 
-class RecordRows:
+class RecordRows(RowSource[RecordRow]):
     """The records of a file as rows.
 
-    Args:
+    Attributes:
         reader: The file; None while it is not open.
     """
 
-    def __init__(self, reader: RecordReader | None = None) -> None:
-        self.reader = reader
-        self.columns: Sequence[Column] = (
-            Column("state", " ", 1),
-            Column("offset", "offset", 10, right=True),
-            Column("length", "bytes", 7, right=True),
-            Column("type", "type", 9),
-            Column("seq", "seq", 8, right=True),
-            Column("crc", "CRC", 8),
-            Column("detail", "what it says", 20, grows=True),
+    def __init__(self) -> None:
+        self.reader: RecordReader | None = None
+        self.columns = (
+            Column(" ", 1, lambda row: ("✓", "good") if row.ok else ("✗", "bad")),
+            Column("offset", 10, lambda row: str(row.offset), right=True),
+            Column("bytes", 7, lambda row: str(row.length), right=True),
+            Column("type", 9, lambda row: (row.type, "" if row.ok else "bad")),
+            Column("seq", 8, lambda row: "" if row.sequence is None else str(row.sequence), right=True),
+            Column("CRC", 8, self._crc),
+            Column("what it says", 20, _detail, grows=True),
         )
 
     def __len__(self) -> int:
         return self.reader.map.rows if self.reader else 0
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the records."""
-        return [self._cells(row) for row in self.reader.rows(start, stop)] if self.reader else []
-
-    def _cells(self, row: RecordRow) -> Sequence[Cell]:
-        role: Role = "" if row.ok else "bad"
-        return [
-            ("✓", "good") if row.ok else ("✗", "bad"),
-            str(row.offset),
-            str(row.length),
-            (row.type, role),
-            "" if row.sequence is None else str(row.sequence),
-            self._crc(row),
-            _detail(row),
-        ]
+    def things(self, start: int, stop: int) -> Sequence[RecordRow]:
+        """Reads a part of the records."""
+        return self.reader.rows(start, stop) if self.reader else []
 
     def _crc(self, row: RecordRow) -> Cell:
         """The stored CRC, where there is one."""
@@ -142,7 +130,7 @@ class RecordScreen(ViewScreen):
         yield Line(id="record-about")
         with Horizontal(id="record-bytes"):
             yield HexView(id="hex")
-            yield RowTable(ListSource(_FIELDS), id="fields")
+            yield RowTable(ListRows(_FIELDS), id="fields")
 
     def on_mount(self) -> None:
         """Opens the file."""
@@ -293,7 +281,7 @@ class RecordScreen(ViewScreen):
             role = _WRONG.get(part.role, "")
             mark = "✗ " if role == "bad" else ""
             where = f"{part.start}" if part.end - part.start == 1 else f"{part.start}–{part.end - 1}"
-            yield [(f"{mark}{part.name}", role or "strong"), f" ({where}): {part.value}"]  # type: ignore[list-item]
+            yield [(f"{mark}{part.name}", role or "strong"), f" ({where}): {part.value}"]
         else:
             yield [""]
 
@@ -323,7 +311,7 @@ class RecordScreen(ViewScreen):
             wrong = next((n for n, part in enumerate(self._parts) if part.role is PartRole.WRONG), 0)
             hexview.choose(wrong)
         fields = self.query_one("#fields", RowTable)
-        fields.source = ListSource(_FIELDS, [_field_cells(part) for part in self._parts])
+        fields.source = ListRows(_FIELDS, self._parts)
         fields.cursor = self._field
         self._write()
 
@@ -438,12 +426,6 @@ class RecordScreen(ViewScreen):
         return ""
 
 
-_FIELDS = (
-    Column("start", "offset", 8, right=True),
-    Column("bytes", "bytes", 5, right=True),
-    Column("name", "field", 16),
-    Column("value", "value", 20, grows=True),
-)
 _KINDS = {
     FileKind.SERVER: "the server's identity",
     FileKind.CLIENTS: "clients",
@@ -453,11 +435,20 @@ _KINDS = {
 }
 
 
-def _field_cells(part: Part) -> Sequence[Cell]:
-    role: Any = _WRONG.get(part.role, "")
-    value: Cell = (part.value, role) if role else part.value
-    name: Cell = (
-        f"✗ {part.name}" if role == "bad" else part.name,
-        role or ("dim" if part.role is PartRole.TAG else ""),
-    )
-    return [str(part.start), number(part.end - part.start), name, value]
+def _part_role(part: Part) -> Role:
+    return _WRONG.get(part.role, "")
+
+
+_FIELDS: Sequence[Column[Part]] = (
+    Column("offset", 8, lambda part: str(part.start), right=True),
+    Column("bytes", 5, lambda part: number(part.end - part.start), right=True),
+    Column(
+        "field",
+        16,
+        lambda part: (
+            f"✗ {part.name}" if _part_role(part) == "bad" else part.name,
+            _part_role(part) or ("dim" if part.role is PartRole.TAG else ""),
+        ),
+    ),
+    Column("value", 20, lambda part: (part.value, _part_role(part)), grows=True),
+)

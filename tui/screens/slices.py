@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +23,7 @@ from stantools.store.ranges import Ranges
 from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
 from tui.jobs import Job
 from tui.jobs import State as JobState
-from tui.rows import Column
+from tui.rows import Column, RowSource
 from tui.screens.base import ViewScreen
 from tui.screens.record import RecordScreen
 from tui.session import StoreSession, worst
@@ -64,74 +64,78 @@ class Entry:
     level: str = "unknown"
 
 
-class SliceRows:
-    """The slices and other files as rows.
-
-    Args:
-        findings: What is wrong, for the files that are no slices.
-    """
+class SliceRows(RowSource[Entry]):
+    """The slices and other files as rows."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.surveys: dict[Path, SliceSurvey] = {}
         self.worst: dict[Path, str] = {}
-        self.columns: Sequence[Column] = ()
         self.arrange(80)
 
     def arrange(self, width: int) -> None:
         """Makes the bar as wide as the other columns allow."""
         wide = width >= 120
-        columns = [
-            Column("state", " ", 1),
-            Column("name", "file", 15),
-            Column("size", "size", 9, right=True),
-            Column("messages", "messages", 10 if wide else 8, right=True),
-            Column("first", "first", 9 if wide else 6, right=True),
-            Column("last", "last", 9 if wide else 6, right=True),
+        columns: list[Column[Entry]] = [
+            Column(" ", 1, lambda entry: SYMBOLS[self.level(entry)]),
+            Column("file", 15, lambda entry: name_text(entry.path.name) if entry.path else ""),
+            Column("size", 9, lambda entry: format_size(entry.size), right=True),
+            self._of_survey("messages", 10 if wide else 8, lambda survey: number(sum(r.count for r in survey.runs))),
+            self._of_survey(
+                "first", 9 if wide else 6, lambda survey: str(held.first) if (held := _held(survey)) else ""
+            ),
+            self._of_survey("last", 9 if wide else 6, lambda survey: str(held.last) if (held := _held(survey)) else ""),
         ]
         if wide:
-            columns.append(Column("newest", "newest", 19))
-        columns.append(Column("index", "index", 16 if wide else 12))
+            columns.append(Column("newest", 19, self._newest))
+        columns.append(Column("index", 16 if wide else 12, self._index))
         taken = sum(column.width for column in columns) + len(columns)
-        columns.insert(3, Column(BAR, "map of its bytes" if wide else "map", max(width - 3 - taken, 4)))
+        room = max(width - 3 - taken, 4)
+        title = "map of its bytes" if wide else "map"
+        columns.insert(3, Column(title, room, lambda entry: self._map(entry, room), key=BAR))
         self.columns = columns
+
+    def _survey(self, entry: Entry) -> SliceSurvey | None:
+        return self.surveys.get(entry.path) if entry.slice and entry.path else None
+
+    def _of_survey(self, title: str, width: int, cell: Callable[[SliceSurvey], str]) -> Column[Entry]:
+        """Returns a column of what a scan has found."""
+
+        def shown(entry: Entry) -> Cell:
+            if entry.slice is None:
+                return ""
+            survey = self._survey(entry)
+            return cell(survey) if survey is not None else ("…", "dim")
+
+        return Column(title, width, shown, right=True)
+
+    def _map(self, entry: Entry, width: int) -> Cell:
+        if entry.slice is not None:
+            return bar_text(cells(segments(self._survey(entry)), entry.slice.data_size, width))
+        kind = kind_of(entry.path.name) if entry.path else None
+        return _FILES[kind] if kind else "", "dim"
+
+    def _newest(self, entry: Entry) -> Cell:
+        survey = self._survey(entry)
+        return time_text(survey.runs[-1].last_timestamp)[:19] if survey is not None and survey.runs else ""
+
+    def _index(self, entry: Entry) -> Cell:
+        survey = self._survey(entry)
+        if survey is None:
+            return ("not scanned", "dim") if entry.slice else ""
+        state = index_state(survey)
+        return f"{SYMBOLS[state.level][0]} {state.short}", _INDEX_ROLES[state.level]
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
-        return [self._row(entry) for entry in self.entries[start:stop]]
+    def things(self, start: int, stop: int) -> Sequence[Entry]:
+        """Returns a part of the files and headings."""
+        return self.entries[start:stop]
 
-    @property
-    def _wide(self) -> bool:
-        return any(column.key == "newest" for column in self.columns)
-
-    def _row(self, entry: Entry) -> Sequence[Cell]:
-        if entry.path is None:
-            return [entry.text]
-        symbol = SYMBOLS[self.level(entry)]
-        name, size = name_text(entry.path.name), format_size(entry.size)
-        if entry.slice is None:
-            kind = kind_of(entry.path.name)
-            text: Cell = (_FILES[kind] if kind else "", "dim")
-            return [symbol, name, size, text, *[""] * (len(self.columns) - 4)]
-        survey = self.surveys.get(entry.path)
-        width = next(column.width for column in self.columns if column.key == BAR)
-        shown = bar_text(cells(segments(survey), entry.slice.data_size, width))
-        if survey is None:
-            unknown: Sequence[Cell] = [("…", "dim")] * 3
-            return [symbol, name, size, shown, *unknown, *[""] * self._wide, ("not scanned", "dim")]
-        count = sum(run.count for run in survey.runs)
-        held = Ranges.union(run.sequences for run in survey.runs)
-        state = index_state(survey)
-        row: list[Cell] = [symbol, name, size, shown, number(count)]
-        row += [str(held.first), str(held.last)] if held else ["", ""]
-        if self._wide:
-            row.append(time_text(survey.runs[-1].last_timestamp)[:19] if survey.runs else "")
-        mark = SYMBOLS[state.level][0]
-        row.append((f"{mark} {state.short}", _INDEX_ROLES[state.level]))
-        return row
+    def heading(self, thing: Entry) -> Cell | None:
+        """Returns the text of a heading."""
+        return thing.text if thing.path is None else None
 
     def level(self, entry: Entry) -> str:
         """Returns the worst of what is known of a row."""
@@ -403,6 +407,10 @@ class SlicesScreen(ViewScreen):
         return None
 
 
+def _held(survey: SliceSurvey) -> Ranges:
+    return Ranges.union(run.sequences for run in survey.runs)
+
+
 def _entries(session: StoreSession, files: ChannelFiles | None, survey: ChannelSurvey | None) -> Iterable[Entry]:
     store = session.store
     others: list[Path] = []
@@ -439,7 +447,7 @@ def _survey_lines(survey: SliceSurvey, room: int, most: int) -> Iterable[Sequenc
     if survey.error:
         yield [*name, (f": {survey.error}", "bad")]
     elif survey.runs:
-        held = Ranges.union(run.sequences for run in survey.runs)
+        held = _held(survey)
         when = span_text(survey.runs[0].first_timestamp, survey.runs[-1].last_timestamp, 10**6)
         yield [*name, cut(f": sequences {describe_ranges(held.pairs(), 3)}; {when}", room - len(files.name))]
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from stantools.inspection.overview import ChannelOverview, ClientList, ClientSta
 from stantools.inspection.subscribers import QueueGroup, Subscriber, queue_groups, text
 from stantools.store.sublog import SubStatus
 from tui.cells import Cell, Role, bar, name_text, number
-from tui.rows import Column, Rows
+from tui.rows import Column, Rows, count_column
 from tui.session import StoreSession
 
 #: What the server makes of a subscription -> symbol and what it means.
@@ -46,11 +46,12 @@ class SubscriptionRow:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupRow:
-    """A queue group in its channel."""
+    """A queue group in its channel, with its members."""
 
     channel: ChannelOverview
     group: QueueGroup
     words: str
+    members: Sequence[SubscriptionRow]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ class Gathered:
         self._overview: Overview | None = None
         self.channel = channel
         self.subscriptions: list[SubscriptionRow] = []
-        self.groups: list[tuple[GroupRow, list[SubscriptionRow]]] = []
+        self.groups: list[GroupRow] = []
         self.damaged: list[str] = []
         self.read = 0
         self._list: ClientList | None = None
@@ -111,8 +112,7 @@ class Gathered:
             if self.channel is not None:
                 found = [each for each in found if self.channel in each.channels]
             self._clients = [
-                ClientRow(each, f"{text(each.id)}\n{text(each.info.hb_inbox) if each.info else ''}".casefold())
-                for each in found
+                ClientRow(each, f"{text(each.id)}\n{text(each.info.hb_inbox) if each.info else ''}") for each in found
             ]
         return self._clients
 
@@ -156,211 +156,160 @@ class Gathered:
         mine = {each.state.id: _subscription(channel, each) for each in channel.subscriptions}
         self.subscriptions += mine.values()
         for group in queue_groups(channel.subscriptions):
-            words = f"{channel.name}\n{group.name}".casefold()
             members = [_subscription(channel, each, member=True) for each in group.members]
-            self.groups.append((GroupRow(channel, group, words), members))
+            # A group stays if one of its members does.
+            words = "\n".join((channel.name, group.name, *(each.words for each in members)))
+            self.groups.append(GroupRow(channel, group, words, members))
 
 
 def _subscription(channel: ChannelOverview, one: Subscriber, *, member: bool = False) -> SubscriptionRow:
     words = (channel.name, text(one.state.client_id), one.kind, one.name, one.status.value)
-    return SubscriptionRow(channel, one, "\n".join(words).casefold(), member)
+    return SubscriptionRow(channel, one, "\n".join(words), member)
 
 
-_ORDERS: dict[str, Callable[[SubscriptionRow], Any]] = {
-    "lag": lambda row: -row.one.lag,
-    "pending": lambda row: -len(row.one.pending),
-    "sent": lambda row: -row.one.state.last_sent,
-    "channel": lambda row: row.channel.name,
-    "client": lambda row: row.one.state.client_id,
-    "state": lambda row: list(STATUS).index(row.one.status) * -1,
-}
-_GROUP_ORDERS: dict[str, Callable[[GroupRow], Any]] = {
-    "lag": lambda row: -row.group.lag,
-    "pending": lambda row: -row.group.pending,
-    "sent": lambda row: -row.group.last_sent,
-    "channel": lambda row: row.channel.name,
-}
-_CLIENT_ORDERS: dict[str, Callable[[ClientRow], Any]] = {
-    "client": lambda row: row.client.id,
-    "subs": lambda row: -row.client.subscriptions,
-    "pending": lambda row: -row.client.pending,
-    "state": lambda row: list(CLIENT_STATUS).index(row.client.status) * -1,
-}
+def _symbol(row: Row) -> Cell:
+    if isinstance(row, GroupRow):
+        return ("▸", "accent") if row.group.present else ("○", "dim")
+    return CLIENT_STATUS[row.client.status] if isinstance(row, ClientRow) else STATUS[row.one.status]
 
 
-class SubRows(Rows[Any]):
-    """What the three tables have in common.
+def _channel(row: SubscriptionRow | GroupRow) -> Cell:
+    if isinstance(row, GroupRow):
+        return name_text(row.channel.name), "strong"
+    return ("", "dim") if row.member else name_text(row.channel.name)
 
-    Attributes:
+
+def _client(row: SubscriptionRow | GroupRow) -> Cell:
+    if isinstance(row, GroupRow):
+        return f"{row.group.present} of {row.group.present + row.group.away}", "dim"
+    return "  " * row.member + (name_text(row.one.state.client_id) or "(no client)")
+
+
+def _kind(row: SubscriptionRow | GroupRow) -> Cell:
+    if isinstance(row, GroupRow):
+        return ("durable " if row.group.durable else "") + "group " + name_text(row.group.name), "strong"
+    return f"  {row.one.status.value}" if row.member else f"{row.one.kind} {name_text(row.one.name)}".rstrip()
+
+
+def _sent(row: SubscriptionRow | GroupRow) -> int:
+    return row.group.last_sent if isinstance(row, GroupRow) else row.one.state.last_sent
+
+
+def _pending(row: SubscriptionRow | GroupRow) -> int:
+    return row.group.pending if isinstance(row, GroupRow) else len(row.one.pending)
+
+
+def _pending_cell(row: SubscriptionRow | GroupRow) -> Cell:
+    shown = number(count) if (count := _pending(row)) else ""
+    return (shown, "warn") if isinstance(row, SubscriptionRow) and row.one.at_limit else shown
+
+
+def _lag(row: SubscriptionRow | GroupRow) -> int:
+    if isinstance(row, GroupRow):
+        return row.group.lag
+    return 0 if row.member else row.one.lag  # that of a member is its group's
+
+
+def _bar(width: int, wide: bool | None) -> Column[SubscriptionRow | GroupRow]:
+    """Returns the column of the lag as a share of the channel's messages."""
+
+    def cell(row: SubscriptionRow | GroupRow) -> Cell:
+        messages = max(row.channel.last_seq - row.channel.first_seq + 1, 1)
+        return (bar(lag / messages, width), "warn") if (lag := _lag(row)) else ""
+
+    return Column("", width, cell, key="bar", wide=wide)
+
+
+def _of_one(title: str, width: int, cell: Callable[[Subscriber], str], *, wide: bool | None = None) -> Column[Any]:
+    """Returns a column that groups leave empty."""
+    return Column(
+        title, width, lambda row: cell(row.one) if isinstance(row, SubscriptionRow) else "", right=True, wide=wide
+    )
+
+
+def _columns(*, one_channel: bool, groups: bool) -> Sequence[Column[Any]]:
+    """Returns the columns of subscriptions or queue groups.
+
+    Args:
         one_channel: They are those of one channel.
+        groups: They are groups, with their members below them.
     """
-
-    def __init__(self, orders: Mapping[str, Callable[[Any], Any]]) -> None:
-        super().__init__(orders, next(iter(orders)))
-        self.one_channel = False
-
-    def take(self, gathered: Gathered) -> None:
-        """Shows what was gathered."""
-        raise NotImplementedError
-
-    def words(self, thing: Row) -> str:
-        """Returns what the filter looks into."""
-        return thing.words
-
-    def key(self, row: Row) -> tuple[str, ...]:
-        """Returns what a row is known by."""
-        return row.key
-
-
-class SubscriptionRows(SubRows):
-    """Every subscription."""
-
-    def __init__(self) -> None:
-        super().__init__(_ORDERS)
-
-    def take(self, gathered: Gathered) -> None:
-        """Shows the subscriptions."""
-        self.fill(gathered.subscriptions)
-
-    def layout(self) -> Sequence[Column]:
-        """Returns the columns that there is room for."""
-        return _subscription_columns(wide=self.wide, one_channel=self.one_channel)
-
-    def cells(self, row: SubscriptionRow) -> Sequence[Cell]:
-        """Returns the cells of a subscription."""
-        return _subscription_cells(row, wide=self.wide, one_channel=self.one_channel)
-
-
-class GroupRows(SubRows):
-    """Every queue group, its members below it."""
-
-    def __init__(self) -> None:
-        super().__init__(_GROUP_ORDERS)
-
-    def take(self, gathered: Gathered) -> None:
-        """Shows the groups."""
-        self._members = {id(group): members for group, members in gathered.groups}
-        self.fill(group for group, _ in gathered.groups)
-
-    def words(self, thing: Any) -> str:
-        """Returns what the filter looks into: a group stays if one of its members does."""
-        return "\n".join((thing.words, *(each.words for each in self._members[id(thing)])))
-
-    def unfolded(self, found: list[Any]) -> list[Any]:
-        """Returns the groups with their members."""
-        return [row for group in found for row in (group, *self._members[id(group)])]
-
-    def layout(self) -> Sequence[Column]:
-        """Returns the columns that there is room for."""
-        return _subscription_columns(wide=self.wide, one_channel=self.one_channel)
-
-    def cells(self, row: SubscriptionRow | GroupRow) -> Sequence[Cell]:
-        """Returns the cells of a group or of a member."""
-        if isinstance(row, SubscriptionRow):
-            return _subscription_cells(row, wide=self.wide, one_channel=self.one_channel)
-        group = row.group
-        state: Cell = ("▸", "accent") if group.present else ("○", "dim")
-        cells: list[Cell] = [state]
-        if not self.one_channel:
-            cells.append((name_text(row.channel.name), "strong"))
-        cells += ["", (f"{group.present} of {group.present + group.away}", "dim")]
-        cells += [(("durable " if group.durable else "") + "group " + name_text(group.name), "strong")]
-        cells += [number(group.last_sent), number(group.pending) if group.pending else ""]
-        cells += _lag_cells(group.lag, row.channel, _bar_width(wide=self.wide, one_channel=self.one_channel))
-        return [*cells, "", ""] if self.wide else cells
-
-
-class ClientRows(SubRows):
-    """Every client."""
-
-    def __init__(self) -> None:
-        super().__init__(_CLIENT_ORDERS)
-
-    def take(self, gathered: Gathered) -> None:
-        """Shows the clients."""
-        self.fill(gathered.clients)
-
-    def layout(self) -> Sequence[Column]:
-        """Returns the columns that there is room for."""
-        columns = [
-            Column("state", "", 1),
-            Column("client", "client", 14, grows=True),
-            Column("status", "status", 10),
-            Column("subs", "subs", 5, right=True),
-            Column("channels", "channels", 8, right=True),
-            Column("pending", "pending", 8, right=True),
-            Column("inbox", "heartbeat inbox", 18, grows=True),
-        ]
-        if self.wide:
-            columns += [
-                Column("protocol", "protocol", 8, right=True),
-                Column("connection", "connection", 12, grows=True),
-            ]
-        return columns
-
-    def cells(self, row: ClientRow) -> Sequence[Cell]:
-        """Returns the cells of a client."""
-        client = row.client
-        symbol = CLIENT_STATUS[client.status]
-        cells: list[Cell] = [
-            symbol,
-            name_text(client.id),
-            (client.status.value, symbol[1]),
-            number(client.subscriptions) if client.channels else "",
-            number(len(client.channels)) if client.channels else "",
-            number(client.pending) if client.pending else "",
-            name_text(client.info.hb_inbox) if client.info else ("not in clients.dat", "dim"),
-        ]
-        if self.wide:
-            cells += [str(client.info.protocol), name_text(client.info.conn_id)] if client.info else ["", ""]
-        return cells
-
-
-def _subscription_columns(*, wide: bool, one_channel: bool) -> list[Column]:
-    columns = [Column("state", "", 1)]
-    if not one_channel:
-        columns.append(Column("channel", "channel", 10, grows=True))
-    columns += [
-        Column("id", "id", 4, right=True),
-        Column("client", "client", 9, grows=wide or one_channel),
-        Column("kind", "kind", 18, grows=True),
-        Column("sent", "sent", 6, right=True),
-        Column("pending", "pend", 5, right=True),
-        Column("lag", "lag", 6, right=True),
-        Column("bar", "", _bar_width(wide=wide, one_channel=one_channel)),
+    state = None if groups else (lambda row: -list(STATUS).index(row.one.status))
+    client = None if groups else (lambda row: row.one.state.client_id)
+    # Where there is little room, the name of the channel takes some from the client and the bar.
+    wide = None if one_channel else True
+    columns: list[Column[Any]] = [
+        Column("", 1, _symbol, state, key="state"),
+        Column("channel", 10, _channel, lambda row: row.channel.name, grows=True),
+        _of_one("id", 4, lambda one: str(one.state.id)),
+        Column("client", 9, _client, client, grows=True, wide=wide),
+        Column("client", 9, _client, client, wide=False),
+        Column("kind", 18, _kind, grows=True),
+        count_column("sent", 6, _sent, zero=True),
+        Column("pend", 5, _pending_cell, lambda row: -_pending(row), key="pending", right=True),
+        count_column("lag", 6, _lag, "warn"),
+        _bar(8, wide),
+        _bar(4, wide=False),
+        _of_one("wait", 6, lambda one: f"{one.state.ack_wait_in_secs} s", wide=True),
+        _of_one("in flight", 9, lambda one: number(one.state.max_in_flight), wide=True),
     ]
-    if wide:
-        columns += [Column("wait", "wait", 6, right=True), Column("limit", "in flight", 9, right=True)]
+    if one_channel:
+        return [each for each in columns if each.key != "channel" and (each.wide is not False)]
     return columns
 
 
-def _subscription_cells(row: SubscriptionRow, *, wide: bool, one_channel: bool) -> Sequence[Cell]:
-    one, state = row.one, row.one.state
-    indent = "  " if row.member else ""
-    kind = name_text(one.name) if row.member else f"{one.kind} {name_text(one.name)}".rstrip()
-    if row.member:
-        kind = one.status.value
-    cells: list[Cell] = [STATUS[one.status]]
-    if not one_channel:
-        cells.append(("", "dim") if row.member else name_text(row.channel.name))
-    cells += [str(state.id), indent + (name_text(state.client_id) or "(no client)"), indent + kind]
-    cells.append(number(state.last_sent))
-    pending = number(len(one.pending)) if one.pending else ""
-    cells.append((pending, "warn") if one.at_limit else pending)
-    bars = _bar_width(wide=wide, one_channel=one_channel)
-    cells += ["", ""] if row.member else _lag_cells(one.lag, row.channel, bars)
-    if wide:
-        cells += [f"{state.ack_wait_in_secs} s", number(state.max_in_flight)]
-    return cells
+_CLIENT_COLUMNS: Sequence[Column[ClientRow]] = (
+    Column("", 1, _symbol, lambda row: -list(CLIENT_STATUS).index(row.client.status), key="state"),
+    Column("client", 14, lambda row: name_text(row.client.id), lambda row: row.client.id, grows=True),
+    Column("status", 10, lambda row: (row.client.status.value, CLIENT_STATUS[row.client.status][1])),
+    Column(
+        "subs",
+        5,
+        lambda row: number(row.client.subscriptions) if row.client.channels else "",
+        lambda row: -row.client.subscriptions,
+        right=True,
+    ),
+    Column("channels", 8, lambda row: number(len(row.client.channels)) if row.client.channels else "", right=True),
+    count_column("pending", 8, lambda row: row.client.pending),
+    Column(
+        "heartbeat inbox",
+        18,
+        lambda row: name_text(row.client.info.hb_inbox) if row.client.info else ("not in clients.dat", "dim"),
+        grows=True,
+    ),
+    Column("protocol", 8, lambda row: str(row.client.info.protocol) if row.client.info else "", right=True, wide=True),
+    Column(
+        "connection",
+        12,
+        lambda row: name_text(row.client.info.conn_id) if row.client.info else "",
+        grows=True,
+        wide=True,
+    ),
+)
 
 
-def _bar_width(*, wide: bool, one_channel: bool) -> int:
-    return 8 if wide or one_channel else 4
+class SubRows(Rows[Any]):
+    """The rows of a tab.
 
+    Args:
+        kind: `subscriptions`, `queue groups` with their members below them, or `clients`.
+    """
 
-def _lag_cells(lag: int, channel: ChannelOverview, width: int) -> list[Cell]:
-    """The lag, and its share of the channel's messages."""
-    if not lag:
-        return ["", ""]
-    messages = max(channel.last_seq - channel.first_seq + 1, 1)
-    return [(number(lag), "warn"), (bar(lag / messages, width), "warn")]
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        super().__init__(
+            (),
+            lambda row: row.words,
+            lambda row: row.key,
+            "client" if kind == "clients" else "lag",
+            lambda found: [each for row in found for each in (row, *row.members)] if kind == "queue groups" else found,
+        )
+
+    def take(self, gathered: Gathered) -> None:
+        """Shows what was gathered."""
+        if self._kind == "clients":
+            self.fill(gathered.clients, _CLIENT_COLUMNS)
+            return
+        groups = self._kind == "queue groups"
+        columns = _columns(one_channel=gathered.channel is not None, groups=groups)
+        self.fill(gathered.groups if groups else gathered.subscriptions, columns)

@@ -19,16 +19,7 @@ from tui.cells import Cell, counted, name_text, number
 from tui.jobs import Job, State
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
-from tui.screens.subrows import (
-    ClientRow,
-    ClientRows,
-    Gathered,
-    GroupRow,
-    GroupRows,
-    SubRows,
-    SubscriptionRow,
-    SubscriptionRows,
-)
+from tui.screens.subrows import ClientRow, Gathered, GroupRow, SubRows, SubscriptionRow
 from tui.screens.tableview import FilterField, TableView
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -66,7 +57,7 @@ class SubscriptionsScreen(TableView):
         super().__init__(session, place)
         self._home = place.channel
         self._gathered = Gathered(self.session, place.channel)
-        self._sources: tuple[SubRows, ...] = (SubscriptionRows(), GroupRows(), ClientRows())
+        self._sources = [SubRows(kind) for kind in _TABS]
         self._cursors = [0, 0, 0]
         self._tab = 0
         self._wanted = place.seq
@@ -142,7 +133,6 @@ class SubscriptionsScreen(TableView):
 
     def fill_rows(self) -> None:
         """Shows what was gathered."""
-        self.rows.one_channel = self.place.channel is not None
         self.rows.take(self._gathered)
 
     def update_rows(self) -> None:

@@ -6,7 +6,8 @@ import os
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -21,7 +22,7 @@ from tui.jobs import Job
 from tui.plans.flow import Flow, Pace, Step
 from tui.plans.form import FieldError
 from tui.plans.wizard import Account, Outcome, Preview, Remark, Wizard
-from tui.rows import Column
+from tui.rows import Column, RowSource
 from tui.screens.base import ViewScreen
 from tui.screens.dialogs import QuestionScreen
 from tui.session import StoreSession
@@ -31,8 +32,8 @@ from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
 
 
-class AccountRows:
-    """A source of rows.
+class AccountRows(RowSource[Any]):
+    """The table of an account, below it what cannot be a row.
 
     Args:
         account: What is told.
@@ -41,30 +42,42 @@ class AccountRows:
 
     def __init__(self, account: Account, width: int) -> None:
         # A row of one cell is a paragraph only where there are several columns.
-        spare = [Column("", "", 1, grows=True)] * (2 - len(account.columns))
-        self.columns: Sequence[Column] = [*account.columns, *spare]
+        spare: list[Column[Any]] = [Column("", 1, lambda _: "", grows=True)] * (2 - len(account.columns))
+        self.columns = [*account.columns, *spare]
         self._rows = account.rows
         self._paragraphs = [line for remark in account.remarks for line in _lines(remark, max(width, 20))]
         if self._rows and self._paragraphs:
-            self._paragraphs.insert(0, [""])
+            self._paragraphs.insert(0, _Paragraph(""))
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._paragraphs)
 
-    def rows(self, start: int, stop: int) -> Sequence[Sequence[Cell]]:
-        """Returns a part of the rows."""
+    def things(self, start: int, stop: int) -> Sequence[Any]:
+        """Returns a part of the rows and paragraphs."""
         count = len(self._rows)
         below = self._paragraphs[max(start - count, 0) : max(stop - count, 0)]
         return [*self._rows[start:stop], *below]
 
+    def heading(self, thing: Any) -> Cell | None:
+        """Returns a line of a paragraph."""
+        return (thing.text, thing.role) if isinstance(thing, _Paragraph) else None
 
-def _lines(remark: Remark, width: int) -> Iterator[list[Cell]]:
+
+@dataclass(frozen=True)
+class _Paragraph:
+    """A line of it."""
+
+    text: str
+    role: Role = ""
+
+
+def _lines(remark: Remark, width: int) -> Iterator[_Paragraph]:
     text = f"{remark.word}: {remark.text}" if remark.word != "…" else f"… {remark.text}"
     parts = [
         part for line in text.split("\n") for part in textwrap.wrap(escape_line(line), width, subsequent_indent="    ")
     ]
     for number, part in enumerate(parts):
-        yield [(part, remark.role if not number else "dim")]
+        yield _Paragraph(part, remark.role if not number else "dim")
 
 
 #: The steps as the user sees them, with those of the flow.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -83,7 +83,7 @@ class RowTable(ScrollView, can_focus=True):
             """The table, for handlers of one of several."""
             return self.table
 
-    def __init__(self, source: RowSource, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(self, source: RowSource[Any], *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._source = source
         self._widths: list[int] = []
@@ -91,12 +91,12 @@ class RowTable(ScrollView, can_focus=True):
         self._rows: Sequence[Sequence[Cell]] = ()
 
     @property
-    def source(self) -> RowSource:
+    def source(self) -> RowSource[Any]:
         """Where the rows come from; another one may be put in its place."""
         return self._source
 
     @source.setter
-    def source(self, source: RowSource) -> None:
+    def source(self, source: RowSource[Any]) -> None:
         self._source = source
         self.reload()
 
