@@ -17,11 +17,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+from typing import TYPE_CHECKING
 
 from stantools.errors import StantoolsError, UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
 _CODE_SIZE = 1
 _NONCE_SIZE = 12
@@ -103,6 +104,10 @@ class DataCipher:
     """
 
     def __init__(self, key: bytes, *, counter: int = 1, random: bytes | None = None) -> None:
+        # Loaded here: most stores are not encrypted, and commands on them are to start fast.
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
         random = os.urandom(_RANDOM_SIZE) if random is None else random
         if len(random) != _RANDOM_SIZE or not 0 <= counter < 2**64:
             raise UsageError("the random part of a nonce has 4 bytes and its counter 64 bits")
@@ -111,6 +116,7 @@ class DataCipher:
             Cipher.AES: AESGCM(key),
             Cipher.CHACHA: ChaCha20Poly1305(key),
         }
+        self._refusal = InvalidTag
 
     def decrypt(self, stored: Data) -> bytes:
         """Returns the payload of stored data, as a server with encryption turned on does.
@@ -128,7 +134,7 @@ class DataCipher:
         nonce, sealed = bytes(stored[_CODE_SIZE:_PREFIX_SIZE]), bytes(stored[_PREFIX_SIZE:])
         try:
             return self._ciphers[cipher].decrypt(nonce, sealed, None)
-        except InvalidTag:
+        except self._refusal:
             raise DecryptError(
                 _AUTHENTICATION_FAILED[cipher], "check the encryption key and the name of the channel"
             ) from None
