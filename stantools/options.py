@@ -115,3 +115,21 @@ DATA = Option(
 COUNT = Option(help="", kind=int, least=0, metavar="N")
 SIZE = Option(help="", read=parse_size, metavar="SIZE")
 AGE = Option(help="", read=parse_duration, metavar="AGE")
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """The server's limits of channels, as users give them; None is not given."""
+
+    max_msgs: int | None = COUNT.field(help="The server's -mm; 0 is no limit.")
+    max_bytes: int | None = SIZE.field(help="The server's -mb; 0 is no limit.")
+    max_age: int | None = AGE.field(help="The server's -ma, such as 72h; 0s is no limit.")
+
+
+@dataclass(frozen=True)
+class SliceOptions:
+    """The server's limits of slices, as users give them; None is not given."""
+
+    slice_msgs: int | None = COUNT.field(help="Messages of a slice; the server's option.")
+    slice_bytes: int | None = SIZE.field(help="Bytes of a slice; 64MB if no slice limit is given.")
+    slice_age: int | None = AGE.field(help="Time that a slice covers; the server's option.")

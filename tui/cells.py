@@ -5,6 +5,7 @@ A role says what a text means; the style sheet says how that looks. Where colors
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -39,9 +40,9 @@ def role_of(cell: Cell) -> Role:
     return "" if isinstance(cell, str) else cell[1]
 
 
-def name_text(name: str | bytes) -> str:
+def name_text(name: str | bytes | os.PathLike[str]) -> str:
     """Returns the name of a channel, client or file in a form that is harmless and tells every byte."""
-    return escape(name)
+    return escape(os.fspath(name))
 
 
 def store_name(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,8 @@ from stantools.cli.options import (
 from stantools.cli.output import print_json, table_text
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import describe_ranges, format_size
-from stantools.options import AGE, COUNT, FORCE, OUT, SIZE, option
-from stantools.recovery.options import CompactOptions
+from stantools.options import FORCE, SliceOptions, declared
+from stantools.recovery.options import CompactOptions, CompactTarget
 
 if TYPE_CHECKING:
     from stantools.recovery.compact import CompactionPlan, CompactionResult
@@ -32,37 +31,18 @@ if TYPE_CHECKING:
     from stantools.store.options import ReadOptions
 
 
-@dataclass(frozen=True)
-class Where:
-    """Where the result goes, and what becomes of STORE."""
-
-    out: Path | None = OUT.field(help="Where to write the compacted store.")
-    in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
-    backup: Path | None = option("What STORE is called then.", kind=Path, metavar="DIR")
-
-
-def _slices(slice_msgs: int | None, slice_bytes: int | None, slice_age: int | None) -> SliceLimits | None:
+def _slices(**given: int | None) -> SliceLimits | None:
     from stantools.store.limits import SliceLimits
 
-    if slice_msgs is None and slice_bytes is None and slice_age is None:
-        return None
-    return SliceLimits(slice_msgs or 0, slice_bytes or 0, slice_age or 0)
+    return SliceLimits.given(SliceOptions(**given))
 
 
-_slice_options = folded(
-    "slices",
-    _slices,
-    {
-        "slice_msgs": COUNT.like(help="Messages of a slice; the server's option."),
-        "slice_bytes": SIZE.like(help="Bytes of a slice; 64MB if no slice limit is given."),
-        "slice_age": AGE.like(help="Time that a slice covers; the server's option."),
-    },
-)
+_slice_options = folded("slices", _slices, dict(declared(SliceOptions)))
 
 
 @verb("compact", "table", "json")
 @store_argument
-@options_of(Where, "where")
+@options_of(CompactTarget, "where")
 @options_of(CompactOptions, "options", limit_options(unlimited=True), _slice_options)
 @given(force=FORCE)
 @dry_run_option
@@ -70,7 +50,7 @@ _slice_options = folded(
 @reading_options(unchecked=False)
 def command(
     store: Path,
-    where: Where,
+    where: CompactTarget,
     options: CompactOptions,
     force: bool,
     dry_run: bool,

@@ -22,7 +22,7 @@ from stantools.cli.completion import complete_channel
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import UsageError
 from stantools.notation import parse_polynomial
-from stantools.options import AGE, CHANNELS, COUNT, SEQUENCES, SINCE, SIZE, UNTIL, WORKERS, Option, declared
+from stantools.options import CHANNELS, SEQUENCES, SINCE, UNTIL, WORKERS, LimitOptions, Option, declared
 
 if TYPE_CHECKING:
     from stantools.store.limits import StoreLimits
@@ -386,15 +386,9 @@ def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:
         unlimited: What is not given is not limited, instead of being the server's default.
     """
 
-    def limits(max_msgs: int | None, max_bytes: int | None, max_age: int | None) -> StoreLimits | None:
+    def limits(**given: int | None) -> StoreLimits | None:
         from stantools.store.limits import UNLIMITED, ChannelLimits, PatternLimits
 
-        given = PatternLimits(max_msgs, max_bytes, max_age)
-        return None if given == PatternLimits() else given.of_store(UNLIMITED if unlimited else ChannelLimits())
+        return PatternLimits.given(LimitOptions(**given), UNLIMITED if unlimited else ChannelLimits())
 
-    options = {
-        "max_msgs": COUNT.like(help="The server's -mm; 0 is no limit."),
-        "max_bytes": SIZE.like(help="The server's -mb; 0 is no limit."),
-        "max_age": AGE.like(help="The server's -ma, such as 72h; 0s is no limit."),
-    }
-    return folded("limits", limits, options)
+    return folded("limits", limits, dict(declared(LimitOptions)))

@@ -15,6 +15,7 @@ from stantools.cli.serveroptions import Server
 from stantools.errors import ExitCode
 from stantools.notation import counted, describe_sequences, format_size
 from stantools.options import FORCE, Option
+from stantools.recovery.options import BACKUP
 
 if TYPE_CHECKING:
     from stantools.recovery.truncate import RemovedRecord, TruncationPlan, TruncationResult
@@ -26,9 +27,7 @@ _MANY = 40
 @verb("truncate-bad-eof", "table", "json", progress=False)
 @store_argument
 @given(
-    backup=Option(
-        help="Where to save what is removed; STORE.truncated beside it if not given.", kind=Path, metavar="DIR"
-    ),
+    backup=BACKUP,
     force=FORCE.like(help="Also if salvage would keep more, or a server seems to be using the store."),
     in_place=Option(help="Do not ask before STORE is changed (same as --yes).", default=False),
     yes=Option(help="Do not ask before STORE is changed.", default=False),

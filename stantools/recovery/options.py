@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, CLUSTER_ID, GENERATION, WORKERS, option
+from stantools.options import ACCEPT_LOSS, ARCHIVED, CHANNELS, CLUSTER_ID, GENERATION, OUT, WORKERS, Option, option
 
 if TYPE_CHECKING:
     from stantools.store.limits import SliceLimits, StoreLimits
+
+
+BACKUP = Option(help="Where to save what is removed; STORE.truncated beside it if not given.", kind=Path, metavar="DIR")
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,15 @@ class SalvageOptions:
     archived: bool = ARCHIVED.field()
     workers: int = WORKERS.field()
     keep_positions: bool = False
+
+
+@dataclass(frozen=True)
+class CompactTarget:
+    """Where a compacted store goes, and what becomes of STORE."""
+
+    out: Path | None = OUT.field(help="Where to write the compacted store.")
+    in_place: bool = option("Put the result in the place of STORE, which is kept beside it.", default=False)
+    backup: Path | None = option("What STORE is called then.", kind=Path, metavar="DIR")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from stantools.errors import UsageError
+from stantools.options import LimitOptions, SliceOptions
 from stantools.store.directory import subject_matches
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ class PatternLimits:
             values[each.name] = getattr(wider, each.name) if own is None else max(own, 0)
         return ChannelLimits(**values)
 
+    @classmethod
+    def given(cls, options: LimitOptions, otherwise: ChannelLimits) -> StoreLimits | None:
+        """Returns the limits of a store as users give them: the rest is otherwise. None if nothing is given."""
+        found = cls(options.max_msgs, options.max_bytes, options.max_age)
+        return None if found == cls() else found.of_store(otherwise)
+
     def of_store(self, wider: ChannelLimits) -> StoreLimits:
         """Returns the limits of a store without any of its own: these for each channel, the wider ones for the rest."""
         return StoreLimits(0, self.over(wider))
@@ -192,6 +199,12 @@ class SliceLimits:
     def __post_init__(self) -> None:
         if min(self.max_msgs, self.max_bytes, self.max_age_ns) < 0:
             raise UsageError("slice max values must be positive numbers", "use 0 for no limit")
+
+    @classmethod
+    def given(cls, options: SliceOptions) -> SliceLimits | None:
+        """Returns the limits as users give them, the rest without one; None if nothing is given."""
+        found = options.slice_msgs, options.slice_bytes, options.slice_age
+        return None if found == (None, None, None) else cls(*(each or 0 for each in found))
 
     def for_channel(self, limits: ChannelLimits) -> SliceLimits:
         """Returns what holds for a channel's slices: these, or if none is set a quarter of the channel's."""

@@ -182,6 +182,12 @@ def _no_long_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def steady_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk has always the same room."""
+    monkeypatch.setattr("tui.plans.wizard.free_bytes", lambda _: 123 << 30)
+
+
+@pytest.fixture
 def browse() -> Callable[..., Any]:
     """Runs a scenario on a store: `browse(path, scenario, size=…)`; scenario(pilot) is a coroutine function.
 

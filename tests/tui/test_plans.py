@@ -19,30 +19,30 @@ from tests.tui import wizards
 from tests.tui.conftest import check_both_sizes, screen_text, until
 from tui.jobs import Job, State
 from tui.plans.flow import Flow, Pace, Step, duration
-from tui.plans.form import NO, YES, Field, FieldError, Form, choice, flag, optional, path, whole_number
+from tui.plans.form import FLAG, NO, YES, Field, FieldError, Form, optional, path, whole_number
 from tui.plans.wizard import MANY, WIZARDS, Account, Outcome, Preview, Remark, Source, Wizard, entry
 from tui.rows import Column
 from tui.screens.wizard import AccountRows, WizardScreen
 from tui.views import View
 
 
-class Quiet(Wizard):
+class Quiet(Wizard[str]):
     """Does nothing, and can be told to fail."""
 
     VERB = "salvage"
 
     def __init__(self) -> None:
-        super().__init__(Source(Path("/somewhere/store"), Crc()))
-        self.form = Form(Field("out", "where", "new", parse=path))
+        super().__init__(Source(Path("/somewhere/store"), Crc()), Field("out", "where", "new", parse=path))
         self.obstacles: list[StantoolsError] = []
         self.idle = ""
         self.problem: StantoolsError | None = None
         self.ran = False
 
-    def preview(self, job: Job[Preview]) -> Preview:
+    def look(self, job: Job[Preview], preview: Preview) -> str:
         if self.problem:
             raise self.problem
-        return Preview(obstacles=self.obstacles, idle=self.idle)
+        preview.obstacles, preview.idle = self.obstacles, self.idle
+        return "plan"
 
     def question(self) -> str:
         return "Really?"
@@ -59,8 +59,8 @@ class TestForm:
         form = Form(
             Field("out", "where", "a b"),
             Field("channel", "which", "a.*  b.>", many=True),
-            flag("force", "insist"),
-            choice("mode", "how", ("one", "two"), "one"),
+            Field("force", "insist", NO, NO, FLAG),
+            Field("mode", "how", "one", "one", ("one", "two")),
             Field("empty", "nothing"),
         )
         assert form.words() == ["--out", "a b", "--channel", "a.*", "--channel", "b.>"]

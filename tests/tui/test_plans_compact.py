@@ -13,15 +13,10 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
 from tui.jobs import State
-from tui.plans import compact
 from tui.plans.compact import CompactWizard
 from tui.plans.flow import Step
 
-
-@pytest.fixture(autouse=True)
-def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk has always the same room."""
-    monkeypatch.setattr(compact, "free_bytes", lambda _: 123 << 30)
+pytestmark = pytest.mark.usefixtures("steady_disk")
 
 
 @pytest.mark.parametrize(

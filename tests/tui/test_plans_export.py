@@ -14,7 +14,6 @@ from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
 from tests.tui.conftest import check_both_sizes, screen_text, until
 from tui.jobs import State
-from tui.plans import export
 from tui.plans.export import ExportWizard
 from tui.plans.flow import Step
 from tui.plans.form import FieldError
@@ -22,10 +21,7 @@ from tui.plans.form import FieldError
 pytest.importorskip("pyarrow")
 
 
-@pytest.fixture(autouse=True)
-def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk has always the same room."""
-    monkeypatch.setattr(export, "free_bytes", lambda _: 123 << 30)
+pytestmark = pytest.mark.usefixtures("steady_disk")
 
 
 def rows(target: Path) -> Any:

@@ -18,7 +18,6 @@ from tests.servers import free_port
 from tests.tui import wizards
 from tests.tui.conftest import check_both_sizes, screen_text, until
 from tui.jobs import Job, State
-from tui.plans import migrate
 from tui.plans.flow import Step
 from tui.plans.form import FieldError
 from tui.plans.migrate import MigrateWizard
@@ -26,9 +25,8 @@ from tui.plans.wizard import Outcome
 
 
 @pytest.fixture(autouse=True)
-def steady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Plans lie in a directory of the test; a disk has always the same room."""
-    monkeypatch.setattr(migrate, "free_bytes", lambda _: 123 << 30)
+def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steady_disk: None) -> None:
+    """Plans lie in a directory of the test."""
     monkeypatch.chdir(tmp_path)
 
 

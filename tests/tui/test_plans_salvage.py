@@ -27,10 +27,7 @@ from tui.screens.dialogs import QuestionScreen
 BROKEN = "dmg_payload_flip_noidx"
 
 
-@pytest.fixture(autouse=True)
-def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk has always the same room."""
-    monkeypatch.setattr(salvage, "free_bytes", lambda _: 123 << 30)
+pytestmark = pytest.mark.usefixtures("steady_disk")
 
 
 @pytest.mark.parametrize(

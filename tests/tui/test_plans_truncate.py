@@ -22,10 +22,7 @@ from tui.plans.truncate import TruncateWizard
 TORN = "dmg_last_slice_cut_payload_noidx"
 
 
-@pytest.fixture(autouse=True)
-def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk has always the same room."""
-    monkeypatch.setattr(truncate, "free_bytes", lambda _: 123 << 30)
+pytestmark = pytest.mark.usefixtures("steady_disk")
 
 
 @pytest.mark.parametrize("case", [TORN, "dmg_last_slice_cut_header", "dmg_subs_cut_payload", "dmg_clients_cut_header"])

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size, format_time
-from stantools.pipeline.export.model import Layout, Result, WrittenFile
+from stantools.pipeline.export.model import Layout, WrittenFile
 from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target, export
 from stantools.pipeline.export.targets import MANIFEST
 from stantools.pipeline.tables.model import Piece, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.planning import plan as make_plan
-from stantools.recovery.place import free_bytes
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
-from tui.plans.form import FieldError, Form, field_of
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
+from tui.plans.form import FieldError, fields_of
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
 from tui.rows import Column, count_column
 
 
@@ -44,64 +44,70 @@ _WRITTEN: Sequence[Column[WrittenFile]] = (
     count_column("rows", 12, lambda file: file.rows, zero=True),
     Column("size", 12, lambda file: format_size(file.size), right=True),
 )
-#: Fields of the form, and what they do.
-_FIELDS = {
-    "to": "a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)",
-    "table": "which table",
-    "channels": "only channels that match, with * and >; several with blanks",
-    "sequences": "only these sequences of each channel: 10:20, 10: or :20",
-    "since": "not older: 2026-11-21T03:00:00Z, or an age such as 1d3h",
-    "until": "older than this",
-    "format": "kind of files; what the name says, else parquet",
-    "compression": "snappy in Parquet, none of text",
-    "columns": "only these columns, with commas; all if empty",
-    "by": "directories such as channel=orders/date=2026-11-21: store, channel, date, with commas",
-    "file_size": "bytes of the store that become one file, about",
-    "mode": "damaged places: as rows, left out, or the end of it",
-    "archived": "read .bak slices as well",
-    "overwrite": "replace an earlier export, when the new one is complete",
-}
-_MEANINGS = {
-    ExitCode.CLEAN: "everything was intact",
-    ExitCode.FINDINGS: "done; damage was met, or something could not be read",
-}
 
 
-class ExportWizard(Wizard):
+@dataclass(frozen=True)
+class _Planned:
+    """What is exported, how, and what has to be read for it."""
+
+    exporting: Exporting
+    layout: Layout
+    options: TableOptions
+    plan: Plan
+
+    @property
+    def size(self) -> int:
+        """Bytes to be read."""
+        return sum(split.cost for split in self.plan.splits)
+
+
+class ExportWizard(Wizard[_Planned]):
     """Writes a table of the store."""
 
     VERB = "export"
+    COLUMNS = _COLUMNS
+    UNCHECKED = True
+    MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
+        ExitCode.CLEAN: "everything was intact",
+        ExitCode.FINDINGS: "done; damage was met, or something could not be read",
+    }
 
     def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self.form = Form(
-            *(field_of(Exporting, name, help) for name, help in _FIELDS.items()),
+        fields = fields_of(
+            Exporting,
+            to="a new directory, or a file if the name ends in .parquet, .ndjson or .csv (.gz, .zst)",
+            table="which table",
+            channels="only channels that match, with * and >; several with blanks",
+            sequences="only these sequences of each channel: 10:20, 10: or :20",
+            since="not older: 2026-11-21T03:00:00Z, or an age such as 1d3h",
+            until="older than this",
+            format="kind of files; what the name says, else parquet",
+            compression="snappy in Parquet, none of text",
+            columns="only these columns, with commas; all if empty",
+            by="directories such as channel=orders/date=2026-11-21: store, channel, date, with commas",
+            file_size="bytes of the store that become one file, about",
+            mode="damaged places: as rows, left out, or the end of it",
+            archived="read .bak slices as well",
+            overwrite="replace an earlier export, when the new one is complete",
         )
+        super().__init__(source, *fields)
         self.form.fields["to"].value = source.beside(".messages")
-        self._planned: tuple[Exporting, Layout, TableOptions, Plan] | None = None
 
-    def command(self) -> list[str]:
-        """Returns the command line that does the same."""
-        words = ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words()]
-        return [*words, *self.source.reading_words(unchecked=True)]
-
-    def preview(self, job: Job[Preview]) -> Preview:
-        """Finds out what has to be read; see `Wizard.preview`."""
-        self._planned = None
-        exporting = self._exporting()
-        layout = exporting.layout()
-        workers, given = self.source.workers, self.source.reading
+    def look(self, job: Job[Preview], preview: Preview) -> _Planned:
+        """Finds out what has to be read."""
+        source, exporting = self.source, self._exporting()
+        layout, given = exporting.layout(), source.reading
         reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=given.encryption_key)
-        options = exporting.options((os.fspath(self.source.path),), reading, layout, 1 if exporting.single else workers)
-        preview = Preview(columns=_COLUMNS)
+        workers = 1 if exporting.single else source.workers
+        options = exporting.options((os.fspath(source.path),), reading, layout, workers)
         job.begin_phase("planning")
         plan = make_plan(options)
         job.check()
         check_channels(options, plan)
-        attempt(preview, partial(check_target, exporting, plan))
-        self._planned = exporting, layout, options, plan
-        _describe(exporting, layout, options, plan, preview)
-        return preview
+        preview.attempt(partial(check_target, exporting, plan))
+        planned = _Planned(exporting, layout, options, plan)
+        _describe(planned, preview)
+        return planned
 
     def _exporting(self) -> Exporting:
         form = self.form
@@ -114,29 +120,49 @@ class ExportWizard(Wizard):
 
     def question(self) -> str:
         """Says what is going to be done."""
-        assert self._planned is not None
-        exporting, layout, _, _ = self._planned
+        exporting, layout = self.plan.exporting, self.plan.layout
         replaced = " An earlier export there is replaced." if exporting.overwrite else ""
         return (
             f"The table {layout.table.value} goes to {name_text(exporting.to)} as {_kind(layout)}. "
-            f"{name_text(os.fspath(self.source.path))} is only read.{replaced}"
+            f"{self.source.shown} is only read.{replaced}"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
         """Writes the files; see `Wizard.run`."""
-        assert self._planned is not None
-        exporting, layout, options, plan = self._planned
-        job.begin_phase("writing", sum(split.cost for split in plan.splits))
-        result = export(exporting, plan, options, layout, workers=self.source.workers, progress=job.advance)
-        return _outcome(exporting, result)
+        plan = self.plan
+        exporting, layout = plan.exporting, plan.layout
+        job.begin_phase("writing", plan.size)
+        workers = self.source.workers
+        result = export(exporting, plan.plan, plan.options, layout, workers=workers, progress=job.advance)
+        layout, written = result.layout, result.written
+        code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
+        outcome = self.outcome(code, _WRITTEN, written.files)
+        text = f"{counted(written.rows, 'row')} of the table {layout.table.value} written"
+        damaged = written.damaged(layout.table)
+        outcome.verdict = (text, "good")
+        if damaged:
+            outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these tell of damage", "warn")
+        outcome.facts = [
+            ("in", name_text(exporting.to)),
+            ("files", number(len(written.files))),
+            ("size", format_size(written.size)),
+            ("as", _kind(layout)),
+        ]
+        if not exporting.single:
+            outcome.facts.append(("account", MANIFEST))
+        kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
+        if kinds:
+            outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
+        outcome.remark([_unreadable(each) for each in result.unreadable], "more that could not be read")
+        return outcome
 
 
 def _kind(layout: Layout) -> str:
     return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
 
 
-def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan: Plan, preview: Preview) -> None:
-    size = sum(split.cost for split in plan.splits)
+def _describe(planned: _Planned, preview: Preview) -> None:
+    exporting, layout, plan = planned.exporting, planned.layout, planned.plan
     found: dict[str, _ChannelParts] = {}
     for part in (part for split in plan.splits for part in split.work):
         name = part.slice.channel if isinstance(part, Piece) else part.channel or ""
@@ -144,14 +170,14 @@ def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan:
         each.parts += 1
         each.size += part.cost
     text = f"the table {layout.table.value} of {counted(sum(1 for name in found if name), 'channel')}"
-    preview.verdict = (f"{text} would be written; {format_size(size)} to read", "good")
+    preview.verdict = (f"{text} would be written; {format_size(planned.size)} to read", "good")
     preview.facts = [
         ("to", name_text(exporting.to)),
         ("as", _kind(layout) + (", one file" if exporting.single else f", about {counted(len(plan.splits), 'file')}")),
         ("columns", name_text(", ".join(layout.file_columns)) if layout.columns else "all"),
     ]
-    attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(Path(exporting.to))))))
-    bounds = options.bounds
+    preview.add_free(Path(exporting.to))
+    bounds = planned.options.bounds
     for label, bound in (("since", bounds.since), ("until", bounds.until)):
         if bound is not None:
             preview.facts.append((label, format_time(bound)))
@@ -161,28 +187,3 @@ def _describe(exporting: Exporting, layout: Layout, options: TableOptions, plan:
 
 def _unreadable(each: Unreadable) -> Remark:
     return Remark("cannot be read", f"{each.message}{f' ({each.remedy})' if each.remedy else ''}", "bad")
-
-
-def _outcome(exporting: Exporting, result: Result) -> Outcome:
-    layout, written = result.layout, result.written
-    code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
-    outcome = Outcome(code=code, meaning=_MEANINGS[code], columns=_WRITTEN)
-    text = f"{counted(written.rows, 'row')} of the table {layout.table.value} written"
-    damaged = written.damaged(layout.table)
-    outcome.verdict = (text, "good")
-    if damaged:
-        outcome.verdict = (f"{text}; {counted(damaged, 'row')} of these tell of damage", "warn")
-    outcome.facts = [
-        ("in", name_text(exporting.to)),
-        ("files", number(len(written.files))),
-        ("size", format_size(written.size)),
-        ("as", _kind(layout)),
-    ]
-    if not exporting.single:
-        outcome.facts.append(("account", MANIFEST))
-    outcome.rows = written.files
-    kinds = [f"{what} {number(count)}" for what, count in written.tally.most_common() if what not in layout.good]
-    if kinds:
-        outcome.remarks.append(Remark("status", f"{', '.join(kinds)}: see the findings of the store", "warn"))
-    outcome.remark([_unreadable(each) for each in result.unreadable], "more that could not be read")
-    return outcome

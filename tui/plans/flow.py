@@ -49,7 +49,7 @@ class Flow:
         cancelled: The run was cancelled.
     """
 
-    def __init__(self, wizard: Wizard) -> None:
+    def __init__(self, wizard: Wizard[Any]) -> None:
         self.wizard = wizard
         self.step = Step.CHOOSE
         self.preview: Preview | None = None

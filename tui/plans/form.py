@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from stantools.errors import UsageError
-from stantools.options import declared
+from stantools.options import Option, declared
 
 _Taker = TypeVar("_Taker")
 
@@ -71,36 +71,38 @@ class Field:
             yield from (f"--{self.name}", value)
 
 
-def field_of(taker: type, name: str, help: str) -> Field:
-    """Returns a field for an option that a dataclass declares: its name, default, choices and what it may hold.
+def field_of(name: str, option: Option, help: str, value: str | None = None) -> Field:
+    """Returns a field for an option as it is declared: its name, default, choices and what it may hold.
+
+    Args:
+        name: What the option is the field of.
+        option: The option.
+        help: What it does, for who fills in a form.
+        value: What it holds at first; the default if not given.
+    """
+    flag, default = option.flag(name), option.written or ("" if option.default in (None, ()) else str(option.default))
+    choices, parse = tuple(map(str, option.choices)), option.read or _KINDS.get(option.kind, str)
+    if option.default is False:
+        default, choices = NO, FLAG
+    elif option.default is None:
+        parse = optional(parse)
+    if option.least is not None and option.most is not None and option.most - option.least < _FEW:
+        choices = tuple(map(str, range(int(option.least), int(option.most) + 1)))
+    if choices and not default:
+        choices = ("", *choices)
+    value = default if value is None else value
+    return Field(flag, help, value, default, choices, many=option.default == (), parse=parse)
+
+
+def fields_of(taker: type, **helps: str) -> Iterator[Field]:
+    """Iterates over fields for options that a dataclass declares.
 
     Args:
         taker: The dataclass.
-        name: Its field.
-        help: What it does, for who fills in a form.
+        helps: Its fields in the order in which they are shown, and what they do, for who fills in a form.
     """
-    option = dict(declared(taker))[name]
-    if option.default is False:
-        return flag(option.flag(name), help)
-    default = option.written or ("" if option.default in (None, ()) else str(option.default))
-    kinds: dict[type, Callable[[str], Any]] = {Path: path, int: whole_number}
-    parse: Callable[[str], Any] = option.read or kinds.get(option.kind, str)
-    if option.default is None:
-        parse = optional(parse)
-    choices = tuple(map(str, option.choices))
-    if choices and not default:
-        choices = ("", *choices)
-    return Field(option.flag(name), help, default, default, choices, many=option.default == (), parse=parse)
-
-
-def flag(name: str, help: str) -> Field:
-    """Returns an option without a value, off."""
-    return Field(name, help, NO, NO, FLAG)
-
-
-def choice(name: str, help: str, choices: tuple[str, ...], default: str) -> Field:
-    """Returns an option that holds one of a few words."""
-    return Field(name, help, default, default, choices)
+    options = dict(declared(taker))
+    return (field_of(name, options[name], help) for name, help in helps.items())
 
 
 def optional(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -121,6 +123,11 @@ def whole_number(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         raise ValueError(f"{text!r} is not a number")
     return int(text)
+
+
+_KINDS: dict[type, Callable[[str], Any]] = {Path: path, int: whole_number}
+#: Of so many numbers one is chosen, instead of being typed.
+_FEW = 9
 
 
 class Form:

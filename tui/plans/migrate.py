@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.migration.journal import Stage, StreamResult, Watch
@@ -25,15 +26,14 @@ from stantools.migration.workflow import (
     serious,
 )
 from stantools.nats.options import ConnectOptions, split_servers
-from stantools.notation import format_size, parse_duration, parse_size
-from stantools.options import declared
-from stantools.recovery.place import free_bytes
-from stantools.store.limits import ChannelLimits, PatternLimits, StoreLimits
+from stantools.notation import format_size
+from stantools.options import LimitOptions, Option, declared
+from stantools.store.limits import ChannelLimits, PatternLimits
 from stantools.store.locks import check_not_in_use
 from tui.cells import Cell, Role, counted, name_text, number
 from tui.jobs import Cancelled, Job
-from tui.plans.form import Field, FieldError, Form, field_of, optional, path, whole_number
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt
+from tui.plans.form import Field, FieldError, field_of, fields_of
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
 from tui.rows import Column, count_column
 
 _COLUMNS: Sequence[Column[StreamPlan]] = (
@@ -62,13 +62,6 @@ _RESULTS: Sequence[Column[StreamResult]] = (
     Column("size", 10, lambda each: format_size(each.bytes), right=True),
     Column("proof", 20, _proof, grows=True),
 )
-_MEANINGS = {
-    ExitCode.CLEAN: "done and proven",
-    ExitCode.FINDINGS: "something differs",
-    ExitCode.UNREACHABLE: "the server, or the store, cannot be used",
-    ExitCode.REFUSED: "refused",
-    ExitCode.LOSS: "done, with the loss that was accepted",
-}
 _LEVELS: dict[Level, Role] = {Level.PROBLEM: "bad", Level.WARNING: "warn", Level.INFO: "dim"}
 
 
@@ -111,66 +104,84 @@ class _JobWatch(Watch):
         self.notes.append(text)
 
 
-#: Fields of the form, and what they do.
-_PLANNING = {
-    "channels": "only channels that match, with * and >; several with blanks",
-    "via": "restore is exact in everything; publish where that is not permitted",
-    "maps": "PATTERN=STREAM puts several channels into one stream; several with blanks",
-    "override": "YAML with what is otherwise for some channels",
-    "stream_prefix": "what names of streams begin with",
-    "subject_prefix": "in front of every subject: stan makes stan.orders of orders",
-    "consumers": "what becomes of durables",
-    "push_prefix": "what deliver subjects of push consumers begin with",
-    "storage": "of the streams",
-    "replicas": "of each stream",
-    "origin_headers": "headers with channel, sequence and time",
-}
-_TAKING = {
-    "generation": "if sequences began again: split, newest, or a number",
-    "archived": "take messages from .bak slices as well",
-    "keep_encrypted": "migrate encrypted payloads as they are stored, without a key",
-}
-_APPLYING = {
-    "accept_loss": "go on although the store is damaged and something is lost",
-    "replace": "delete streams that are there and different, and load them anew",
-    "append_missing": "publish what a stream that is there lacks at its end",
-    "proof": "compare every message afterwards, or only numbers",
-    "compress": "compress what goes over the network",
-}
-
-
-class MigrateWizard(Wizard):
+class MigrateWizard(Wizard[_Made]):
     """Moves channels and durables into JetStream."""
 
     VERB = "migrate"
     UNIT = "messages"
+    COLUMNS = _COLUMNS
+    MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
+        ExitCode.CLEAN: "done and proven",
+        ExitCode.FINDINGS: "something differs",
+        ExitCode.UNREACHABLE: "the server, or the store, cannot be used",
+        ExitCode.REFUSED: "refused",
+        ExitCode.LOSS: "done, with the loss that was accepted",
+    }
 
     def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self.form = Form(
-            Field("server", "a running server: nats://host:4222, or embedded to start one; or one of the next two"),
-            field_of(Places, "out", "no server: a directory for a backup of each stream, for nats stream restore"),
-            field_of(Places, "jetstream_store", "the store directory of a stopped nats-server"),
-            field_of(Places, "account", "with jetstream-store: the account"),
-            Field("plan", "where the plan is written; the journal lies beside it", parse=path),
-            *(field_of(Planning, name, help) for name, help in _PLANNING.items()),
-            Field("max-msgs", "the limit that the streaming server had", parse=optional(whole_number)),
-            Field("max-bytes", "the limit that the streaming server had, such as 64MB", parse=optional(parse_size)),
-            Field("max-age", "the limit that the streaming server had, such as 72h", parse=optional(parse_duration)),
-            *(field_of(Planning, name, help) for name, help in _TAKING.items()),
-            *(field_of(Applying, name, help) for name, help in _APPLYING.items()),
-            field_of(Places, "force", "with jetstream-store: go on although a server seems to use the directory"),
-            field_of(Places, "embedded_store", "where a server that is started keeps its streams"),
-        )
-        self.form.fields["replicas"].choices = ("1", "2", "3", "4", "5")
         connecting = source.connecting
         self._given = ",".join(connecting.servers) if connecting else ""
+        file = os.fspath(default_plan_file(source.path))
+        super().__init__(
+            source,
+            Field(
+                "server",
+                "a running server: nats://host:4222, or embedded to start one; or one of the next two",
+                self._given,
+            ),
+            *fields_of(
+                Places,
+                out="no server: a directory for a backup of each stream, for nats stream restore",
+                jetstream_store="the store directory of a stopped nats-server",
+                account="with jetstream-store: the account",
+            ),
+            field_of(
+                "plan",
+                Option(help="", kind=Path, default=Path(file) if file.isprintable() else ""),
+                "where the plan is written; the journal lies beside it",
+            ),
+            *fields_of(
+                Planning,
+                channels="only channels that match, with * and >; several with blanks",
+                via="restore is exact in everything; publish where that is not permitted",
+                maps="PATTERN=STREAM puts several channels into one stream; several with blanks",
+                override="YAML with what is otherwise for some channels",
+                stream_prefix="what names of streams begin with",
+                subject_prefix="in front of every subject: stan makes stan.orders of orders",
+                consumers="what becomes of durables",
+                push_prefix="what deliver subjects of push consumers begin with",
+                storage="of the streams",
+                replicas="of each stream",
+                origin_headers="headers with channel, sequence and time",
+            ),
+            *fields_of(
+                LimitOptions,
+                max_msgs="the limit that the streaming server had",
+                max_bytes="the limit that the streaming server had, such as 64MB",
+                max_age="the limit that the streaming server had, such as 72h",
+            ),
+            *fields_of(
+                Planning,
+                generation="if sequences began again: split, newest, or a number",
+                archived="take messages from .bak slices as well",
+                keep_encrypted="migrate encrypted payloads as they are stored, without a key",
+            ),
+            *fields_of(
+                Applying,
+                accept_loss="go on although the store is damaged and something is lost",
+                replace="delete streams that are there and different, and load them anew",
+                append_missing="publish what a stream that is there lacks at its end",
+                proof="compare every message afterwards, or only numbers",
+                compress="compress what goes over the network",
+            ),
+            *fields_of(
+                Places,
+                force="with jetstream-store: go on although a server seems to use the directory",
+                embedded_store="where a server that is started keeps its streams",
+            ),
+        )
         if connecting is None:
             self.form.fields["out"].value = source.beside(".backups", new=False)
-        self.form.fields["server"].value = self._given
-        file = os.fspath(default_plan_file(source.path))
-        self.form.fields["plan"].value = self.form.fields["plan"].default = file if file.isprintable() else ""
-        self._made: _Made | None = None
 
     def command(self) -> list[str]:
         """Returns the command line that does the same; passwords are not in it."""
@@ -184,16 +195,15 @@ class MigrateWizard(Wizard):
             words += ["--encryption-key-env", "NATS_STREAMING_ENCRYPTION_KEY"]
         return [*words, "--yes"]
 
-    def preview(self, job: Job[Preview]) -> Preview:
-        """Reads the store, asks the target, and plans; see `Wizard.preview`."""
+    def look(self, job: Job[Preview], preview: Preview) -> _Made:
+        """Reads the store, asks the target, and plans."""
         form, source = self.form, self.source
-        self._made = None
         places, connecting = self._target()
         file: Path = form.needed("plan", "where is the plan to be written?")
         overrides = self._overrides()
-        preview = Preview(columns=_COLUMNS)
         store = source.open()
-        planning = form.taken(Planning, limits=self._limits(), workers=source.workers)
+        limits = PatternLimits.given(form.taken(LimitOptions), ChannelLimits())
+        planning = form.taken(Planning, limits=limits, workers=source.workers)
         names = store.chosen(planning.channels)
         for use in check_not_in_use(source.path, force=True):
             preview.remarks.append(
@@ -208,17 +218,16 @@ class MigrateWizard(Wizard):
             plan = make_plan(found, wanted, wanted.target.version)
             migration = Migration(plan, found, target, self._applying(plan.way), file)
             problems = migration.problems()
-        attempt(preview, partial(check_plan_file, file, plan))
-        self._made = _Made(migration, places, connecting)
+        preview.attempt(partial(check_plan_file, file, plan))
         _describe(plan, file, problems, preview)
         if plan.lossy and not form.flag("accept-loss"):
             lost = f"{counted(plan.lost, 'message')} are" if plan.lost else "something is"
             preview.obstacles.append(
                 RefusedError(f"the store is damaged, and {lost} lost", "choose accept-loss to migrate what is intact")
             )
-        if (out := places.out) is not None:
-            attempt(preview, lambda: preview.facts.append(("free", format_size(free_bytes(out / "1")))))
-        return preview
+        if places.out is not None:
+            preview.add_free(places.out / "1")
+        return _Made(migration, places, connecting)
 
     def _target(self) -> tuple[Places, ConnectOptions]:
         form, given = self.form, self.source.connecting
@@ -246,10 +255,6 @@ class MigrateWizard(Wizard):
         file = self.form.value("override")
         return (*mapped, *(read_overrides(file) if file else ()))
 
-    def _limits(self) -> StoreLimits | None:
-        limits = [self.form.value(name) for name in ("max-msgs", "max-bytes", "max-age")]
-        return None if limits == [None] * 3 else PatternLimits(*limits).of_store(ChannelLimits())
-
     def _applying(self, way: Way) -> ApplyOptions:
         form = self.form
         if form.flag("replace") and form.flag("append-missing"):
@@ -258,14 +263,13 @@ class MigrateWizard(Wizard):
 
     def question(self) -> str:
         """Says what is going to be done."""
-        assert self._made is not None
-        plan = self._made.migration.plan
+        plan = self.plan.migration.plan
         text = (
             f"{counted(len(plan.streams), 'stream')} with {counted(plan.messages, 'message')} and "
             f"{counted(plan.consumers, 'consumer')} are made in {name_text(str(plan.target))}. "
-            f"{name_text(os.fspath(self.source.path))} is only read."
+            f"{self.source.shown} is only read."
         )
-        options = self._made.migration.options
+        options = self.plan.migration.options
         if options and options.existing is Existing.REPLACE:
             text += " Streams that are there and different are deleted."
         return text
@@ -274,13 +278,12 @@ class MigrateWizard(Wizard):
         """Says what is left when a run was cancelled."""
         return (
             "streams that are complete stay; what was under way is gone on with, or begun again, when the same is "
-            f"started again. {name_text(os.fspath(self.source.path))} is as it was"
+            f"started again. {self.source.shown} is as it was"
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
         """Loads every stream and compares it; see `Wizard.run`."""
-        made = self._made
-        assert made is not None
+        made = self.plan
         migration = made.migration
         job.begin_phase("asking the target", migration.amount)
         local = made.places.out is not None or made.places.jetstream_store is not None
@@ -292,7 +295,45 @@ class MigrateWizard(Wizard):
             migration.keep_plan()
             with migration.journal() as journal:
                 results = migration.apply(journal, watch)
-        return _outcome(migration, results, watch.notes)
+        return self._told(migration, results, watch.notes)
+
+    def _told(self, migration: Migration, results: list[StreamResult], notes: list[str]) -> Outcome:
+        plan, file = migration.plan, os.fspath(migration.file or "")
+        outcome = self.outcome(ExitCode(exit_code(plan, results, changed=True)), _RESULTS, results)
+        failed = [each for each in results if each.error]
+        different = [each for each in results if each.findings]
+        compared = sum(each.proven for each in results)
+        if failed or different:
+            parts = [f"{counted(len(failed), 'stream')} failed"] if failed else []
+            parts += (
+                [f"{counted(len(different), 'stream')} {'differs' if len(different) == 1 else 'differ'}"]
+                if different
+                else []
+            )
+            outcome.verdict = (f"{' and '.join(parts)} of {len(results)}", "bad")
+            outcome.next_text = "when the cause is removed, start the same again: it goes on where this has ended"
+            outcome.next_command = ("stantools", "migrate", "apply", file)
+        else:
+            text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
+            outcome.verdict = (
+                text + (f"; {counted(compared, 'message')} compared one by one" if compared else ""),
+                "good",
+            )
+            outcome.next_text = "prove it again at any time"
+            outcome.next_command = ("stantools", "migrate", "verify", file)
+        outcome.facts = [
+            ("in", name_text(str(plan.target))),
+            ("messages", number(sum(each.messages for each in results))),
+            ("plan", name_text(file)),
+        ]
+        for each in failed:
+            assert each.error is not None
+            remedy = f" → {each.error.remedy}" if each.error.remedy else ""
+            outcome.remarks.append(Remark("failed", f"{name_text(each.stream)}: {each.error.message}{remedy}", "bad"))
+        findings = [finding for each in different for finding in each.findings]
+        outcome.remark([Remark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
+        outcome.remarks += [Remark("note", text) for text in notes]
+        return outcome
 
 
 def _without_secrets(servers: str) -> str:
@@ -324,7 +365,7 @@ def _describe(plan: Plan, file: Path, problems: list[Note], preview: Preview) ->
         ("to", name_text(str(plan.target)) + (f" (nats-server {version})" if version else "")),
         ("payload", format_size(plan.bytes)),
         ("consumers", number(plan.consumers)),
-        ("plan", name_text(os.fspath(file))),
+        ("plan", name_text(file)),
     ]
     preview.rows = plan.streams
     preview.obstacles += [
@@ -348,41 +389,3 @@ def _left_out(each: LeftOut) -> Remark:
     count = f" ({each.count})" if each.count > 1 else ""
     word, role = ("lost", "bad") if each.loss else ("left out", "dim")
     return Remark(word, f"{channel}{each.what}{count}: {each.detail}", role)  # type: ignore[arg-type]
-
-
-def _outcome(migration: Migration, results: list[StreamResult], notes: list[str]) -> Outcome:
-    plan, file = migration.plan, os.fspath(migration.file or "")
-    code = ExitCode(exit_code(plan, results, changed=True))
-    outcome = Outcome(code=code, meaning=_MEANINGS.get(code, "failed"), columns=_RESULTS)
-    failed = [each for each in results if each.error]
-    different = [each for each in results if each.findings]
-    compared = sum(each.proven for each in results)
-    if failed or different:
-        parts = [f"{counted(len(failed), 'stream')} failed"] if failed else []
-        parts += (
-            [f"{counted(len(different), 'stream')} {'differs' if len(different) == 1 else 'differ'}"]
-            if different
-            else []
-        )
-        outcome.verdict = (f"{' and '.join(parts)} of {len(results)}", "bad")
-        outcome.next_text = "when the cause is removed, start the same again: it goes on where this has ended"
-        outcome.next_command = ("stantools", "migrate", "apply", file)
-    else:
-        text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
-        outcome.verdict = (text + (f"; {counted(compared, 'message')} compared one by one" if compared else ""), "good")
-        outcome.next_text = "prove it again at any time"
-        outcome.next_command = ("stantools", "migrate", "verify", file)
-    outcome.facts = [
-        ("in", name_text(str(plan.target))),
-        ("messages", number(sum(each.messages for each in results))),
-        ("plan", name_text(file)),
-    ]
-    outcome.rows = results
-    for each in failed:
-        assert each.error is not None
-        remedy = f" → {each.error.remedy}" if each.error.remedy else ""
-        outcome.remarks.append(Remark("failed", f"{name_text(each.stream)}: {each.error.message}{remedy}", "bad"))
-    findings = [finding for each in different for finding in each.findings]
-    outcome.remark([Remark(finding.code, finding.detail, "bad") for finding in findings], "more differences")
-    outcome.remarks += [Remark("note", text) for text in notes]
-    return outcome

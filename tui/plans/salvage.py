@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from stantools.errors import ExitCode
 from stantools.notation import describe_ranges, format_size
-from stantools.recovery.place import check_outside, check_room, free_bytes
+from stantools.options import FORCE, OUT
+from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, SalvageResult, apply_salvage, plan_salvage
 from stantools.recovery.salvage.apply import room_needed
 from stantools.recovery.salvage.check import NewStoreCheck, check_new_store, exit_code
 from stantools.recovery.salvage.model import ChannelPlan, Dropped
 from stantools.store.atomic import absolute, check_vacant
-from stantools.store.locks import check_not_in_use
-from tui.cells import Cell, counted, name_text, number
+from tui.cells import counted, name_text, number
 from tui.jobs import Cancelled, Job
-from tui.plans.form import Field, Form, field_of, flag, path
-from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard, attempt, look_for_uses
+from tui.plans.form import field_of, fields_of
+from tui.plans.wizard import Outcome, Preview, Remark, Source, Wizard
 from tui.rows import Column, count_column
 
 _COLUMNS: Sequence[Column[ChannelPlan]] = (
@@ -30,80 +32,89 @@ _COLUMNS: Sequence[Column[ChannelPlan]] = (
     count_column("subs", 4, lambda each: len(each.subscriptions)),
     Column("origin", 8, lambda each: each.origin, grows=True),
 )
-_MEANINGS = {
-    ExitCode.CLEAN: "everything was kept",
-    ExitCode.LOSS: "done; what was lost before is named below",
-    ExitCode.FINDINGS: "the new store is not as it should be",
-}
 
 
-class SalvageWizard(Wizard):
+class SalvageWizard(Wizard[SalvagePlan]):
     """Keeps what is intact, in a new store."""
 
     VERB = "salvage"
+    COLUMNS = _COLUMNS
+    MEANINGS: ClassVar[Mapping[ExitCode, str]] = {
+        ExitCode.CLEAN: "everything was kept",
+        ExitCode.LOSS: "done; what was lost before is named below",
+        ExitCode.FINDINGS: "the new store is not as it should be",
+        ExitCode.INTERRUPTED: "the new store is whole, but its verification was cancelled",
+    }
 
     def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self.form = Form(
-            Field("out", "where to write the new store: a directory that does not exist", parse=path),
-            field_of(SalvageOptions, "patterns", "only channels that match, with * and >; several with blanks"),
-            field_of(SalvageOptions, "cluster_id", "for a lost server.dat; a readable one keeps its id"),
+        super().__init__(
+            source,
             field_of(
-                SalvageOptions, "generation", "if sequences began again: split, newest, or the number of one to keep"
+                "out",
+                OUT,
+                "where to write the new store: a directory that does not exist",
+                source.beside(".salvaged"),
             ),
-            field_of(SalvageOptions, "fill_gaps", "put an empty message in the place of each that is lost"),
-            field_of(SalvageOptions, "archived", "take messages from .bak slices as well"),
-            flag("force", "go on although a server seems to be using the store"),
+            *fields_of(
+                SalvageOptions,
+                patterns="only channels that match, with * and >; several with blanks",
+                cluster_id="for a lost server.dat; a readable one keeps its id",
+                generation="if sequences began again: split, newest, or the number of one to keep",
+                fill_gaps="put an empty message in the place of each that is lost",
+                archived="take messages from .bak slices as well",
+            ),
+            field_of("force", FORCE, "go on although a server seems to be using the store"),
         )
-        self.form.fields["out"].value = source.beside(".salvaged")
-        self._plan: SalvagePlan | None = None
         self._out = Path()
 
-    def preview(self, job: Job[Preview]) -> Preview:
-        """Scans the store; see `Wizard.preview`."""
-        form, source = self.form, self.source
-        self._plan = None
-        out = form.needed("out", "where is the new store to go?")
-        options = form.taken(SalvageOptions, workers=source.workers)
-        preview = Preview(columns=_COLUMNS)
+    def look(self, job: Job[Preview], preview: Preview) -> SalvagePlan:
+        """Scans the store."""
+        source = self.source
+        out = self.form.needed("out", "where is the new store to go?")
+        options = self.form.taken(SalvageOptions, workers=source.workers)
         store = source.open()
         names = store.chosen(options.patterns)
-        job.begin_phase("looking for a server")
-        look_for_uses(source, preview, force=form.flag("force"), warning="what is being written may look damaged")
+        self.look_for_uses(job, preview, "what is being written may look damaged")
         job.begin_phase("scanning", store.data_size(names))
         plan = plan_salvage(store, source.crc, options, progress=job.advance)
-        attempt(
-            preview,
+        preview.attempt(
             partial(check_outside, plan.source, out),
             partial(check_vacant, absolute(out)),
             partial(check_room, out, room_needed(plan)),
         )
-        self._plan, self._out = plan, out
+        self._out = out
         _describe(plan, out, preview)
-        return preview
+        return plan
 
     def question(self) -> str:
         """Says what is going to be done."""
-        assert self._plan is not None
         return (
-            f"{counted(self._plan.messages, 'message')} in {counted(len(self._plan.channels), 'channel')} go to a new "
-            f"store, {name_text(os.fspath(self._out))}. {name_text(os.fspath(self.source.path))} is only read."
+            f"{counted(self.plan.messages, 'message')} in {counted(len(self.plan.channels), 'channel')} go to a new "
+            f"store, {name_text(self._out)}. {self.source.shown} is only read."
         )
 
     def run(self, job: Job[Outcome]) -> Outcome:
         """Writes the new store and verifies it; see `Wizard.run`."""
-        plan, out = self._plan, self._out
-        assert plan is not None
-        job.begin_phase("looking for a server")
-        check_not_in_use(self.source.path, force=self.form.flag("force"))
+        plan = self.plan
+        self.refuse_uses(job)
         job.begin_phase("writing", plan.bytes)
-        result = apply_salvage(plan, out, progress=job.advance)
-        try:
+        result = apply_salvage(plan, self._out, progress=job.advance)
+        check: NewStoreCheck | None = None
+        with contextlib.suppress(Cancelled):
             job.begin_phase("verifying", result.bytes)
             check = check_new_store(plan, result, progress=job.advance)
-        except Cancelled:
-            return _unchecked(plan, result)
-        return _outcome(plan, result, check)
+        code = exit_code(plan, check) if check is not None else ExitCode.INTERRUPTED
+        outcome = self.outcome(code, _COLUMNS, plan.channels)
+        outcome.opens = result.path
+        kept = f"{counted(result.messages, 'message')} in {counted(len(plan.channels), 'channel')}"
+        outcome.facts = [
+            ("new store", name_text(result.path)),
+            ("holds", f"{kept}, {format_size(result.bytes)}"),
+            ("account", f"{name_text(result.manifest.name)}, in the new store"),
+        ]
+        _remarks(plan, outcome)
+        _judge(check, result, outcome)
+        return outcome
 
 
 def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
@@ -115,18 +126,13 @@ def _describe(plan: SalvagePlan, out: Path, preview: Preview) -> None:
     else:
         preview.verdict = (f"{kept}; nothing is lost", "good")
     subscriptions = sum(len(each.subscriptions) for each in plan.channels)
-    preview.facts = [("to", name_text(os.fspath(out))), *_sizes(plan, out, preview)]
+    preview.facts = [("to", name_text(out)), ("needs", f"about {format_size(room_needed(plan))}")]
+    preview.add_free(out)
     preview.facts.append(
         ("besides", f"{counted(len(plan.clients), 'client')}, {counted(subscriptions, 'subscription')}")
     )
     preview.rows = plan.channels
     _remarks(plan, preview)
-
-
-def _sizes(plan: SalvagePlan, out: Path, preview: Preview) -> list[tuple[str, Cell]]:
-    sizes: list[tuple[str, Cell]] = [("needs", f"about {format_size(room_needed(plan))}")]
-    attempt(preview, lambda: sizes.append(("free", format_size(free_bytes(out)))))
-    return sizes
 
 
 def _remarks(plan: SalvagePlan, account: Preview | Outcome) -> None:
@@ -146,41 +152,19 @@ def _dropped(each: Dropped) -> Remark:
     return Remark("lost" if each.loss else "left out", text, "bad" if each.loss else "dim")
 
 
-def _written(plan: SalvagePlan, result: SalvageResult) -> Outcome:
-    outcome = Outcome(columns=_COLUMNS, rows=plan.channels, opens=result.path)
-    kept = f"{counted(result.messages, 'message')} in {counted(len(plan.channels), 'channel')}"
-    outcome.facts = [
-        ("new store", name_text(os.fspath(result.path))),
-        ("holds", f"{kept}, {format_size(result.bytes)}"),
-        ("account", f"{name_text(result.manifest.name)}, in the new store"),
-    ]
-    _remarks(plan, outcome)
-    return outcome
-
-
-def _outcome(plan: SalvagePlan, result: SalvageResult, check: NewStoreCheck) -> Outcome:
-    outcome = _written(plan, result)
-    outcome.code = exit_code(plan, check)
-    outcome.meaning = _MEANINGS[outcome.code]
-    if check.good:
+def _judge(check: NewStoreCheck | None, result: SalvageResult, outcome: Outcome) -> None:
+    if check is not None and check.good:
         outcome.verdict = ("the new store is verified: it is clean, and the server would start with it", "good")
         outcome.next_text = "open the new store (o); start the server on it, not on the old one"
-        return outcome
+        return
+    outcome.next_command = ("stantools", "verify", os.fspath(result.path))
+    if check is None:
+        outcome.verdict = ("the new store was written, and not verified", "warn")
+        outcome.next_text = "verify the new store before a server is started on it: open it (o)"
+        return
     outcome.verdict = ("verify or forecast found a problem in the new store", "bad")
     outcome.next_text = "this is a mistake in stantools: please report it, with what verify says of both stores"
-    outcome.next_command = ("stantools", "verify", os.fspath(result.path))
     found = [each for each in check.findings if each.severity.value != "info"]
     outcome.remarks[:0] = [Remark(each.code, f"{name_text(each.file)}: {each.detail}", "bad") for each in found[:20]]
     if check.start.error:
         outcome.remarks.insert(0, Remark("server", check.start.error, "bad"))
-    return outcome
-
-
-def _unchecked(plan: SalvagePlan, result: SalvageResult) -> Outcome:
-    outcome = _written(plan, result)
-    outcome.code = ExitCode.INTERRUPTED
-    outcome.meaning = "the new store is whole, but its verification was cancelled"
-    outcome.verdict = ("the new store was written, and not verified", "warn")
-    outcome.next_text = "verify the new store before a server is started on it: open it (o)"
-    outcome.next_command = ("stantools", "verify", os.fspath(result.path))
-    return outcome

@@ -5,22 +5,26 @@ from __future__ import annotations
 import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import IEEE, Crc
 from stantools.nats.options import ConnectOptions
+from stantools.notation import format_size
+from stantools.recovery.place import free_bytes
 from stantools.store.directory import Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use
 from stantools.store.options import ReadOptions
 from tui.cells import Cell, Role, name_text, store_name
 from tui.jobs import Job
-from tui.plans.form import Form
+from tui.plans.form import Field, Form
 from tui.rows import Column
+
+_Plan = TypeVar("_Plan")
 
 #: Things of one kind that are told one by one; of more, only how many.
 MANY = 200
@@ -83,6 +87,19 @@ class Preview(Account):
     obstacles: list[StantoolsError] = field(default_factory=list)
     idle: str = ""
 
+    def attempt(self, *checks: Callable[[], object]) -> None:
+        """Makes checks, and adds what they raise to the obstacles; each is a function without arguments."""
+        for check in checks:
+            try:
+                check()
+            except StantoolsError as problem:
+                if all(problem.message != each.message for each in self.obstacles):
+                    self.obstacles.append(problem)
+
+    def add_free(self, place: Path) -> None:
+        """Says how much room there is at a place."""
+        self.attempt(lambda: self.facts.append(("free", format_size(free_bytes(place)))))
+
 
 @dataclass
 class Outcome(Account):
@@ -134,6 +151,11 @@ class Source:
         return store_name(self.path)
 
     @property
+    def shown(self) -> str:
+        """Its path, harmless."""
+        return name_text(self.path)
+
+    @property
     def _whole(self) -> Path:
         return self.path if self.path.name not in ("", "..") else self.path.resolve()
 
@@ -177,11 +199,12 @@ class Source:
         return words
 
 
-class Wizard(ABC):
+class Wizard(ABC, Generic[_Plan]):
     """Something that can be done with a store.
 
     Args:
         source: The store.
+        fields: What can be chosen.
 
     Attributes:
         form: What can be chosen.
@@ -191,22 +214,40 @@ class Wizard(ABC):
     VERB: ClassVar[str]
     #: What is counted while it runs: bytes or messages.
     UNIT: ClassVar[str] = "bytes"
+    #: The table of the preview.
+    COLUMNS: ClassVar[Sequence[Column[Any]]] = ()
+    #: The verb has --no-crc.
+    UNCHECKED: ClassVar[bool] = False
+    #: What exit codes say.
+    MEANINGS: ClassVar[Mapping[ExitCode, str]] = {}
 
-    form: Form
-
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *fields: Field) -> None:
         self.source = source
+        self.form = Form(*fields)
+        self._plan: _Plan | None = None
 
     @property
     def changes_store(self) -> bool:
         """The store itself is changed, instead of something new being written."""
         return False
 
+    @property
+    def plan(self) -> _Plan:
+        """The plan of the last preview."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def unused(self) -> Collection[str]:
+        """Fields that do not matter as the form is filled in now."""
+        return ()
+
     def command(self) -> list[str]:
         """Returns the command line that does the same."""
-        return ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words(), *self.source.reading_words()]
+        words = ["stantools", self.VERB, os.fspath(self.source.path), *self.form.words(without=self.unused)]
+        words += self.source.reading_words(unchecked=self.UNCHECKED)
+        return [*words, *(["--yes"] if self.changes_store else [])]
 
-    @abstractmethod
     def preview(self, job: Job[Preview]) -> Preview:
         """Makes the plan; only reads.
 
@@ -216,6 +257,14 @@ class Wizard(ABC):
         Raises:
             StantoolsError: There is no plan.
         """
+        self._plan = None
+        preview = Preview(columns=self.COLUMNS)
+        self._plan = self.look(job, preview)
+        return preview
+
+    @abstractmethod
+    def look(self, job: Job[Preview], preview: Preview) -> _Plan:
+        """Makes the plan and fills the preview; see `preview`."""
 
     @abstractmethod
     def question(self) -> str:
@@ -234,33 +283,35 @@ class Wizard(ABC):
 
     def cancelled(self) -> str:
         """Says what is left when a run was cancelled."""
-        return f"nothing was written; {name_text(os.fspath(self.source.path))} is as it was"
+        return f"nothing was written; {self.source.shown} is as it was"
 
+    def look_for_uses(self, job: Job[Preview], preview: Preview, warning: str) -> None:
+        """Adds what a server that is using the store means.
 
-def look_for_uses(source: Source, preview: Preview, *, force: bool, warning: str) -> None:
-    """Adds what a server that is using the store means.
-
-    Args:
-        source: The store.
-        preview: What is added to.
-        force: Go on all the same.
-        warning: What may happen then.
-    """
-    try:
-        for use in check_not_in_use(source.path, force=force):
-            preview.remarks.append(Remark("warning", f"{use.detail}: {warning}", "warn"))
-    except StantoolsError as problem:
-        preview.obstacles.append(problem)
-
-
-def attempt(preview: Preview, *checks: Callable[[], object]) -> None:
-    """Makes checks, and adds what they raise to the obstacles; each is a function without arguments."""
-    for check in checks:
+        Args:
+            job: Told what is done.
+            preview: What is added to.
+            warning: What may happen if one goes on all the same.
+        """
+        job.begin_phase("looking for a server")
         try:
-            check()
+            for use in check_not_in_use(self.source.path, force=self.form.flag("force")):
+                preview.remarks.append(Remark("warning", f"{use.detail}: {warning}", "warn"))
         except StantoolsError as problem:
-            if all(problem.message != each.message for each in preview.obstacles):
-                preview.obstacles.append(problem)
+            preview.obstacles.append(problem)
+
+    def refuse_uses(self, job: Job[Outcome]) -> None:
+        """Looks once more whether a server is using the store.
+
+        Raises:
+            RefusedError: One is, and nobody insists.
+        """
+        job.begin_phase("looking for a server")
+        check_not_in_use(self.source.path, force=self.form.flag("force"))
+
+    def outcome(self, code: ExitCode, columns: Sequence[Column[Any]], rows: Sequence[Any]) -> Outcome:
+        """Returns what has happened, with a table."""
+        return Outcome(code=code, meaning=self.MEANINGS.get(code, "failed"), columns=columns, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -281,10 +332,10 @@ class Entry:
     module: str
     name: str
 
-    def make(self, source: Source) -> Wizard:
+    def make(self, source: Source) -> Wizard[Any]:
         """Makes the wizard for a store."""
         wizard: Any = getattr(importlib.import_module(self.module), self.name)
-        made: Wizard = wizard(source)
+        made: Wizard[Any] = wizard(source)
         return made
 
 

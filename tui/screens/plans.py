@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -105,11 +105,11 @@ class PlansScreen(ViewScreen):
         session = self.session
         source = Source(session.path, session.crc, session.reading, session.workers, self.browser.connecting)
         # What a wizard needs is loaded when it is opened for the first time, which takes longer than a key press may.
-        job: Job[Wizard] = Job(f"open {chosen.verb}", lambda _: chosen.make(source))
+        job: Job[Wizard[Any]] = Job(f"open {chosen.verb}", lambda _: chosen.make(source))
         self._opening = True
         self.watch_job(job, lambda: self._opened(job))
 
-    def _opened(self, job: Job[Wizard]) -> None:
+    def _opened(self, job: Job[Wizard[Any]]) -> None:
         self._opening = False
         if job.problem is not None:
             self.browser.fail(job.problem)

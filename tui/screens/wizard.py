@@ -129,7 +129,7 @@ class WizardScreen(ViewScreen):
     #: Each step has its own; nothing that is hidden may take keys when a question above is answered.
     AUTO_FOCUS = ""
 
-    def __init__(self, session: StoreSession, place: Place, wizard: Wizard) -> None:
+    def __init__(self, session: StoreSession, place: Place, wizard: Wizard[Any]) -> None:
         super().__init__(session, place)
         self._flow = Flow(wizard)
         self._pace: Pace | None = None
