@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -59,6 +60,11 @@ class LoopDriver:
             self._committing = True
             self.hold_back()
             self._loop.call_soon(self._commit)
+
+    def wake(self) -> None:
+        """As `commit_soon`, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.commit_soon)
 
     def wake_at(self, time: int) -> None:
         """Runs the timers at that time."""

@@ -79,6 +79,14 @@ class EmbeddedBus:
         """Returns whether much waits for a client that gets messages of a subject."""
         return self._server.router.congested(subject)
 
+    def slow_down(self) -> None:
+        """Reads more slowly from whoever has sent what a handler is given at the moment."""
+        self._clients[Role.GENERAL].full = True
+
+    def go_on(self) -> None:
+        """Reads from all as fast as they send."""
+        self._clients[Role.GENERAL].release_stalled()
+
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
     ) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _SECOND: Final = 1_000_000_000
 #: Bytes that wait for the server, beyond which those who send from a store wait.
 _CONGESTED: Final = 8 << 20
+#: Seconds for which requests are not read at most, when there are too many: then as many as one read takes.
+_PAUSE: Final = 1.0
 _ONE_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+:[0-9]{1,5}/?\Z")
 
 
@@ -188,6 +190,16 @@ class Link(Client):
         if self._session:
             self._session.flush()
 
+    def pause(self) -> None:
+        """Takes nothing more from the server until `resume` is called, or the connection is lost."""
+        if self._session:
+            self._session.pause_reading()
+
+    def resume(self) -> None:
+        """Takes what the server sends."""
+        if self._session:
+            self._session.resume_reading()
+
     def flush(self, done: Callable[[], None]) -> None:
         """Calls `done` when the server has everything, and we what it had for us; or when the connection is lost."""
         if self._session:
@@ -214,6 +226,7 @@ class ExternalBus:
             role: Link(places, replace(manners, name=client_name(cluster_id, role)))
             for role in ((*ROLES, Role.PARTITIONS) if partitions else ROLES)
         }
+        self._pause: asyncio.TimerHandle | None = None
         #: Messages, and what has to be ahead of them, take one link: what is held back on it leaves in one write.
         self.hold_back: Final = self._links[Role.SEND].hold_back
         self.let_go: Final = self._links[Role.SEND].let_go
@@ -257,6 +270,19 @@ class ExternalBus:
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for the NATS server, which looks after its clients itself."""
         return self._links[Role.SEND].congested
+
+    def slow_down(self) -> None:
+        """Reads no more requests for a while: who sends them, only the NATS server knows."""
+        if self._pause is None:
+            self._links[Role.GENERAL].pause()
+            self._pause = asyncio.get_running_loop().call_later(_PAUSE, self.go_on)
+
+    def go_on(self) -> None:
+        """Reads requests again."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+            self._links[Role.GENERAL].resume()
 
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]

@@ -138,6 +138,7 @@ class Client(ABC):
         start: When it came, ns since the epoch.
         last_activity: When it last sent something, ns since the epoch.
         rtt: Last round trip in ns; 0 if there was none yet.
+        stalled: Who sends no more until this one has caught up, or a while has passed.
     """
 
     cid: int
@@ -159,6 +160,7 @@ class Client(ABC):
     start: int = field(default_factory=time.time_ns)
     last_activity: int = field(default_factory=time.time_ns)
     rtt: int = 0
+    stalled: set[Client] = field(default_factory=set)
 
     @property
     def closed(self) -> bool:
@@ -186,6 +188,17 @@ class Client(ABC):
 
     def stalls(self, origin: Client) -> None:  # noqa: B027
         """Is told who sent it something, so that it can slow it down."""
+
+    def stall(self, receiver: Client, seconds: float) -> None:  # noqa: B027
+        """Is told that it sends faster than a receiver takes: nothing more for a while, or until `unstall`."""
+
+    def unstall(self, receiver: Client) -> None:  # noqa: B027
+        """Is told that the receiver has caught up."""
+
+    def release_stalled(self) -> None:
+        """Lets those go on who were told to wait."""
+        for origin in list(self.stalled):
+            origin.unstall(self)
 
     def recheck(self) -> None:  # noqa: B027
         """Is told that permissions have changed."""

@@ -85,7 +85,6 @@ class Connection(Session, asyncio.BufferedProtocol):
     _out: list[bytes] = field(default_factory=list)
     _out_size: int = 0
     _congested: bool = False
-    _stalled: set[Connection] = field(default_factory=set)
     _holds: int = 0
     _stall_timer: asyncio.TimerHandle | None = None
     _progress: tuple[int, int] = (0, 0)
@@ -131,7 +130,7 @@ class Connection(Session, asyncio.BufferedProtocol):
     def connection_lost(self, problem: Exception | None) -> None:
         """Cleans up after a connection that ended."""
         self._end(Reason.CLIENT_CLOSED if problem is None else Reason.READ_ERROR)
-        self._release_stalled()
+        self.release_stalled()
         # Monitoring keeps closed connections for a while: they are to be small, and to go at once when it forgets them.
         self._out, self._left, self._large, self._work, self.tls = [], b"", None, None, None
         self._replies.clear()
@@ -419,32 +418,29 @@ class Connection(Session, asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._congested = False
-        self._release_stalled()
+        self.release_stalled()
 
     def stalls(self, origin: Client) -> None:
         """Slows down who sends to a client that does not keep up. For a short time each: it may be stuck."""
-        if self._congested and isinstance(origin, Connection) and origin is not self:
-            origin.stall(self, near_limit=4 * self.pending > 3 * self.server.options.max_pending)
+        if self._congested and origin is not self:
+            near_limit = 4 * self.pending > 3 * self.server.options.max_pending
+            origin.stall(self, _LONG_STALL if near_limit else _STALL)
 
-    def stall(self, receiver: Connection, *, near_limit: bool) -> None:
+    def stall(self, receiver: Client, seconds: float) -> None:
         """Reads no more for a while, or until the receiver has caught up."""
         if self._stall_timer is None and not self.closed:
             self.hold()
-            receiver._stalled.add(self)
-            wait = _LONG_STALL if near_limit else _STALL
-            self._stall_timer = asyncio.get_running_loop().call_later(wait, self._unstall, receiver)
+            receiver.stalled.add(self)
+            self._stall_timer = asyncio.get_running_loop().call_later(seconds, self.unstall, receiver)
 
-    def _unstall(self, receiver: Connection) -> None:
-        receiver._stalled.discard(self)
+    def unstall(self, receiver: Client) -> None:
+        """Goes on reading."""
+        receiver.stalled.discard(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
             self.release()
             self._queue()
-
-    def _release_stalled(self) -> None:
-        for origin in list(self._stalled):
-            origin._unstall(self)
 
     # Messages
 

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from broker.nats.session import Hub
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames, Handler
+
+#: Seconds that a client waits which sends more than can be taken: then it may send as much as one read takes.
+_STALL: Final = 1.0
 
 #: Gets the payload of an answer, or None and whether nobody was there (else the time was up).
 Callback = Callable[[bytes | None, bool], None]
@@ -46,11 +49,13 @@ class InternalClient(Client):
         server: Whose client.
         mailbox: What it was sent from within this process.
         on_closed: Called if the server ends the connection: after a reload it may not stay.
+        full: Set by a handler that can take no more now of what it was given: whoever has sent it has to wait.
     """
 
     server: Hub[Any] = field(kw_only=True)
     mailbox: Mailbox = field(kw_only=True)
     on_closed: Callable[[], None] | None = None
+    full: bool = False
     _sids: int = 0
     _inbox: bytes = b""
     _requests: dict[bytes, _Request] = field(default_factory=dict)
@@ -211,7 +216,13 @@ class InternalClient(Client):
     ) -> None:
         """Hands rows of a table to the handler."""
         assert subscription.handler is not None
+        self.full = False
         subscription.handler(buffer, frames, begin, end)
+
+    def stalls(self, origin: Client) -> None:
+        """Slows down who sends more than a handler can take, for a while, or until `release_stalled` is called."""
+        if self.full:
+            origin.stall(self, _STALL)
 
     def take_block(self, subscription: NatsSubscription, subject: bytes, block: Payloads, begin: int, end: int) -> None:
         """Puts payloads into the mailbox."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import empty
-from broker.stores.interface import ChannelStore, MessageStore, Recovered, StorageError, Store
+from broker.stores.interface import ChannelStore, Flush, MessageStore, Recovered, StorageError, Store
 from broker.stores.options import EncryptionOptions
 from stantools.format import kernels
 from stantools.format.columns import MessageColumns
@@ -80,9 +80,9 @@ class EncryptedMessages:
         ]
         self._inner.append(self._encode(records, columns, payloads))
 
-    def flush(self) -> None:
-        """Makes durable what was appended; see `MessageStore.flush`."""
-        self._inner.flush()
+    def flush(self) -> Flush | None:
+        """Hands over what was appended; see `MessageStore.flush`."""
+        return self._inner.flush()
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
         """Returns messages in order; see `MessageStore.read`."""
@@ -204,11 +204,22 @@ class EncryptedStore:
         maintain = getattr(self._inner, "maintain", None)
         return maintain() if maintain else None
 
-    def prepare(self, messages: Sequence[MessageStore]) -> None:
-        """As of the store inside, if it does so."""
-        prepare = getattr(self._inner, "prepare", None)
-        if prepare:
-            prepare([each._inner if isinstance(each, EncryptedMessages) else each for each in messages])
+    @property
+    def wake(self) -> Callable[[], None] | None:
+        """As of the store inside."""
+        return self._inner.wake
+
+    @wake.setter
+    def wake(self, wake: Callable[[], None] | None) -> None:
+        self._inner.wake = wake
+
+    def completed(self) -> Sequence[Flush]:
+        """As of the store inside."""
+        return self._inner.completed()
+
+    def settle(self) -> None:
+        """As of the store inside."""
+        self._inner.settle()
 
     def close(self) -> None:
         """Flushes and closes everything."""

@@ -9,7 +9,8 @@ Whatever goes wrong is raised as `StorageError`, with a text for the client and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +23,30 @@ from stantools.store.limits import ChannelLimits, StoreLimits
 
 class StorageError(StantoolsError):
     """The store could not do what was asked; what it says about itself is what is true now."""
+
+
+class Outcome(enum.Enum):
+    """What became of a flush."""
+
+    #: All of it is stored, and durable as configured.
+    STORED = enum.auto()
+    #: It could not be stored and was taken back.
+    REFUSED = enum.auto()
+    #: Nobody can tell now. What of it is in the log the store says by `MessageStore.last`.
+    UNKNOWN = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class Flush:
+    """A flush of a channel's messages that is under way, until `Store.completed` returns it.
+
+    Attributes:
+        outcome: What became of it.
+        error: Why it is not stored, for clients and the log.
+    """
+
+    outcome: Outcome = Outcome.STORED
+    error: str = ""
 
 
 def first_sequence(records: Records, last: int) -> int:
@@ -64,19 +89,25 @@ class MessageStore(Protocol):
     def append(self, records: Records) -> None:
         """Adds messages; the first has the sequence `last + 1`, the others follow without gaps.
 
-        They can be read at once. The block does not change afterwards and may be kept. Limits of count and bytes are
-        enforced by the next `flush`, or before.
+        The block does not change afterwards and may be kept.
 
         Raises:
-            StorageError: Nothing of the block is stored, and maybe nothing since the last `flush`: see `last`.
+            StorageError: Nothing of the block is stored, and maybe nothing of what is not stored yet: see `last`.
         """
 
-    def flush(self) -> None:
-        """Makes what was appended durable as configured, and enforces the limits.
+    def flush(self) -> Flush | None:
+        """Hands over what was appended: it is made durable as configured, can be read then, and limits are enforced.
+
+        Further messages can be appended and flushed while flushes are under way. Those of a channel complete in order.
+        If one is not stored, everything behind it is taken back, `last` says so, and no other flush of the channel that
+        is under way completes. The next `append` and `flush` may succeed again.
+
+        Returns:
+            None if it is stored now; else what `Store.completed` returns when it is known, maybe the same object for
+            several calls.
 
         Raises:
-            StorageError: Everything since the last `flush` that succeeded has been taken back, `last` says so. The
-                next `append` and `flush` may succeed again.
+            StorageError: Everything that was not stored has been taken back, as above.
         """
 
     def read(self, first: int, count: int, size: int = 1 << 20) -> Records:
@@ -163,11 +194,13 @@ class Store(Protocol):
         kind: `MEMORY` or `FILE`, as monitoring shows it.
         limits: What the store may hold, for monitoring.
         crc: How the CRCs in the record headers of appended blocks are made; None if the store does not look at them.
+        wake: Called, from any thread, when `completed` has something to return that nobody waits for.
     """
 
     kind: str
     limits: StoreLimits
     crc: Crc | None
+    wake: Callable[[], None] | None
 
     def recover(self) -> Recovered | None:
         """Reads what is there; None if there is nothing. Called once, before anything else. Raises StorageError."""
@@ -190,6 +223,12 @@ class Store(Protocol):
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold, after inheritance (server-operations.md section 12)."""
 
+    def completed(self) -> Sequence[Flush]:
+        """Returns flushes that were under way and are not any more; waits for those that take a moment only."""
+
+    def settle(self) -> None:
+        """Waits for what is under way, as long as it is reasonable at the end of a process."""
+
     def close(self) -> None:
         """Flushes and closes everything. Raises StorageError."""
 
@@ -199,10 +238,3 @@ class Maintained(Protocol):
 
     def maintain(self) -> int | None:
         """Does what is due. Returns when to call again (monotonic nanoseconds), None for never. Raises nothing."""
-
-
-class Together(Protocol):
-    """A store that is faster when it knows which channels are going to be flushed one after the other."""
-
-    def prepare(self, messages: Sequence[MessageStore]) -> None:
-        """Does what takes long in the flushes of these. Each `flush` follows, and reports what went wrong here."""

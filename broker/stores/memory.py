@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from broker.blocks import Records
 from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty
-from broker.stores.interface import ChannelStore, Recovered, StorageError, first_sequence
+from broker.stores.interface import ChannelStore, Flush, Recovered, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.format.crc import Crc
 from stantools.format.proto import store_pb2 as pb
@@ -159,6 +159,7 @@ class MemoryStore:
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self.limits = limits or StoreLimits()
         self.crc: Crc | None = None
+        self.wake: Callable[[], None] | None = None
         self._channels: dict[bytes, ChannelStore] = {}
 
     def recover(self) -> Recovered | None:
@@ -192,6 +193,13 @@ class MemoryStore:
     def limits_of(self, name: bytes) -> ChannelLimits:
         """Returns what a channel may hold."""
         return self.limits.limits_for(os.fsdecode(name))
+
+    def completed(self) -> Sequence[Flush]:
+        """Returns nothing: flushes are complete at once."""
+        return ()
+
+    def settle(self) -> None:
+        """Does nothing."""
 
     def close(self) -> None:
         """Forgets everything."""

@@ -62,6 +62,15 @@ class Bus(Protocol):
     def congested(self, subject: bytes) -> bool:
         """Returns whether much waits for those who get messages of a subject, so that more is better sent later."""
 
+    def slow_down(self) -> None:
+        """Reads more slowly from whoever has sent what a handler is given at the moment, until `go_on` is called.
+
+        Has no effect when no handler is called.
+        """
+
+    def go_on(self) -> None:
+        """Reads from all as fast as they send."""
+
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
     ) -> None:
@@ -101,6 +110,9 @@ class Driver(Protocol):
 
         What is asked for from within `commit` is another call, after new input had its turn.
         """
+
+    def wake(self) -> None:
+        """As `commit_soon`, from any thread."""
 
     def wake_at(self, time: int) -> None:
         """Asks for a call of `StreamingServer.run_timers` at that time (monotonic ns); replaces an earlier wish."""

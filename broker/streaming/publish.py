@@ -1,24 +1,22 @@
-"""Publishes: from the frames of one socket read to stored messages and acknowledgements.
+"""Publishes: from the frames of one socket read to what is staged for a commit, or refused.
 
 Facts: streaming-protocol.md section 11.
 
-What comes in is staged: appended to the stores, with the acknowledgements held back. A commit flushes each channel,
-delivers what was stored, and then sends the acknowledgements in the order of arrival.
+What comes in is staged: appended to the stores, with the acknowledgements held back until a commit (`commits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker import log
-from broker.stores.interface import StorageError
+from broker.stores.interface import Outcome, StorageError
 from broker.streaming import errors
+from broker.streaming.commits import Batch, Commits, Portion
 from broker.streaming.errors import RefusedError, text_of
 from broker.streaming.hot.columns import CHANNEL, CLIENT, Status, publish_table
-from broker.streaming.hot.fields import failed, publish_ack
+from broker.streaming.hot.fields import publish_ack
 from broker.streaming.hot.kernels import encode_records, read_publishes
 from broker.streaming.names import text, valid_channel
 from broker.streaming.ports import Role
@@ -28,14 +26,10 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.nats.frames import PAYLOAD_SIZE, frame_table
 
 if TYPE_CHECKING:
-    from broker.blocks import Payloads
-    from broker.stores.interface import MessageStore
-    from broker.streaming.context import Context, Timer
-    from broker.streaming.delivery import Serving
-    from broker.streaming.hot.columns import Publishes, Rows, Run
+    from broker.streaming.context import Context
+    from broker.streaming.hot.columns import Publishes, Rows
     from broker.streaming.partitioning import Waiting
     from broker.streaming.registry import Channels, Clients
-    from broker.streaming.state import Channel
     from stantools.format.envelope import Buffer
     from stantools.nats.frames import Frames
 
@@ -49,36 +43,14 @@ _GROWN_SIZE: Final = 16 << 20
 _FINE: Final = (Status.GOOD, Status.FULL)
 
 
-@dataclass(slots=True)
-class _Portion:
-    """The messages of one channel in a batch. `failure` tells why they are not stored after all."""
-
-    channel: Channel
-    rows: Rows
-    failure: bytes = b""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Publishes that were taken together: their acknowledgements, where these go, and what became of them.
-
-    `traced` has client, channel and guid of every row, if such lines are logged.
-    """
-
-    acks: Payloads
-    runs: list[Run]
-    portions: list[_Portion]
-    traced: Sequence[tuple[str, str, str]] = ()
-
-
 class Publishing:
-    """Stages publishes and commits them.
+    """Stages publishes.
 
     Args:
         context: The world.
         clients: All clients.
         channels: All channels.
-        serving: Delivers what was committed.
+        commits: Commits what is staged.
         waiting: Where publishes of clients that are not known wait, if they may (partitioning).
     """
 
@@ -87,74 +59,34 @@ class Publishing:
         context: Context,
         clients: Clients,
         channels: Channels,
-        serving: Serving,
+        commits: Commits,
         waiting: Waiting | None = None,
     ) -> None:
         self._bus = context.bus
         self._clock = context.clock
-        self._driver = context.driver
-        self._timers = context.timers
         self._statistics = context.statistics
         self._crc = context.store.crc
-        self._prepare: Callable[[Sequence[MessageStore]], None] | None = getattr(context.store, "prepare", None)
         size = context.options.io_batch_size
         self._batch_size = _GROWN if size == _USUAL else max(size, 1)
-        self._sleep_time = context.options.io_sleep_time
         self._clients = clients
         self._channels = channels
-        self._serving = serving
+        self._commits = commits
         self._waiting = waiting
         self._table = publish_table(min(self._batch_size, _TABLE_ROWS))
-        self._batches: list[_Batch] = []
-        self._staged = self._staged_size = 0
-        self._touched: dict[Channel, None] = {}
-        self._sleep: Timer | None = None
-        self._committing = False
         #: What stands in the NATS subject of a publish before its channel, in bytes; negative if that may be another.
         self.prefix = -1
 
-    @property
-    def sleeping(self) -> bool:
-        """More messages are waited for before a commit (`io_sleep_time`)."""
-        return self._sleep is not None and self._sleep.pending
-
     def receive(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> None:
         """Handler of the publish subjects. Takes everything up to staging; commits whenever a batch is full."""
+        commits = self._commits
         while begin < end:
-            room = max(self._batch_size - self._staged, 1)
+            room = max(self._batch_size - commits.staged, 1)
             stop = min(end, begin + room)
             begin += self._stage(buffer, frames, begin, stop)
-            if self._staged >= self._batch_size or (self._staged_size > _GROWN_SIZE and self._staged >= _USUAL):
-                self.commit()
-        if self._staged:
-            self._commit_soon()
-
-    def commit(self) -> None:
-        """Makes durable what is staged, delivers it, and acknowledges it."""
-        if self._committing or not self._staged:
-            return
-        if self._sleep is not None:
-            self._timers.cancel(self._sleep)
-            self._sleep = None
-        batches, self._batches = self._batches, []
-        touched, self._touched = self._touched, {}
-        self._staged = self._staged_size = 0
-        self._committing = True
-        try:
-            if self._prepare is not None and len(touched) > 1:
-                self._prepare([channel.messages for channel in touched])
-            for channel in touched:
-                self._commit_channel(channel, batches)
-            for batch in batches:
-                self._acknowledge(batch)
-        finally:
-            self._committing = False
-
-    def _commit_soon(self) -> None:
-        if not self._sleep_time:
-            self._driver.commit_soon()
-        elif not self.sleeping:
-            self._sleep = self._timers.after(self._sleep_time, self.commit)
+            if commits.staged >= self._batch_size or (commits.size > _GROWN_SIZE and commits.staged >= _USUAL):
+                commits.commit()
+        if commits.staged:
+            commits.commit_soon()
 
     def _stage(self, buffer: Buffer, frames: Frames, begin: int, end: int) -> int:
         """Stages rows up to and with the first one that needs a closer look. Returns how many were dealt with."""
@@ -175,19 +107,17 @@ class Publishing:
             self._statistics.in_bytes += publishes.size
             traced = self._trace(publishes) if log.STREAMING.isEnabledFor(log.TRACE) else ()
             portions = [self._append(buffer, group.channel, group.rows) for group in publishes.groups]
-            self._batches.append(_Batch(publishes.acks, publishes.runs, portions, traced))
-            self._staged += taken
-            self._staged_size += publishes.size
+            self._commits.stage(Batch(publishes.acks, publishes.runs, portions, traced), taken, publishes.size)
         if publishes.status in _FINE:
             return taken
         request = next(requests(buffer, frames, begin + taken, begin + taken + 1))
         # A row that only lacked its channel is read again, now that there is one.
         return taken if self._examine(request, publishes.status) else taken + 1
 
-    def _append(self, buffer: Buffer, number: int, rows: Rows) -> _Portion:
+    def _append(self, buffer: Buffer, number: int, rows: Rows) -> Portion:
         channel = self._channels[number]
         messages = channel.messages
-        portion = _Portion(channel, rows)
+        portion = Portion(channel, rows)
         last = messages.last
         channel.timestamp = timestamp = max(self._clock.wall(), channel.timestamp)
         try:
@@ -200,55 +130,12 @@ class Publishing:
                 text(channel.name),
                 error,
             )
-            portion.failure = str(error).encode(errors="replace")
+            portion.outcome, portion.error = Outcome.REFUSED, str(error).encode(errors="replace")
             if messages.last < last:
-                self._take_back(self._batches, channel, portion.failure)
+                self._commits.lost(channel, error)
         else:
-            channel.fresh.append(records)
-            self._touched[channel] = None
+            self._commits.appended(portion, records)
         return portion
-
-    def _take_back(self, batches: list[_Batch], channel: Channel, failure: bytes) -> None:
-        """Everything that was staged for a channel is lost."""
-        channel.fresh.clear()
-        for batch in batches:
-            for portion in batch.portions:
-                if portion.channel is channel and not portion.failure:
-                    portion.failure = failure
-
-    def _commit_channel(self, channel: Channel, batches: list[_Batch]) -> None:
-        try:
-            channel.messages.flush()
-        except StorageError as error:
-            log.STREAMING.error("Unable to flush messages of channel %s: %s", text(channel.name), error)
-            self._take_back(batches, channel, str(error).encode(errors="replace"))
-            channel.visible = channel.messages.last
-            return
-        channel.visible = channel.messages.last
-        channel.last_activity = self._clock.monotonic()
-        self._serving.channel(channel)
-        channel.fresh.clear()
-        self._channels.expiry.stored(channel)
-        try:
-            channel.store.flush()
-        except StorageError as error:
-            log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
-
-    def _acknowledge(self, batch: _Batch) -> None:
-        failures: dict[int, bytes] = {}
-        for portion in batch.portions:
-            if portion.failure:
-                failures.update(dict.fromkeys(portion.rows.tolist(), portion.failure))
-        for row, names in enumerate(batch.traced):
-            if row not in failures:
-                log.STREAMING.log(log.TRACE, "[Client:%s] Acking Publisher subj=%s guid=%s", *names)
-        for reply, begin, end in batch.runs:
-            if not failures:
-                self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
-                continue
-            for row in range(begin, end):
-                ack = batch.acks.payload(row)
-                self._bus.publish(Role.SEND, reply, failed(ack, failures[row]) if row in failures else ack)
 
     def _examine(self, request: Request, status: Status | None = None) -> bool:
         """Deals with a publish that is not plainly good.
@@ -317,8 +204,8 @@ class Publishing:
         assert done == 1, "the usual encoding is plainly good"
         # What was counted is the usual encoding, what came is another.
         self._statistics.in_bytes += len(request.payload) - int(frames[0][PAYLOAD_SIZE])
-        if self._staged:
-            self._commit_soon()
+        if self._commits.staged:
+            self._commits.commit_soon()
 
     def _count_and_refuse(self, request: Request, message: protocol.PubMsg, error: bytes) -> bool:
         self._statistics.in_msgs += 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker import log
 from broker.stores.interface import StorageError
+from broker.streaming.commits import Commits
 from broker.streaming.connect import Connecting, Heartbeats
 from broker.streaming.context import Context, Statistics, Timers, new_id
 from broker.streaming.delivery import Serving
@@ -72,6 +73,7 @@ class StreamingServer:
         self._timers = timers
         self.options = options
         self.store = store
+        store.wake = driver.wake
         self.clock = clock
         self.server_id = server_id or new_id()
         self.started_at = 0
@@ -93,10 +95,11 @@ class StreamingServer:
         acknowledgements = Acknowledgements(context, channels, ready)
         redelivery = Redelivery(context, sender, acknowledgements)
         self._serving = Serving(context, ready, sender, redelivery)
-        self._publishing = publishing = Publishing(context, clients, channels, self._serving, waiting)
-        self._unsubscribing = Unsubscribing(context, clients, channels, redelivery, publishing, partitions)
+        self._commits = commits = Commits(context, channels, self._serving)
+        self._publishing = Publishing(context, clients, channels, commits, waiting)
+        self._unsubscribing = Unsubscribing(context, clients, channels, redelivery, commits, partitions)
         self._subscribing = Subscribing(
-            context, clients, channels, acknowledgements, self._unsubscribing, ready, publishing, partitions
+            context, clients, channels, acknowledgements, self._unsubscribing, ready, commits, partitions
         )
         self._heartbeats = Heartbeats(context, clients, self._unsubscribing)
         self._recovery = Recovery(clients, channels, self._subscribing)
@@ -141,8 +144,10 @@ class StreamingServer:
         """Completes what was handed over: stores, delivers, acknowledges; and serves who else may get messages."""
         if self._stopped:
             return
-        if not self._publishing.sleeping:
-            self._publishing.commit()
+        if self._commits.sleeping:
+            self._commits.complete()
+        else:
+            self._commits.commit()
         self._serving.run()
 
     def run_timers(self) -> None:
@@ -167,7 +172,9 @@ class StreamingServer:
         if self._stopped:
             return
         log.STREAMING.info("Shutting down.")
-        self._publishing.commit()
+        self._commits.commit()
+        self.store.settle()
+        self._commits.commit()
         self._stopped = True
         self.ready = False
         self._timers.clear()

@@ -263,11 +263,11 @@ class Channel:
     store: SubscriptionStore
     #: What the kernels know it by.
     number: int = -1
-    #: The last sequence that may be delivered: what is behind it is not flushed.
+    #: The last sequence that is stored and may be delivered.
     visible: int = field(init=False)
     #: Of the last message that this process stored; timestamps never go back (streaming-protocol.md section 11).
     timestamp: int = 0
-    #: The blocks stored last, while they are being delivered, so that they need not be read.
+    #: The blocks that are staged, being flushed or being delivered, so that they need not be read.
     fresh: list[Records] = field(default_factory=list)
     #: Active plain subscriptions by number.
     plain: dict[int, Subscription] = field(default_factory=dict)

@@ -23,11 +23,10 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.format.quoting import quote
 
 if TYPE_CHECKING:
-    from broker.stores.interface import MessageStore
+    from broker.streaming.commits import Commits
     from broker.streaming.context import Context
     from broker.streaming.inflight import Acknowledgements, Ready
     from broker.streaming.partitioning import Partitions
-    from broker.streaming.publish import Publishing
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.requests import Request
     from broker.streaming.state import Channel, Client
@@ -44,7 +43,7 @@ class Subscribing:
         acknowledgements: Takes what comes to the ack inboxes.
         unsubscribing: Ends durables that are replaced.
         ready: Who is to be served.
-        publishing: What came before is committed before a position is determined.
+        commits: What came before is committed before a position is determined.
         partitions: Requests for channels of other servers are not answered, those of unknown clients wait.
     """
 
@@ -56,7 +55,7 @@ class Subscribing:
         acknowledgements: Acknowledgements,
         unsubscribing: Unsubscribing,
         ready: Ready,
-        publishing: Publishing,
+        commits: Commits,
         partitions: Partitions | None = None,
     ) -> None:
         self._context = context
@@ -66,7 +65,7 @@ class Subscribing:
         self._acknowledgements = acknowledgements
         self._unsubscribing = unsubscribing
         self._ready = ready
-        self._publishing = publishing
+        self._commits = commits
         self._partitions = partitions
 
     def receive(self, request: Request) -> None:
@@ -111,7 +110,7 @@ class Subscribing:
             self._refuse(request, errors.UNKNOWN_CLIENT)
             return
         # What came before is stored before the position is determined.
-        self._publishing.commit()
+        self._commits.commit()
         try:
             channel = self._channels.obtain(message.subject)
             subscription, story = self._create_or_resume(channel, client, message, text(request.subject))
@@ -206,7 +205,7 @@ class Subscribing:
         joins = group is not None and bool(group.members)
         behind, where = 0, ""
         if not joins:
-            behind, where = _start_position(message, channel.messages, self._context.clock.wall())
+            behind, where = _start_position(message, channel, self._context.clock.wall())
         state = pb.SubState(
             client_id=client.id,
             q_group=group.name if group else b"",
@@ -286,21 +285,22 @@ def _check(message: pb.SubscriptionRequest, subject: str) -> None:
             raise RefusedError(error)
 
 
-def _start_position(request: pb.SubscriptionRequest, messages: MessageStore, now: int) -> tuple[int, str]:
+def _start_position(request: pb.SubscriptionRequest, channel: Channel, now: int) -> tuple[int, str]:
     """Returns the sequence behind which a new subscription starts, and how the log tells it.
 
     Args:
         request: With a start position that has been checked.
-        messages: The channel's messages; `first` and `last` are 0 if there never was one.
+        channel: Only what is stored counts; what is not yet may get other sequences.
         now: Nanoseconds since the epoch.
     """
-    first, last = messages.first, messages.last
+    first, last = channel.messages.first, channel.visible
     position = request.start_position
     if position == pb.LAST_RECEIVED:
         behind = max(last - 1, 0)
         return behind, f"last message, seq={behind + 1}"
     if position == pb.TIME_DELTA_START:
-        behind = max(messages.sequence_at(now - request.start_time_delta) - 1, 0)
+        found = channel.messages.sequence_at(now - request.start_time_delta)
+        behind = min(max(found - 1, 0), last)
         return behind, f"from time time='{_time(now - request.start_time_delta)}' seq={behind + 1}"
     if position == pb.SEQUENCE_START:
         asked = request.start_sequence

@@ -18,9 +18,9 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
+    from broker.streaming.commits import Commits
     from broker.streaming.context import Context
     from broker.streaming.partitioning import Partitions
-    from broker.streaming.publish import Publishing
     from broker.streaming.redelivery import Redelivery
     from broker.streaming.registry import Channels, Clients
     from broker.streaming.state import Channel, Client, QueueGroup, Subscription
@@ -34,7 +34,7 @@ class Unsubscribing:
         clients: All clients.
         channels: All channels.
         redelivery: Ends with a subscription, and goes on at others.
-        publishing: What came before is committed before something ends.
+        commits: What came before is committed before something ends.
         partitions: Requests for channels of other servers are not answered.
     """
 
@@ -44,7 +44,7 @@ class Unsubscribing:
         clients: Clients,
         channels: Channels,
         redelivery: Redelivery,
-        publishing: Publishing,
+        commits: Commits,
         partitions: Partitions | None = None,
     ) -> None:
         self._bus = context.bus
@@ -53,7 +53,7 @@ class Unsubscribing:
         self._clients = clients
         self._channels = channels
         self._redelivery = redelivery
-        self._publishing = publishing
+        self._commits = commits
         self._partitions = partitions
 
     def receive_unsubscribe(self, request: Request) -> None:
@@ -76,7 +76,7 @@ class Unsubscribing:
 
     def _end_requested(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> bytes:
         """Ends a subscription as somebody asked for. Returns the error text, if any."""
-        self._publishing.commit()
+        self._commits.commit()
         channel = self._channels.get(message.subject)
         what = "unsubscribe" if unsubscribe else "subscription close"
         if channel is None:
@@ -121,7 +121,7 @@ class Unsubscribing:
 
     def close_client(self, client: Client) -> None:
         """Ends a client: it is forgotten, its subscriptions are closed."""
-        self._publishing.commit()
+        self._commits.commit()
         try:
             self._clients.unregister(client)
         except StorageError as error:

@@ -183,6 +183,16 @@ class Session(asyncio.BufferedProtocol):
 
     # Coming in
 
+    def pause_reading(self) -> None:
+        """Takes nothing more from the server until `resume_reading` is called."""
+        if not self._closed:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Takes what the server sends."""
+        if not self._closed:
+            self._transport.resume_reading()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Is called by the event loop."""
         self._transport = transport

@@ -2,6 +2,9 @@
 
 What is appended is written at the next flush. If anything goes wrong until then, the files are cut back to where they
 were after the flush before, so that what was refused is not there, and what was promised is.
+
+Where a flush has to be durable, a thread writes and syncs. The files belong to it as long as the flush is under way:
+what is appended meanwhile is gathered for the next one, and what was stored before is read as it was.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from broker.blocks import Records
@@ -18,7 +22,7 @@ from broker.log import STREAMING
 from broker.stores.blocklist import BlockList, empty, part_of
 from broker.stores.file.reading import MAX_ROWS, SliceReader, UnreadableError
 from broker.stores.file.services import Services
-from broker.stores.interface import StorageError, first_sequence
+from broker.stores.interface import Flush, Outcome, StorageError, first_sequence
 from broker.stores.limits import limits_reached
 from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.layout import MESSAGE_OVERHEAD
@@ -88,6 +92,7 @@ class FileMessages:
         self._directory = directory
         self._name = name
         self._services = services
+        self._sync = options.sync
         self._new = new
         self._writer = SliceWriter(
             directory,
@@ -110,7 +115,11 @@ class FileMessages:
         self._ahead: list[tuple[int, Records]] = []
         self._next_read = 0
         self._dirty = self._broken = self._told = self._enforcing_failed = False
-        self._prepared: StoreUnwritableError | bool = False
+        self._gathered: list[Records] = []
+        self._gathered_count = self._gathered_bytes = 0
+        self._under_way: Flush | None = None
+        self._next: Flush | None = None
+        self._shown: SliceState | None = None
         self._complaint: tuple[int, int] = (0, 0)
         self.last = self._writer.last_sequence
         self._learn()
@@ -118,7 +127,9 @@ class FileMessages:
 
     def _learn(self) -> None:
         retention = self._retention
-        self.first, self.count, self.bytes = retention.first_sequence, retention.count, retention.bytes
+        self.first = retention.first_sequence
+        self.count = retention.count + self._gathered_count
+        self.bytes = retention.bytes + self._gathered_bytes
 
     # Storing.
 
@@ -128,90 +139,117 @@ class FileMessages:
         if not count:
             return
         first = first_sequence(records, self.last)
-        if self._broken:
-            self._repair()
-        self._take_prepared()
+        if not self._sync:
+            if self._broken:
+                self._repair()
+            try:
+                self._write(records)
+            except (StoreUnwritableError, ValueError) as error:
+                self._go_back()
+                raise self._taken_back(error) from error
         self._dirty = True
-        try:
-            self._writer.append_encoded(
-                records.data, records.starts, records.sizes, records.sequences, records.timestamps
-            )
-        except (StoreUnwritableError, ValueError) as error:
-            raise self._take_back(error) from error
         self.files = 2
         self._services.open_files.touch(self)
         recent = self._recent
-        self.bytes += recent.append(records) + count * MESSAGE_OVERHEAD
+        size = recent.append(records) + count * MESSAGE_OVERHEAD
+        if self._sync:
+            self._gathered.append(records)
+            self._gathered_count += count
+            self._gathered_bytes += size
+        self.bytes += size
         if not self.count:
             self.first = first
         self.count += count
-        self.last = self._writer.last_sequence
+        self.last = first + count - 1
         if recent.size > _RECENT_BYTES:
             recent.shrink(_RECENT_BYTES)
         self._services.cache.use(self, recent.size + self._ahead_size() if self._ahead else recent.size)
 
-    def flush(self) -> None:
+    def flush(self) -> Flush | None:
         """Makes durable what was appended, and enforces the limits; see `MessageStore.flush`."""
         if not self._dirty:
             if self._broken:
                 self._repair()
             if self._enforcing_failed:
                 self._keep_within_limits()
-            return
-        prepared = self._take_prepared()
+            return None
+        if self._sync:
+            if self._under_way is None:
+                self._begin(Flush())
+            elif self._gathered:
+                self._next = self._next or Flush()
+            return self._next or self._under_way
         try:
-            if not prepared:
-                self._writer.flush()
-            if self._new and self._services.options.sync:
+            self._writer.flush()
+        except StoreUnwritableError as error:
+            self._go_back()
+            raise self._taken_back(error) from error
+        self._dirty = False
+        self._services.unsynced.add(self)
+        self._flushed()
+        return None
+
+    def _begin(self, flush: Flush) -> None:
+        """Has a thread write and sync what is gathered."""
+        self._under_way, self._next = flush, None
+        current = self._writer.current
+        self._shown = None if current is None else replace(current)
+        blocks, self._gathered = self._gathered, []
+        self._gathered_count = self._gathered_bytes = 0
+        self._services.threads.run(partial(self._store, blocks), self._stored, awaited=True)
+
+    def _store(self, blocks: Sequence[Records]) -> None:
+        """Writes and syncs; all or nothing is there afterwards. Called by a thread.
+
+        Raises:
+            StoreUnwritableError: It cannot be done.
+            ValueError: The blocks are not as they should be.
+        """
+        if self._broken:
+            self._writer.go_back(self._mark)
+            self._broken = False
+        try:
+            for records in blocks:
+                self._write(records)
+            self._writer.flush()
+            if self._new:
                 with writing(self._directory, "its name may not be durable"):
                     fsync_directory(self._directory.parent)
                 self._new = False
-        except StoreUnwritableError as error:
-            raise self._take_back(error) from error
-        self._dirty = False
+        except Exception:
+            self._go_back()
+            raise
+
+    def _stored(self, problem: Exception | None) -> None:
+        """Goes on when the thread is done."""
+        flush = self._under_way
+        assert flush is not None
+        self._under_way = None
+        self._services.completed.append(flush)
+        if problem is not None:
+            flush.outcome, flush.error = Outcome.REFUSED, self._taken_back(problem).message
+            return
+        self._dirty = bool(self._gathered)
+        self._flushed()
+        if self._next is not None:
+            self._begin(self._next)
+
+    def _write(self, records: Records) -> None:
+        self._writer.append_encoded(records.data, records.starts, records.sizes, records.sequences, records.timestamps)
+
+    def _flushed(self) -> None:
         slices = self._retention.slices
         if not slices or slices[-1] is not self._writer.current:
             self._retention.catch_up()
-        if not self._services.options.sync:
-            self._services.unsynced.add(self)
         self._keep_within_limits()
-
-    def write(self) -> bool:
-        """Writes what was appended, without syncing it. Returns whether it has to be synced before the flush."""
-        if not self._dirty or self._broken:
-            return False
-        try:
-            self._writer.flush(sync=False)
-        except StoreUnwritableError as error:
-            self._prepared = error
-            return False
-        return True
-
-    def sync_written(self) -> None:
-        """Syncs what `write` has written; called by another thread. The flush reports what went wrong."""
-        try:
-            self._writer.flush(sync=True)
-            self._prepared = True
-        except StoreUnwritableError as error:
-            self._prepared = error
-
-    def _take_prepared(self) -> bool:
-        """Returns whether all that was appended is durable already.
-
-        Raises:
-            StorageError: It could not be written or synced, and is taken back.
-        """
-        prepared, self._prepared = self._prepared, False
-        if isinstance(prepared, StoreUnwritableError):
-            raise self._take_back(prepared) from prepared
-        return prepared
 
     def _keep_within_limits(self) -> None:
         limits = self.limits
-        if (self.count > limits.max_msgs > 0) or (self.bytes > limits.max_bytes > 0):
+        count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
+        if (count > limits.max_msgs > 0) or (size > limits.max_bytes > 0):
             if not self._told:
                 self._told = True
-                STREAMING.warning(*limits_reached(self._name, self.count, self.bytes, limits))
+                STREAMING.warning(*limits_reached(self._name, count, size, limits))
             # The age is left to `expire`.
             self._enforce(0)
         self._set_mark()
@@ -219,7 +257,8 @@ class FileMessages:
     def _set_mark(self) -> None:
         """Takes note of the state to which a failure returns."""
         self._mark = self._writer.mark()
-        self._marked = (self.first, self.last, self.count, self.bytes)
+        count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
+        self._marked = (self.first, self._writer.last_sequence, count, size)
 
     def sync(self) -> None:
         """Makes everything that was flushed durable. Raises StorageError; nothing is taken back then."""
@@ -262,8 +301,8 @@ class FileMessages:
         for data, index in removal.archived:
             self._services.archiver.run(self._name, data, index)
 
-    def _take_back(self, error: Exception) -> StorageError:
-        """Returns to the state after the last flush."""
+    def _go_back(self) -> None:
+        """Returns the files to the state after the last flush."""
         try:
             self._writer.go_back(self._mark)
             self._broken = False
@@ -271,6 +310,11 @@ class FileMessages:
             if not self._broken:
                 STREAMING.error("Unable to take back what could not be stored: %s", second)
             self._broken = True
+
+    def _taken_back(self, error: Exception) -> StorageError:
+        """Takes note that the files are as after the last flush, and forgets what was appended since."""
+        self._gathered, self._next = [], None
+        self._gathered_count = self._gathered_bytes = 0
         self._dirty = False
         self.files = 0
         self._services.open_files.leave(self)
@@ -315,7 +359,7 @@ class FileMessages:
 
     def _read_files(self, first: int, count: int, size: int) -> Records:
         """Reads from the files, and some more than asked for if somebody goes through the channel."""
-        if self._dirty:
+        if self._dirty and not self._sync:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
@@ -351,15 +395,19 @@ class FileMessages:
             later = [each for each in states if each.last_sequence >= first]
             candidates = iter(sorted(later, key=lambda each: (max(each.first_sequence, first), -each.number)))
         for each in candidates:
-            removed = self._retention.removed if slices and each is slices[0] else 0
+            removed = self._retention.removed if slices and each.number == slices[0].number else 0
             found = self._reader.read(each, first, count, size, removed)
             if found is not None:
                 return found
         return None
 
     def _states(self) -> Sequence[SliceState]:
-        """Returns all slices that have messages, also those that were begun since the last flush."""
-        slices, current = self._retention.slices, self._writer.current
+        """Returns all slices that have messages, also those begun since the last flush, unless a thread is at it."""
+        slices = self._retention.slices
+        if self._under_way is not None:
+            shown = self._shown
+            return slices if shown is None else [*(each for each in slices if each.number != shown.number), shown]
+        current = self._writer.current
         if current is None or (slices and slices[-1] is current):
             return slices
         known = slices[-1].number if slices else -1
@@ -369,15 +417,17 @@ class FileMessages:
         """Returns the first sequence whose timestamp is not lower; see `MessageStore.sequence_at`."""
         if not self.count:
             return self.last + 1 if self.last else 0
-        if self._dirty:
+        if self._dirty and not self._sync:
             try:
                 self._writer.flush(sync=False)
             except StoreUnwritableError:
                 return self.first
         states = self._states()
+        if not states:
+            return self.first
         if states[-1].last_timestamp == timestamp:
             # The last message comes before others of the same time (streaming-protocol.md section 13, note 1).
-            return self.last
+            return states[-1].last_sequence
         for each in states:
             if each.last_timestamp >= timestamp:
                 try:
@@ -405,29 +455,27 @@ class FileMessages:
         """Closes the files that are written, unless there is something to write."""
         if self._dirty or self._broken:
             return False
-        try:
-            self._writer.release()
-        except StoreUnwritableError as error:
-            STREAMING.error("Unable to close the files of %s: %s", self._directory, error)
+        self._writer.abandon()
         self.files = 0
         self._services.open_files.leave(self)
         return True
 
     def close(self) -> None:
-        """Flushes and closes. Raises StorageError."""
+        """Flushes, unless that takes a thread and was to be done before, and closes.
+
+        Raises:
+            StorageError: Something is not stored, or a thread is still at it, which has the files then.
+        """
+        if self._under_way is not None:
+            raise StorageError(f"{self._directory}: the disk has not taken what was written last")
         try:
-            self.flush()
+            if not self._sync:
+                self.flush()
         finally:
-            self.forget()
-            self._services.cache.leave(self)
-            self._services.unsynced.discard(self)
-            self._reader.release()
-            if not self.release():
-                self._writer.abandon()
-                self._services.open_files.leave(self)
+            self.abandon()
 
     def abandon(self) -> None:
-        """Closes the files of a channel that is removed."""
+        """Closes the files without writing."""
         self.forget()
         self._services.cache.leave(self)
         self._services.unsynced.discard(self)

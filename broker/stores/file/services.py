@@ -1,4 +1,4 @@
-"""What all channels of a file store share: a bound for open files, one for memory, the archive script, what to sync."""
+"""What all channels of a file store share: threads for the disk, bounds for files and memory, the archive script."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import resource
 import subprocess
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from broker.log import STREAMING
+from broker.stores.interface import Flush
 from broker.stores.options import FileOptions
 from stantools.format.crc import Crc
 from stantools.format.quoting import quote
@@ -20,6 +23,9 @@ from stantools.format.quoting import quote
 #: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
 _SHARE = 2
 _LEAST = 64
+#: Threads that write and sync, and the seconds that are a moment for them.
+_THREADS = 8
+_MOMENT = 0.005
 #: Bytes of payloads that are kept in memory.
 _CACHE_BYTES = 32 << 20
 
@@ -155,6 +161,92 @@ class Archiver:
             STREAMING.info("Output of archive script for %s (%s and %s): %s", channel, data, index, text)
 
 
+Job = Callable[[], None]
+Conclusion = Callable[[Exception | None], None]
+
+
+class DiskThreads:
+    """Threads that write and sync, so that nobody has to wait for a disk.
+
+    A job runs in one of them; its conclusion is drawn by the caller's thread, in `conclude`, and is told what the job
+    raised. What both use is the job's in between. Where the disk is fast, the caller waits: it has more to store next
+    time. Where a job takes long, or the last one did, it goes on at once.
+
+    Attributes:
+        wake: Called by a thread when there is something to conclude that nobody waits for.
+    """
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] | None = None
+        self._jobs: SimpleQueue[tuple[Job, Conclusion] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[Conclusion, Exception | None, float]] = SimpleQueue()
+        self._threads = self._running = 0
+        self._awaited = self._slow = False
+
+    def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
+        """Has a thread do a job.
+
+        Args:
+            job: May raise StantoolsError, OSError or ValueError.
+            conclusion: Gets what it raised, or None.
+            awaited: The caller is going to call `conclude` before it does anything else.
+        """
+        self._running += 1
+        self._awaited |= awaited
+        if self._threads < min(self._running, _THREADS):
+            self._threads += 1
+            threading.Thread(target=self._work, name="disk", daemon=True).start()
+        self._jobs.put((job, conclusion))
+
+    def conclude(self, patience: float | None = None) -> bool:
+        """Draws the conclusions of jobs that are done.
+
+        Args:
+            patience: Seconds to wait for the others; None waits for those that take a moment only.
+
+        Returns:
+            Whether none is left.
+        """
+        if patience is None:
+            patience = 0 if self._slow else _MOMENT
+        end = time.monotonic() + patience
+        self._awaited = True
+        while self._running:
+            try:
+                left = end - time.monotonic() if self._awaited else 0
+                conclusion, problem, seconds = self._done.get(left > 0, left if left > 0 else None)
+            except Empty:
+                if not self._awaited:
+                    break
+                # Whoever is done now wakes us; who was done before did not.
+                self._awaited = False
+                continue
+            self._running -= 1
+            self._slow = seconds > _MOMENT
+            conclusion(problem)
+        self._awaited = False
+        return not self._running
+
+    def stop(self) -> None:
+        """Ends the threads as soon as their jobs are done."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+
+    def _work(self) -> None:
+        while (found := self._jobs.get()) is not None:
+            job, conclusion = found
+            problem: Exception | None = None
+            begin = time.monotonic()
+            try:
+                job()
+            except Exception as raised:
+                problem = raised
+            self._done.put((conclusion, problem, time.monotonic() - begin))
+            if not self._awaited and self.wake is not None:
+                self.wake()
+
+
 class Syncable(Protocol):
     """Something that holds what is not durable."""
 
@@ -173,6 +265,8 @@ class Services:
         open_files: Counts open files.
         cache: Bounds the memory for messages.
         archiver: Runs the archive script.
+        threads: Write and sync.
+        completed: Flushes that were under way and are not any more.
         unsynced: Message stores that hold something which is not durable.
         unsynced_logs: Subscription stores that do.
     """
@@ -183,5 +277,7 @@ class Services:
     open_files: OpenFiles
     cache: CacheBudget
     archiver: Archiver
+    threads: DiskThreads = field(default_factory=DiskThreads)
+    completed: list[Flush] = field(default_factory=list)
     unsynced: set[Syncable] = field(default_factory=set)
     unsynced_logs: set[Syncable] = field(default_factory=set)

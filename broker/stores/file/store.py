@@ -8,7 +8,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from broker.log import STREAMING
@@ -16,7 +15,7 @@ from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
 from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services, Syncable
 from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
-from broker.stores.interface import ChannelStore, MessageStore, Recovered, RecoveredSubscription, StorageError
+from broker.stores.interface import ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
 from broker.stores.options import FileOptions
 from stantools.errors import StantoolsError
 from stantools.format.crc import Crc
@@ -30,9 +29,8 @@ from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
 from stantools.store.serverinfo import encode_server_file
 
-#: So many channels are synced at the same time, from so many on: for a few it is not worth it.
-_SYNCING = 8
-_TOGETHER = 4
+#: Seconds that the end waits for a disk at most, before what it has not done is given up.
+PATIENCE = 10.0
 #: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
 _held: dict[Path, tuple[int, int]] = {}
 #: Nanoseconds that one call of `maintain` takes at most, about.
@@ -85,7 +83,6 @@ class FileStore:
         self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
         self._synced = time.monotonic_ns()
-        self._syncing: ThreadPoolExecutor | None = None
 
     # The server and its clients.
 
@@ -207,6 +204,8 @@ class FileStore:
             raise StorageError("not found")
         messages, subscriptions = channel
         try:
+            if messages.flush() is not None:
+                self.settle()
             messages.close()
             subscriptions.close()
             shutil.rmtree(self._root / os.fsdecode(name))
@@ -220,15 +219,25 @@ class FileStore:
         """Returns what a channel may hold."""
         return self.limits.limits_for(os.fsdecode(name))
 
-    def prepare(self, messages: Sequence[MessageStore]) -> None:
-        """Writes several channels and syncs them at the same time; see `Together.prepare`."""
-        if not self._options.sync or len(messages) < _TOGETHER:
-            return
-        written = [each for each in messages if isinstance(each, FileMessages) and each.write()]
-        if self._syncing is None:
-            self._syncing = ThreadPoolExecutor(_SYNCING, "sync")
-        for _ in self._syncing.map(FileMessages.sync_written, written):
-            pass
+    @property
+    def wake(self) -> Callable[[], None] | None:
+        """Called when something is complete that nobody waits for; see `Store`."""
+        return self._services.threads.wake
+
+    @wake.setter
+    def wake(self, wake: Callable[[], None] | None) -> None:
+        self._services.threads.wake = wake
+
+    def completed(self) -> Sequence[Flush]:
+        """Returns flushes that were under way; see `Store.completed`."""
+        services = self._services
+        services.threads.conclude()
+        done, services.completed = services.completed, []
+        return done
+
+    def settle(self) -> None:
+        """Waits for what is under way, 10 seconds at most."""
+        self._services.threads.conclude(PATIENCE)
 
     # From time to time, and at the end.
 
@@ -269,6 +278,13 @@ class FileStore:
     def close(self) -> None:
         """Flushes and closes everything; see `Store.close`."""
         problems: list[Exception] = []
+        for messages, _ in self._channels.values():
+            try:
+                messages.flush()
+            except StantoolsError as error:
+                problems.append(error)
+        self.settle()
+        problems += [StorageError(each.error) for each in self.completed() if each.error]
         for pair in self._channels.values():
             for each in pair:
                 try:
@@ -283,9 +299,7 @@ class FileStore:
             except StantoolsError as error:
                 problems.append(error)
         self._services.archiver.wait()
-        if self._syncing is not None:
-            self._syncing.shutdown()
-            self._syncing = None
+        self._services.threads.stop()
         lock, self._lock = self._lock, None
         if lock is not None:
             _unlock_directory(lock)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker.blocks import Records
-from broker.stores.interface import MessageStore
+from broker.stores.interface import MessageStore, Outcome, StorageError, Store
 from stantools.format import gogo, kernels
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -55,3 +55,14 @@ def everything(store: MessageStore, *, first: int = 1, count: int = 1 << 30, siz
         assert [each.timestamp for each in messages] == records.timestamps.tolist()
         found += messages
         first = messages[-1].sequence + 1
+
+
+def flush(store: Store, *channels: MessageStore) -> None:
+    """Flushes channels, all at once, and waits until that is over. Raises what the first that failed says."""
+    under_way = [flush for messages in channels if (flush := messages.flush()) is not None]
+    store.settle()
+    done = store.completed()
+    assert set(under_way) <= set(done)
+    for each in under_way:
+        if each.outcome is not Outcome.STORED:
+            raise StorageError(each.error)

@@ -17,7 +17,7 @@ from broker.stores.blocklist import joined
 from broker.stores.encrypted import EncryptedStore
 from broker.stores.file import FileStore
 from broker.stores.file.services import OpenFiles
-from broker.stores.interface import StorageError
+from broker.stores.interface import Outcome, StorageError
 from broker.stores.limits import friendly_bytes
 from broker.stores.memory import MemoryStore
 from broker.stores.options import EncryptionOptions, FileOptions
@@ -30,7 +30,7 @@ from stantools.store.directory import open_datastore
 from stantools.store.limits import UNLIMITED, ChannelLimits, SliceLimits, StoreLimits
 from stantools.store.serverinfo import new_server_info
 from tests.broker.stores.faults import faults
-from tests.broker.stores.making import SECOND, START, block, everything, message
+from tests.broker.stores.making import SECOND, START, block, everything, flush, message
 
 NAME = b"foo"
 
@@ -116,30 +116,26 @@ def test_channels_that_are_flushed_together(tmp_path):
                 messages.append(block(name, messages.last + 1, [b"x"] * 3))
 
         add()
-        for messages in channels:
-            messages.flush()
-        good = dict.fromkeys(channels, 3)
+        flush(store, *channels)
         with faults() as broken:
             add()
             broken.after = after
-            store.prepare(channels)
-            for messages in channels:
-                try:
-                    messages.flush()
-                    good[messages] = 6
-                except StorageError:
-                    pass
-                assert messages.last == messages.count == good[messages]
-            assert broken.happened == (min(good.values()) == 3) == (after < 24)
-        # Nothing is left of what was prepared; more that is appended in between is synced as well.
+            flushes = [messages.flush() for messages in channels]
+            store.settle()
+            assert set(store.completed()) == set(flushes)
+            for messages, found in zip(channels, flushes, strict=True):
+                assert messages.last == messages.count == (6 if found.outcome is Outcome.STORED else 3)
+            refused = [found.outcome for found in flushes].count(Outcome.REFUSED)
+            assert broken.happened == refused == (after < 24)
+        lasts = [messages.last + 6 for messages in channels]
+        # What is appended while a flush is under way belongs to another one.
         add()
-        store.prepare(channels)
+        first = [messages.flush() for messages in channels]
         add()
-        store.prepare(channels[:2])
-        for messages in channels:
-            messages.flush()
-            assert messages.last == good[messages] + 6
-        lasts = [messages.last for messages in channels]
+        assert all(messages.flush() is not found for messages, found in zip(channels, first, strict=True))
+        store.settle()
+        assert len(store.completed()) == 2 * len(channels)
+        assert [messages.last for messages in channels] == lasts
         store.close()
         found = reopened(tmp_path / str(after)).channels
         assert [found[name][0].messages.last for name in names] == lasts

@@ -200,21 +200,6 @@ def test_the_usual_batch_may_grow(world: World, monkeypatch: pytest.MonkeyPatch)
     assert flushed == [4097, 5001]
 
 
-def test_a_store_is_told_what_will_be_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(MemoryStore, "prepare", lambda _, messages: told.append([*messages]), raising=False)
-    world = World()
-    world.connect()
-    for channel in (b"foo", b"bar"):
-        world.publish(channel, b"1")
-    assert told == []
-    prefix, reply = world.subjects.publish + b".", world.inbox()
-    channels = (b"foo", b"bar", b"foo")
-    world.bus.feed([(prefix + each, world.message(each, b"2", b"me", b"guid"), reply) for each in channels])
-    world.settle()
-    assert told == [[world.channel(name).messages for name in (b"foo", b"bar")]]
-
-
 class TestFailures:
     """A store that fails: publishers are told, nothing that was acknowledged is lost, and it goes on."""
 

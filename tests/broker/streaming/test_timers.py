@@ -26,16 +26,16 @@ def test_the_wish_is_for_the_first() -> None:
     setting = Setting()
     start = setting.time.now
     setting.at(50)
-    assert setting.driver.wake == start + 50
+    assert setting.driver.due == start + 50
     setting.at(70)
-    assert setting.driver.wake == start + 50
+    assert setting.driver.due == start + 50
     early = setting.at(20)
-    assert setting.driver.wake == start + 20
+    assert setting.driver.due == start + 20
     setting.timers.cancel(early)
     setting.time.now += 20
     setting.timers.run()
     assert setting.done == []
-    assert setting.driver.wake == start + 50
+    assert setting.driver.due == start + 50
 
 
 def test_what_becomes_due_by_doing_waits_for_the_next_time() -> None:
@@ -43,7 +43,7 @@ def test_what_becomes_due_by_doing_waits_for_the_next_time() -> None:
     setting.timers.at(setting.time.now, lambda: setting.at(0) and None)
     setting.timers.run()
     assert setting.done == []
-    assert setting.driver.wake == setting.time.now
+    assert setting.driver.due == setting.time.now
     setting.timers.run()
     assert len(setting.done) == 1
 
@@ -76,7 +76,7 @@ def test_one_that_fails_does_not_take_the_others_with_it() -> None:
     setting.at(0)
     with pytest.raises(RuntimeError):
         setting.timers.run()
-    assert setting.driver.wake == setting.time.now
+    assert setting.driver.due == setting.time.now
     setting.timers.run()
     assert len(setting.done) == 1
 

@@ -43,14 +43,17 @@ class Wishes:
 
     def __init__(self) -> None:
         self.commit = False
-        self.wake: int | None = None
+        self.due: int | None = None
         self.fatal_message: str | None = None
 
     def commit_soon(self) -> None:
         self.commit = True
 
+    def wake(self) -> None:
+        self.commit = True
+
     def wake_at(self, time: int) -> None:
-        self.wake = time
+        self.due = time
 
     def fatal(self, message: str) -> None:
         self.fatal_message = message
@@ -81,6 +84,7 @@ class Bus:
         sent: Everything that was published, in order.
         responders: What becomes of requests to a subject: an answer, or None for silence.
         connected: Publishing works.
+        slowed: Publishers are read more slowly.
     """
 
     max_payload = 1 << 20
@@ -98,6 +102,7 @@ class Bus:
         self.requests: list[tuple[int, bytes]] = []
         self.responders: dict[bytes, bytes | None] = {}
         self.connected = True
+        self.slowed = False
 
     # The side of the server.
     def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
@@ -114,6 +119,12 @@ class Bus:
 
     def congested(self, subject: bytes) -> bool:
         return subject in self.full
+
+    def slow_down(self) -> None:
+        self.slowed = True
+
+    def go_on(self) -> None:
+        self.slowed = False
 
     def request(
         self, role: Role, subject: bytes, payload: bytes, timeout: int, answer: Callable[[Answer], None]
@@ -252,8 +263,8 @@ class World:
         """Lets everything happen that happens now."""
         for _ in range(10_000):
             moved = self.bus.run()
-            if self.driver.wake is not None and self.driver.wake <= self.time.now:
-                self.driver.wake = None
+            if self.driver.due is not None and self.driver.due <= self.time.now:
+                self.driver.due = None
                 self.server.run_timers()
                 moved = True
             if self.driver.commit:
@@ -269,7 +280,7 @@ class World:
         end = self.time.now + round(seconds * SECOND)
         self.settle()
         while True:
-            times = [each for each in (self.driver.wake, self.bus.next_timeout()) if each is not None and each <= end]
+            times = [each for each in (self.driver.due, self.bus.next_timeout()) if each is not None and each <= end]
             if not times:
                 break
             self.time.now = max(self.time.now, min(times))

@@ -1,0 +1,355 @@
+"""Commits: what was staged is flushed, delivered and acknowledged, at once or when the store has done its part.
+
+Facts: streaming-protocol.md section 11.
+
+A commit flushes each channel for which something is staged. The store has done it when it returns, or reports it later;
+several flushes may be under way, which complete in order within a channel, and in any order between channels. What is
+stored is delivered, then it is acknowledged. Acknowledgements to the same subject, as those of one publisher are, keep
+the order of arrival: one that could go waits for those before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from broker import log
+from broker.stores.interface import Flush, Outcome, StorageError
+from broker.streaming.hot.fields import failed
+from broker.streaming.names import text
+from broker.streaming.ports import Role
+
+if TYPE_CHECKING:
+    from broker.blocks import Payloads, Records
+    from broker.streaming.context import Context, Timer
+    from broker.streaming.delivery import Serving
+    from broker.streaming.hot.columns import Rows, Run
+    from broker.streaming.registry import Channels
+    from broker.streaming.state import Channel
+
+#: Bytes that wait for a store, of a channel and of all: beyond, those who publish are read more slowly.
+CHANNEL_BOUND: Final = 16 << 20
+BOUND: Final = 64 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Portion:
+    """The messages of one channel in a batch.
+
+    Attributes:
+        channel: The channel.
+        rows: Which rows of the batch they are.
+        size: Their bytes.
+        outcome: What became of them; None while nobody knows.
+        error: Why they were refused.
+        heads: Subjects whose next acknowledgement is one of these.
+    """
+
+    channel: Channel
+    rows: Rows
+    size: int = 0
+    outcome: Outcome | None = None
+    error: bytes = b""
+    heads: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Publishes that were taken together: their acknowledgements, and where these go.
+
+    `traced` has client, channel and guid of every row, if such lines are logged.
+    """
+
+    acks: Payloads
+    runs: list[Run]
+    portions: list[Portion]
+    traced: Sequence[tuple[str, str, str]] = ()
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A flush that is under way: what is in it, the last sequence, and bytes."""
+
+    flush: Flush
+    last: int
+    portions: list[Portion]
+    size: int
+
+
+class _Owed(NamedTuple):
+    """Acknowledgements of one portion in a row that go to the same subject."""
+
+    batch: Batch
+    portion: Portion
+    begin: int
+    end: int
+
+
+class Commits:
+    """Commits what is staged.
+
+    Args:
+        context: The world.
+        channels: All channels.
+        serving: Delivers what is stored.
+
+    Attributes:
+        staged: Messages that are staged.
+        size: Bytes of them.
+    """
+
+    def __init__(self, context: Context, channels: Channels, serving: Serving) -> None:
+        self._bus = context.bus
+        self._clock = context.clock
+        self._driver = context.driver
+        self._timers = context.timers
+        self._store = context.store
+        self._sleep_time = context.options.io_sleep_time
+        self._channels = channels
+        self._serving = serving
+        self.staged = self.size = 0
+        self._batches: list[Batch] = []
+        self._touched: dict[Channel, list[Portion]] = {}
+        self._flushes: dict[Flush, Channel] = {}
+        self._under_way: dict[Channel, deque[_UnderWay]] = {}
+        self._owed: dict[bytes, deque[_Owed]] = {}
+        self._waiting = 0
+        self._full: set[Channel] = set()
+        self._slowed = False
+        self._sleep: Timer | None = None
+        self._committing = False
+
+    @property
+    def sleeping(self) -> bool:
+        """More messages are waited for before a commit (`io_sleep_time`)."""
+        return self._sleep is not None and self._sleep.pending
+
+    @property
+    def under_way(self) -> int:
+        """Flushes that the store has not completed."""
+        return len(self._flushes)
+
+    def stage(self, batch: Batch, count: int, size: int) -> None:
+        """Takes a batch, whose portions have been appended to the stores or refused."""
+        self._batches.append(batch)
+        self.staged += count
+        self.size += size
+        if self._waiting > BOUND or (self._full and any(each.channel in self._full for each in batch.portions)):
+            self._slowed = True
+            self._bus.slow_down()
+
+    def appended(self, portion: Portion, records: Records) -> None:
+        """Takes note that a portion was appended to its channel's store."""
+        channel = portion.channel
+        portion.size = len(records.data)
+        channel.fresh.append(records)
+        portions = self._touched.get(channel)
+        if portions is None:
+            self._touched[channel] = [portion]
+        else:
+            portions.append(portion)
+
+    def commit_soon(self) -> None:
+        """Commits when what is there has been handed over, or after `io_sleep_time`."""
+        if not self._sleep_time:
+            self._driver.commit_soon()
+        elif not self.sleeping:
+            self._sleep = self._timers.after(self._sleep_time, self.commit)
+
+    def commit(self) -> None:
+        """Flushes what is staged; what is stored then, or was under way and is now, is delivered and answered."""
+        if self._committing or not (self.staged or self._flushes):
+            return
+        if self._sleep is not None:
+            self._timers.cancel(self._sleep)
+            self._sleep = None
+        batches, self._batches = self._batches, []
+        touched, self._touched = self._touched, {}
+        self.staged = self.size = 0
+        self._committing = True
+        try:
+            for channel, portions in touched.items():
+                self._flush(channel, portions)
+            if self._flushes:
+                self._complete()
+            for batch in batches:
+                self._acknowledge(batch)
+        finally:
+            self._committing = False
+
+    def complete(self) -> None:
+        """Goes on with what was under way and is stored now, without flushing more."""
+        if self._flushes and not self._committing:
+            self._committing = True
+            try:
+                self._complete()
+            finally:
+                self._committing = False
+
+    def lost(self, channel: Channel, error: Exception | str, outcome: Outcome = Outcome.REFUSED) -> None:
+        """Takes note that nothing of a channel is stored that is not visible, nor ever will be.
+
+        Args:
+            channel: The channel; its store says what it has.
+            error: Why.
+            outcome: Whether that is so or nobody can tell.
+        """
+        portions = self._touched.pop(channel, [])
+        for each in self._under_way.pop(channel, ()):
+            self._flushes.pop(each.flush, None)
+            self._waiting -= each.size
+            portions += each.portions
+        channel.fresh.clear()
+        channel.visible = channel.messages.last
+        self._settle(portions, outcome, str(error).encode(errors="replace"))
+        self._relax(channel)
+
+    def _flush(self, channel: Channel, portions: list[Portion]) -> None:
+        try:
+            flush = channel.messages.flush()
+        except StorageError as error:
+            self._touched[channel] = portions
+            self._failed(channel, error)
+            return
+        last = channel.messages.last
+        if flush is None:
+            self._stored(channel, last, portions)
+            return
+        size = sum(portion.size for portion in portions)
+        self._flushes[flush] = channel
+        queue = self._under_way.setdefault(channel, deque())
+        if queue and queue[-1].flush is flush:
+            newest = queue[-1]
+            newest.last = last
+            newest.portions += portions
+            newest.size += size
+        else:
+            queue.append(_UnderWay(flush, last, portions, size))
+        self._waiting += size
+        if sum(each.size for each in queue) > CHANNEL_BOUND:
+            self._full.add(channel)
+
+    def _complete(self) -> None:
+        """Goes on with what the store has completed."""
+        for flush in self._store.completed():
+            channel = self._flushes.pop(flush, None)
+            if channel is None:
+                continue
+            if flush.outcome is not Outcome.STORED:
+                self._failed(channel, flush.error, flush.outcome)
+                continue
+            queue = self._under_way[channel]
+            done = queue.popleft()
+            if not queue:
+                del self._under_way[channel]
+            self._waiting -= done.size
+            self._stored(channel, done.last, done.portions)
+            self._relax(channel)
+
+    def _stored(self, channel: Channel, last: int, portions: list[Portion]) -> None:
+        """Delivers what is stored, and lets it be acknowledged."""
+        channel.visible = last
+        channel.last_activity = self._clock.monotonic()
+        self._serving.channel(channel)
+        if channel in self._under_way:
+            channel.fresh = [block for block in channel.fresh if int(block.sequences[-1]) > last]
+        else:
+            channel.fresh.clear()
+        self._channels.expiry.stored(channel)
+        try:
+            channel.store.flush()
+        except StorageError as error:
+            log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
+        self._settle(portions, Outcome.STORED)
+
+    def _failed(self, channel: Channel, error: StorageError | str, outcome: Outcome = Outcome.REFUSED) -> None:
+        if outcome is Outcome.UNKNOWN:
+            what = "Unable to tell whether messages of channel %s are stored: %s"
+        else:
+            what = "Unable to flush messages of channel %s: %s"
+        log.STREAMING.error(what, text(channel.name), error)
+        self.lost(channel, error, outcome)
+        if outcome is Outcome.UNKNOWN:
+            # What the store says it has is stored.
+            self._serving.channel(channel)
+
+    def _relax(self, channel: Channel) -> None:
+        """Lets those who publish go on when enough of what waited is done."""
+        if channel in self._full and sum(e.size for e in self._under_way.get(channel, ())) <= CHANNEL_BOUND // 2:
+            self._full.discard(channel)
+        if self._slowed and not self._full and self._waiting <= BOUND // 2:
+            self._slowed = False
+            self._bus.go_on()
+
+    # Acknowledgements.
+
+    def _settle(self, portions: list[Portion], outcome: Outcome, error: bytes = b"") -> None:
+        for portion in portions:
+            portion.outcome = outcome
+            portion.error = error
+        for portion in portions:
+            for reply in portion.heads:
+                self._release(reply)
+
+    def _release(self, reply: bytes) -> None:
+        """Sends what waits for a subject, up to what nobody knows yet."""
+        queue = self._owed[reply]
+        while queue:
+            batch, portion, begin, end = queue[0]
+            if portion.outcome is None:
+                portion.heads.append(reply)
+                return
+            queue.popleft()
+            self._answer(batch, portion, reply, begin, end)
+        del self._owed[reply]
+
+    def _acknowledge(self, batch: Batch) -> None:
+        """Sends the acknowledgements of a batch, or lets them wait for their turn."""
+        if not self._owed and all(portion.outcome is Outcome.STORED for portion in batch.portions):
+            for reply, begin, end in batch.runs:
+                self._acknowledge_rows(batch, reply, begin, end)
+            return
+        for portion, reply, begin, end in _pieces(batch):
+            queue = self._owed.get(reply)
+            if queue is not None:
+                queue.append(_Owed(batch, portion, begin, end))
+            elif portion.outcome is None:
+                self._owed[reply] = deque([_Owed(batch, portion, begin, end)])
+                portion.heads.append(reply)
+            else:
+                self._answer(batch, portion, reply, begin, end)
+
+    def _answer(self, batch: Batch, portion: Portion, reply: bytes, begin: int, end: int) -> None:
+        """Tells a publisher what became of its messages; nothing if nobody knows."""
+        if portion.outcome is Outcome.STORED:
+            self._acknowledge_rows(batch, reply, begin, end)
+        elif portion.outcome is Outcome.REFUSED:
+            for row in range(begin, end):
+                self._bus.publish(Role.SEND, reply, failed(batch.acks.payload(row), portion.error))
+
+    def _acknowledge_rows(self, batch: Batch, reply: bytes, begin: int, end: int) -> None:
+        for names in batch.traced[begin:end]:
+            log.STREAMING.log(log.TRACE, "[Client:%s] Acking Publisher subj=%s guid=%s", *names)
+        self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
+
+
+def _pieces(batch: Batch) -> Iterator[tuple[Portion, bytes, int, int]]:
+    """Yields the runs of a batch, divided where another portion begins."""
+    portions = batch.portions
+    if len(portions) == 1:
+        for reply, begin, end in batch.runs:
+            yield portions[0], reply, begin, end
+        return
+    owners = np.zeros(len(batch.acks), np.int64)
+    for number, portion in enumerate(portions):
+        owners[portion.rows] = number
+    for reply, begin, end in batch.runs:
+        part = owners[begin:end]
+        changes = (np.flatnonzero(part[1:] != part[:-1]) + (begin + 1)).tolist()
+        for first, stop in pairwise([begin, *changes, end]):
+            yield portions[int(owners[first])], reply, first, stop

@@ -1,0 +1,373 @@
+"""Commits on a store that answers late, in simulated time: completions that are late, out of order, failing and lost.
+
+A seed makes everything that happens. A checker looks at every message and every acknowledgement as they leave, and in
+the end at the logs: what was acknowledged is there once, and in order; nothing was delivered that is not stored; nobody
+waits for an acknowledgement but those whose messages nobody can tell about.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from broker.blocks import Payloads, Records
+from broker.stores.interface import ChannelStore, Flush, Outcome, StorageError
+from broker.stores.memory import MemoryMessages, MemoryStore, MemorySubscriptions
+from broker.streaming import commits
+from broker.streaming.ports import Role
+from stantools.format.proto import protocol_pb2 as protocol
+from stantools.format.proto import store_pb2 as pb
+from stantools.store.limits import UNLIMITED
+from tests.broker.streaming.world import SECOND, Bus, Subscriber, Time, World
+
+CHANNELS = (b"foo", b"bar", b"baz")
+
+
+@dataclass
+class Flight:
+    """A flush that is under way.
+
+    Attributes:
+        due: When it is over.
+        outcome: What comes of it.
+        kept: Blocks that are stored although nobody can tell.
+    """
+
+    flush: Flush
+    blocks: list[Records]
+    due: int
+    outcome: Outcome
+    kept: int
+
+
+class LateMessages:
+    """The messages of a channel: what is stored is in the log at once, in the order in which flushes end."""
+
+    def __init__(self, name: bytes, store: LateStore) -> None:
+        self.log = MemoryMessages(name, UNLIMITED)
+        self.limits, self.read, self.expire = self.log.limits, self.log.read, self.log.expire
+        self.sequence_at = self.log.sequence_at
+        self.name = name
+        self.store = store
+        self.appended: list[Records] = []
+        self.flights: deque[Flight] = deque()
+
+    @property
+    def first(self) -> int:
+        return self.log.first
+
+    @property
+    def last(self) -> int:
+        ahead = [*(block for each in self.flights for block in each.blocks), *self.appended]
+        return self.log.last + sum(len(block) for block in ahead)
+
+    @property
+    def count(self) -> int:
+        return self.log.count
+
+    @property
+    def bytes(self) -> int:
+        return self.log.bytes
+
+    def append(self, records: Records) -> None:
+        chance = self.store.chance
+        assert int(records.sequences[0]) == self.last + 1
+        if chance.random() < self.store.failing / 4:
+            if chance.random() < 0.5:
+                self.take_back()
+            raise StorageError("cannot append")
+        self.appended.append(records)
+
+    def take_back(self) -> None:
+        self.appended.clear()
+        self.flights.clear()
+
+    def flush(self) -> Flush | None:
+        store, chance = self.store, self.store.chance
+        if not self.appended:
+            return self.flights[-1].flush if self.flights else None
+        if chance.random() < store.failing:
+            self.take_back()
+            raise StorageError("cannot flush")
+        blocks, self.appended = self.appended, []
+        if not self.flights and chance.random() < store.at_once:
+            self._keep(blocks)
+            return None
+        if len(self.flights) > 1 and chance.random() < store.merging:
+            self.flights[-1].blocks += blocks
+            return self.flights[-1].flush
+        due = store.time.now + round(chance.expovariate(1 / store.latency) * SECOND)
+        outcome = Outcome.STORED
+        if chance.random() < store.failing:
+            outcome = Outcome.REFUSED
+        elif chance.random() < store.losing:
+            outcome, due = Outcome.UNKNOWN, due + SECOND
+        due = max(due, self.flights[-1].due if self.flights else 0)
+        self.flights.append(Flight(Flush(), blocks, due, outcome, chance.randint(0, len(blocks))))
+        return self.flights[-1].flush
+
+    def _keep(self, blocks: list[Records]) -> None:
+        for block in blocks:
+            self.log.append(block)
+            for row in range(len(block)):
+                message = pb.MsgProto.FromString(block.payload(row))
+                self.store.logs[self.name].append((message.sequence, message.data))
+
+    def land(self) -> list[Flush]:
+        """Ends what is due, in order."""
+        done = []
+        while self.flights and self.flights[0].due <= self.store.time.now:
+            flight = self.flights.popleft()
+            flight.flush.outcome = flight.outcome
+            done.append(flight.flush)
+            if flight.outcome is Outcome.STORED:
+                self._keep(flight.blocks)
+                continue
+            flight.flush.error = flight.outcome.name
+            if flight.outcome is Outcome.UNKNOWN:
+                lost = [flight, *self.flights]
+                for block in [*(block for each in lost for block in each.blocks), *self.appended]:
+                    self.store.unknown.update(
+                        pb.MsgProto.FromString(block.payload(row)).data for row in range(len(block))
+                    )
+                self._keep(flight.blocks[: flight.kept])
+            self.take_back()
+        return done
+
+
+class LateStore(MemoryStore):
+    """A store that completes flushes later, in any order between channels.
+
+    Attributes:
+        logs: What is stored of each channel: sequences and data.
+        unknown: Data of messages of which it could not tell what became of them.
+    """
+
+    def __init__(self, seed: int, time: Time) -> None:
+        super().__init__()
+        self.chance = chance = random.Random(seed)
+        self.time = time
+        self.at_once = chance.choice([0, 0, 0.5])
+        self.merging = chance.choice([0, 0.5, 1])
+        self.failing = chance.choice([0, 0, 0.03, 0.15])
+        self.losing = chance.choice([0, 0, 0.05])
+        self.latency = chance.choice([0.001, 0.1, 2])
+        self.logs: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
+        self.unknown: set[bytes] = set()
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        found = self._channels[name] = ChannelStore(LateMessages(name, self), MemorySubscriptions(UNLIMITED))
+        return found
+
+    def flights(self) -> list[Flight]:
+        return [flight for each in self._channels.values() for flight in each.messages.flights]  # type: ignore[attr-defined]
+
+    def completed(self) -> list[Flush]:
+        channels: list[Any] = [each.messages for each in self._channels.values()]
+        self.chance.shuffle(channels)
+        return [flush for each in channels for flush in each.land()]
+
+
+class Watched(Bus):
+    """A bus on which everything that leaves is checked."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__(time)
+        self.store: LateStore
+        self.acks: dict[bytes, list[tuple[bytes, bytes]]] = defaultdict(list)
+        self.inboxes: dict[bytes, bytes] = {}
+        self.delivered: dict[bytes, list[int]] = defaultdict(list)
+
+    def publish(self, role: Role, subject: bytes, payload: bytes, reply: bytes = b"") -> bool:
+        if subject.startswith(b"acks."):
+            ack = protocol.PubAck.FromString(payload)
+            self.acks[subject].append((ack.guid, ack.error))
+            assert any(data == ack.guid for log in self.store.logs.values() for _, data in log) != bool(ack.error)
+        elif subject in self.inboxes:
+            message = pb.MsgProto.FromString(payload)
+            log = self.store.logs[self.inboxes[subject]]
+            assert log[message.sequence - 1] == (message.sequence, message.data), "it is stored"
+            self.delivered[subject].append(message.sequence)
+        return super().publish(role, subject, payload, reply)
+
+    def publish_block(self, role: Role, subject: bytes, block: Payloads, begin: int, end: int) -> bool:
+        return all(self.publish(role, subject, block.payload(row)) for row in range(begin, end))
+
+
+@dataclass
+class Run:
+    """What one seed does."""
+
+    seed: int
+    published: dict[bytes, list[tuple[bytes, bytes]]] = field(default_factory=lambda: defaultdict(list))
+    subscribers: list[Subscriber] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        time = Time()
+        self.bus = Watched(time)
+        self.store = self.bus.store = LateStore(self.seed, time)
+        self.chance = self.store.chance
+        sleep = self.chance.choice([0, 0, 0, SECOND // 1000])
+        self.world = World(store=self.store, time=time, bus=self.bus, io_sleep_time=sleep)
+        self.clients = [b"c%d" % number for number in range(self.chance.randint(1, 5))]
+        for client in self.clients:
+            self.world.connect(client)
+
+    def publish(self) -> None:
+        """Publishes as some connections do that are read in one turn."""
+        messages = []
+        for _ in range(self.chance.choice([1, 1, 2, 8, 40])):
+            client, channel = self.chance.choice(self.clients), self.chance.choice(CHANNELS)
+            self.count += 1
+            data, reply = b"%d" % self.count, b"acks." + client
+            subject = self.world.subjects.publish + b"." + channel
+            messages.append((subject, self.world.message(channel, data, client, data), reply))
+            self.published[reply].append((channel, data))
+        self.bus.feed(messages)
+        if self.chance.random() < 0.7:
+            self.world.settle()
+
+    def subscribe(self) -> None:
+        channel = self.chance.choice(CHANNELS)
+        start = self.chance.choice([pb.FIRST, pb.NEW_ONLY, pb.LAST_RECEIVED, pb.TIME_DELTA_START])
+        inbox = self.world.inbox()
+        self.bus.inboxes[inbox] = channel
+        in_flight = self.chance.choice([2, 1024])
+        found = self.world.subscribe(
+            channel, b"c0", inbox=inbox, max_in_flight=in_flight, ack_wait_in_secs=3600, start_position=start
+        )
+        assert not found.error
+        self.subscribers.append(found)
+
+    def acknowledge(self, subscriber: Subscriber) -> bool:
+        found = subscriber.sequences()
+        if found:
+            subscriber.ack(*found)
+        return bool(found)
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass, with a stop wherever a flush ends."""
+        end = self.world.time.now + round(seconds * SECOND)
+        while True:
+            due = min((each.due for each in self.store.flights()), default=end + 1)
+            if due > end:
+                break
+            self.world.advance(max(due - self.world.time.now, 0) / SECOND)
+            self.world.time.now = max(self.world.time.now, due)
+            assert self.store.wake is not None
+            self.store.wake()
+            self.world.settle()
+        self.world.advance(max(end - self.world.time.now, 0) / SECOND)
+
+    def step(self) -> None:
+        what = self.chance.random()
+        if what < 0.6:
+            if not self.bus.slowed:
+                self.publish()
+        elif what < 0.7:
+            if len(self.subscribers) < 6:
+                self.subscribe()
+        elif what < 0.8:
+            for each in self.subscribers:
+                self.acknowledge(each)
+        elif what < 0.83 and self.subscribers:
+            gone = self.subscribers.pop(self.chance.randrange(len(self.subscribers)))
+            assert gone.close() == b""
+        else:
+            self.pass_time(self.chance.choice([0, 0.001, 0.1, 1]))
+
+    def end(self) -> None:
+        """Lets everything come to its end."""
+        self.pass_time(1)  # what waits for more before it is flushed
+        self.pass_time(60)
+        assert not self.store.flights()
+        while sum(self.acknowledge(each) for each in self.subscribers):
+            self.pass_time(1)
+        assert not self.bus.slowed
+        self.check()
+
+    def check(self) -> None:
+        logs = self.store.logs
+        for log in logs.values():
+            assert [sequence for sequence, _ in log] == list(range(1, len(log) + 1))
+            assert [int(data) for _, data in log] == sorted({int(data) for _, data in log}), "once, as they came"
+        stored = {data for log in logs.values() for _, data in log}
+        for reply, sent in self.published.items():
+            acks = self.bus.acks[reply]
+            known = [data for _, data in sent if data not in self.store.unknown]
+            assert [guid for guid, _ in acks] == known, "in the order of arrival, none is lost"
+            assert {guid for guid, error in acks if not error} == {data for data in known if data in stored}
+        for each in self.subscribers:
+            found = self.bus.delivered[each.request.inbox]
+            assert found == list(range(found[0], found[0] + len(found))) if found else True
+            log = logs[each.request.subject]
+            if each.request.start_position == pb.FIRST:
+                assert len(found) == len(log)
+            elif found:
+                assert found[-1] == len(log)
+
+
+def play(seed: int) -> Run:
+    run = Run(seed)
+    for _ in range(60):
+        run.step()
+    return run
+
+
+def test_late_completions() -> None:
+    for seed in range(100):
+        play(seed).end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_thousands_of_seeds(part: int) -> None:
+    for seed in range(1000 + part * 500, 1500 + part * 500):
+        play(seed).end()
+
+
+def test_publishers_are_read_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a slow store is bounded, by all channels and by each."""
+    for bound, channel_bound in ((2000, 1 << 20), (1 << 20, 700)):
+        monkeypatch.setattr(commits, "BOUND", bound)
+        monkeypatch.setattr(commits, "CHANNEL_BOUND", channel_bound)
+        slowed = 0
+        for seed in range(30):
+            run = Run(seed)
+            run.store.latency = 2
+            for _ in range(60):
+                run.step()
+                slowed += run.bus.slowed
+                waiting = sum(len(block.data) for each in run.store.flights() for block in each.blocks)
+                assert waiting < min(bound, 3 * channel_bound) + 40 * 100
+            run.end()
+        assert slowed > 50
+
+
+def test_the_end_waits_for_the_store_as_long_as_it_says() -> None:
+    """Who is stored then is told; the others hear nothing."""
+    for seed in range(30):
+        run = play(seed)
+        run.world.settle()
+        until = run.world.time.now + SECOND
+
+        def settle(run: Run = run, until: int = until) -> None:
+            run.world.time.now = until
+
+        run.store.settle = settle  # type: ignore[method-assign]
+        run.world.server.stop()
+        run.store.unknown.update(
+            pb.MsgProto.FromString(block.payload(row)).data
+            for flight in run.store.flights()
+            for block in flight.blocks
+            for row in range(len(block))
+        )
+        for reply, sent in run.published.items():
+            known = [data for _, data in sent if data not in run.store.unknown]
+            acks = [guid for guid, _ in run.bus.acks[reply]]
+            assert acks == known[: len(acks)]
