@@ -1,7 +1,8 @@
 """A broker whose disk fails when it is told to: `python -m tests.interop.failing <orders> <words of the broker>`.
 
 The file `orders` has lines of `<call> <error name> <part of the path>`; while it has them, these calls of the system
-fail for such files. It is looked at before each call.
+fail for such files. With HANG for the error they end only when the line is gone, and the paths of the files are written
+to `<orders>.hanging` when they begin. It is looked at before each call.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ def _path_of(first: Any) -> str:
 def install(orders: Path) -> None:
     """Puts itself between this process and the system."""
     text = str(orders)
-    real_open, real_read, real_close = os.open, os.read, os.close
+    real_open, real_read, real_write, real_close = os.open, os.read, os.write, os.close
 
     def wanted() -> list[list[str]]:
         try:
@@ -40,10 +42,20 @@ def install(orders: Path) -> None:
         finally:
             real_close(descriptor)
 
+    def hang(line: list[str], path: str) -> None:
+        descriptor = real_open(f"{text}.hanging", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        real_write(descriptor, f"{path}\n".encode())
+        real_close(descriptor)
+        while line in wanted():
+            time.sleep(0.01)
+
     def between(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(first: Any, *more: Any, **named: Any) -> Any:
             for what, error, part in wanted():
                 if what == name and part in _path_of(first):
+                    if error == "HANG":
+                        hang([what, error, part], _path_of(first))
+                        continue
                     number = getattr(errno, error)
                     # Some of it is written before the disk is full.
                     if name == "write":

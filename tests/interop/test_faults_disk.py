@@ -6,17 +6,22 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from broker.stores.file.store import PATIENCE
+from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as store
 from tests.brokers import Broker
 from tests.interop.rawclient import Publisher, RawClient, stored
+from tests.interop.talker import Client, Talker
 from tests.interop.watching import BAD_SIGNS
 
 _FILE = ("-st", "FILE", "-mm", 0, "-mb", 0)
@@ -56,6 +61,15 @@ class FailingBroker(Broker):
             yield
         finally:
             self.orders.unlink()
+
+    def wait_until_it_hangs(self, part: str) -> None:
+        """Waits until a call hangs on a file whose path has a part."""
+        found = Path(f"{self.orders}.hanging")
+        deadline = time.monotonic() + 60
+        while not (found.exists() and any(part in line for line in found.read_text().splitlines())):
+            assert time.monotonic() < deadline, "nothing hangs"
+            time.sleep(0.005)
+        found.unlink()
 
 
 #: What a process that is killed while it writes may leave behind: messages that it had not acknowledged yet, which no
@@ -378,3 +392,58 @@ def test_messages_that_cannot_be_read(tmp_path: Path) -> None:
         assert broker.stop() == 0
         verified(directory)
         calm(broker)
+
+
+def served(broker: Broker, talker: Talker, other: Client, count: int) -> None:
+    """Fails if the broker does not serve what has nothing to do with the channel `slow`."""
+    for number in range(count):
+        with urllib.request.urlopen(f"{broker.monitoring}/healthz", timeout=20) as page:
+            assert page.status == 200
+        talker.flush(20)
+        other.store(b"fast", b"%d" % number)
+
+
+def test_a_disk_that_hangs(tmp_path: Path) -> None:
+    """While a sync of one channel hangs all else is served; what waits for it is stored and told afterwards."""
+    directory = tmp_path / "store"
+    with FailingBroker(tmp_path, *_FILE, "-dir", directory, http=True) as broker:
+        with Talker(broker.port) as one, Talker(broker.port) as two:
+            slow, fast = Client(one, "slow"), Client(two, "fast")
+            slow.store(b"slow", b"first")
+            fast.store(b"fast", b"first")
+            subscription = fast.subscribe(b"slow")
+            assert subscription.wait(1)
+            with broker.failing("fsync HANG /slow/msgs"):
+                for number in range(3):
+                    for channel in (b"slow", b"fast"):
+                        message = slow.publication(channel, b"%d" % number).SerializeToString()
+                        one.publish(slow.subjects.pub_prefix + b"." + channel, message, slow.ack_inbox)
+                broker.wait_until_it_hangs("/slow/msgs")
+                served(broker, two, fast, 20)
+                # What a subscriber sees is stored, and no acknowledgement overtakes another.
+                assert len(subscription.messages) == 1
+                assert len(slow.acks) == 0
+            acks = [protocol.PubAck.FromString(each.data) for each in slow.acks.wait(6)]
+            assert [(each.guid, each.error) for each in acks] == [(b"g%d" % n, b"") for n in range(2, 8)]
+            assert [each.sequence for each in subscription.wait(4)] == [1, 2, 3, 4]
+            served(broker, two, fast, 3)
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
+def test_the_end_does_not_wait_for_a_disk_for_ever(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with FailingBroker(tmp_path, *_FILE, "-dir", directory) as broker:
+        with Talker(broker.port) as talker:
+            client = Client(talker, "me")
+            client.store(b"slow", b"first")
+            with broker.failing("fsync HANG /slow/msgs"):
+                message = client.publication(b"slow", b"second").SerializeToString()
+                talker.publish(client.subjects.pub_prefix + b".slow", message, client.ack_inbox)
+                broker.wait_until_it_hangs("/slow/msgs")
+                assert broker.stop(signal.SIGTERM, timeout=PATIENCE + 30) == 143
+                assert len(client.acks) == 0, "nobody can tell"
+        assert "The store could not be closed" in broker.said()
+        broker.start()
+        assert [data for _, data in stored(broker.port, "reader", b"slow")][:1] == [b"first"]
