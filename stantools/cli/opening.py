@@ -12,7 +12,7 @@ from stantools.cli import console
 from stantools.errors import StoreUnreadableError
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
-from stantools.store.directory import ChannelFiles, Datastore, open_datastore
+from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.mapping import Buffer
 from stantools.store.options import ReadOptions, polynomial_name, resolve_crc, resolve_file_crc
@@ -84,6 +84,18 @@ def node_at(path: Path) -> NodeFiles | None:
     if node and console.is_verbose():
         console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
     return node
+
+
+def part_of_node(path: Path) -> NodeFiles:
+    """Returns a clustered node of which a path holds the Raft directory, the file store or both.
+
+    Raises:
+        StoreUnreadableError: There is neither.
+    """
+    if node := node_at(path):
+        return node
+    stores = [path] if (path / SERVER_FILE).exists() else sorted(each.parent for each in path.glob(f"*/{SERVER_FILE}"))
+    return NodeFiles(path, None, open_datastore(stores[0] if len(stores) == 1 else path).path)
 
 
 def file_crc(path: Path, buffer: Buffer, reading: ReadOptions) -> Crc:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,22 +55,49 @@ def command(
     """
     from stantools.cli.opening import channel_names, open_store
     from stantools.cli.progress import Progress
-    from stantools.recovery.salvage import apply_salvage, plan_salvage
-    from stantools.recovery.salvage.check import check_new_store, exit_code
+    from stantools.recovery.salvage import plan_salvage
     from stantools.recovery.salvage.report import report
     from stantools.store.locks import check_not_in_use
 
-    if out is None and not dry_run:
-        raise UsageError("--out is missing: where is the new store to go?", "add --out NEW, or --dry-run for the plan")
+    check_out(out, dry_run=dry_run)
     opened, crc = open_store(store, reading)
     names = channel_names(opened, options.patterns)
     for use in check_not_in_use(store, force=force or dry_run):
         console.warning(f"{use.detail}: what is being written may look damaged")
     with Progress("plan", lambda: opened.data_size(names)) as shown:
         plan = plan_salvage(opened, crc, options, progress=shown.advance)
+    return carry_out(plan, None if dry_run else out, report)
+
+
+def check_out(out: Path | None, *, dry_run: bool) -> None:
+    """Makes sure that there is a place for a new store, if one is written.
+
+    Raises:
+        UsageError: None was given.
+    """
+    if out is None and not dry_run:
+        raise UsageError("--out is missing: where is the new store to go?", "add --out NEW, or --dry-run for the plan")
+
+
+def carry_out(
+    plan: SalvagePlan,
+    out: Path | None,
+    report: Callable[[SalvagePlan, SalvageResult | None, dict[str, Any] | None], dict[str, Any]],
+) -> int:
+    """Writes and checks a new store, says what was done, and returns the exit code.
+
+    Args:
+        plan: What it is made of.
+        out: Where to; None only says what would be done.
+        report: Makes the document for json.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.recovery.salvage import apply_salvage
+    from stantools.recovery.salvage.check import check_new_store, exit_code
+
     result: SalvageResult | None = None
     check: NewStoreCheck | None = None
-    if not dry_run and out is not None:
+    if out is not None:
         with Progress("write", plan.bytes) as shown:
             result = apply_salvage(plan, out, progress=shown.advance)
         with Progress("verify") as shown:

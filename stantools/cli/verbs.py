@@ -32,6 +32,7 @@ QUESTIONS: dict[str, dict[str, str]] = {
     },
     "How do I get my data back?": {
         "salvage": "Write a new store with every record that is intact.",
+        "merge": "Put the nodes of a cluster together: one stand-alone store with all that they have.",
         "truncate-bad-eof": "The server's own repair, with a report and a backup of what it cuts.",
         "compact": "Write a store without what is dead or removed by limits.",
     },

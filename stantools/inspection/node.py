@@ -70,6 +70,8 @@ class NodeReport:
         state: Clients and subscriptions as a leader would recover them.
         published: Sequences in entries of the log, by channel.
         lost: Indexes without an entry that a start needs.
+        settled: Up to this index entries do not count, as the newest snapshot came from another node: behind them is a
+            hole that it covers, and they may be of a branch that was given up.
         in_free_pages: Indexes of entries that are not in the log, deleted or lost, and lie in free pages; if asked for.
         used_by: Processes that have the log open for writing.
         findings: What is wrong.
@@ -90,6 +92,7 @@ class NodeReport:
     state: ClusterState = field(default_factory=ClusterState)
     published: dict[bytes, Ranges] = field(default_factory=dict)
     lost: Ranges = field(default_factory=Ranges)
+    settled: int = 0
     in_free_pages: Ranges = field(default_factory=Ranges)
     used_by: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -250,7 +253,8 @@ class _Examination:
         report = self.report
         report.entries += 1
         report.first = report.first or entry.index
-        if (entry.term, entry.index) >= (report.last_term, report.last):
+        # A term above the newest that the node has heard of is damaged.
+        if entry.index > report.last and entry.term <= (report.stable.term or entry.term):
             report.last, report.last_term = entry.index, entry.term
         operation: pb.RaftOperation | None = None
         try:
@@ -292,6 +296,8 @@ class _Examination:
             if gap.last > base:
                 self._add(finding("raft-gap", gap.detail, seq=gap.first))
                 self._lost.append((max(gap.first, base + 1), gap.last))
+            else:
+                report.settled = gap.last
         report.lost = Ranges.of(self._lost)
         report.published = {name: Ranges.of(spans) for name, spans in self._published.items()}
 
@@ -319,6 +325,13 @@ def _voted_for_itself(report: NodeReport) -> str:
     return parent if parent in {each.id for each in report.servers} else ""
 
 
+def fold(channel: ClusterChannel) -> SubsState:
+    """Returns the subscriptions of a channel in the log as if a subs.dat had held them."""
+    crc = Crc(IEEE)
+    records = [encode_live(sub.state, sub.pending, crc) for _, sub in sorted(channel.subscriptions.items())]
+    return read_subs(memoryview(FILE_HEADER_BYTES + b"".join(records)), crc)
+
+
 def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first: int, last: int) -> Subscribers:
     """Returns the subscriptions of a channel in the log as those of a store: status, pending, lag.
 
@@ -330,10 +343,7 @@ def subscribers(channel: ClusterChannel | None, clients: Sequence[bytes], first:
     """
     if channel is None:
         return Subscribers(SubsState(), clients, first, last)
-    crc = Crc(IEEE)
-    records = [encode_live(sub.state, sub.pending, crc) for _, sub in sorted(channel.subscriptions.items())]
-    folded = read_subs(memoryview(FILE_HEADER_BYTES + b"".join(records)), crc)
-    return Subscribers(folded, clients, first, last)
+    return Subscribers(fold(channel), clients, first, last)
 
 
 def node_overview(

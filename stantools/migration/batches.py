@@ -11,7 +11,7 @@ that does, payloads and replies are put together anew in a buffer of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.encryption import OVERHEAD, ChannelCipher, Cipher, DecryptError
 from stantools.format.layout import RECORD_HEADER, RECORD_HEADER_SIZE, Flag
+from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.runs import Run
 from stantools.migration.headers import safe_value
 from stantools.recovery.salvage.model import Copy, Rewrite, Step
@@ -97,28 +98,39 @@ class StepReader:
         Raises:
             StoreUnreadableError: The file cannot be read any more, or is not as it was planned.
         """
-        if isinstance(step, Rewrite):
-            if after < step.sequence <= until:
-                yield rewritten(step)
-            return
         wanted = step.sequences
         if not wanted or wanted.last <= after or wanted.first > until:
             return
         if after >= wanted.first or until < wanted.last:
             wanted = wanted & Ranges.of([(after + 1, until)])
-        if wanted:
+        if wanted and isinstance(step, Copy):
             yield from self._copied(step, wanted)
+        elif wanted:
+            yield from self._rewritten(step, wanted)
+
+    def _rewritten(self, step: Step, wanted: Ranges) -> Iterator[Piece]:
+        assert isinstance(step, Rewrite)
+        gathered: list[pb.MsgProto] = []
+        size = 0
+        for message in step.narrowed(wanted).messages():
+            gathered.append(message)
+            size += len(message.data)
+            if size >= self._batch_bytes or len(gathered) == self._batch_rows:
+                yield rewritten(gathered)
+                gathered, size = [], 0
+        if gathered:
+            yield rewritten(gathered)
 
     def _copied(self, step: Copy, wanted: Ranges) -> Iterator[Piece]:
         run, count, found = step.run, wanted.count(), 0
-        path, whole = _path(run), count == step.run.count
+        path, whole = step.path, count == run.count
         if self._columns.capacity < min(run.count, self._batch_rows):
             self._columns = MessageColumns(min(run.count, self._batch_rows))
         with mapped(path, sequential=True) as data:
             if len(data) < run.end:
                 raise _changed(path, len(data))
             last = 0
-            for batch in self._records(data, run, run.start if whole else run.place(wanted.first)):
+            for batch in self._records(path, data, run, run.start if whole else run.place(wanted.first)):
                 sequence = batch.sequence
                 if int(sequence[0]) <= last or bool((sequence[1:] <= sequence[:-1]).any()):
                     raise _changed(path, int(batch.offset[0]))
@@ -132,9 +144,9 @@ class StepReader:
             if found != count or (whole and last != wanted.last):
                 raise _changed(path, run.end)
 
-    def _records(self, data: Buffer, run: Run, at: int) -> Iterator[MessageColumns]:
+    def _records(self, path: Path, data: Buffer, run: Run, at: int) -> Iterator[MessageColumns]:
         """Yields the records of a run from one of them on."""
-        path, window = _path(run), Window(data, 2 * self._batch_bytes)
+        window = Window(data, 2 * self._batch_bytes)
         while at < run.end:
             window.reach(at)
             rows, end = self._scan(data, run, at, min(at + self._batch_bytes, run.end))
@@ -151,11 +163,6 @@ class StepReader:
     def _scan(self, data: Buffer, run: Run, at: int, limit: int) -> tuple[int, int]:
         rows, end, _ = kernels.scan_messages(data, at, limit, self._crc, run.subject, self._columns)
         return rows, end
-
-
-def _path(run: Run) -> Path:
-    assert run.slice.data is not None
-    return run.slice.data
 
 
 def _changed(path: Path, offset: int) -> StoreUnreadableError:
@@ -177,16 +184,19 @@ def _among(batch: MessageColumns, wanted: Ranges) -> MessageColumns:
     return part
 
 
-def rewritten(step: Rewrite) -> Piece:
-    """Returns a message whose record header was damaged."""
-    message = step.repair.message
-    columns = MessageColumns(1)
-    columns.offset[0], columns.size[0] = step.repair.start - RECORD_HEADER_SIZE, step.repair.size
-    columns.sequence[0], columns.timestamp[0] = message.sequence, message.timestamp
-    columns.data_start[0], columns.data_size[0] = 0, len(message.data)
-    columns.reply_start[0], columns.reply_size[0] = len(message.data) if message.reply else 0, len(message.reply)
-    columns.flags[0] = Flag.HAS_REPLY if message.reply else 0
-    return memoryview(message.data + message.reply), columns
+def rewritten(messages: Sequence[pb.MsgProto]) -> Piece:
+    """Returns messages that are in no record as they should be."""
+    columns = MessageColumns(len(messages))
+    content = bytearray()
+    for row, message in enumerate(messages):
+        columns.offset[row], columns.size[row] = len(content), message.ByteSize()
+        columns.sequence[row], columns.timestamp[row] = message.sequence, message.timestamp
+        columns.data_start[row], columns.data_size[row] = len(content) if message.data else 0, len(message.data)
+        content += message.data
+        columns.reply_start[row], columns.reply_size[row] = len(content) if message.reply else 0, len(message.reply)
+        content += message.reply
+        columns.flags[row] = Flag.HAS_REPLY if message.reply else 0
+    return memoryview(bytes(content)), columns
 
 
 _U8 = npt.NDArray[np.uint8]

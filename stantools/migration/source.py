@@ -19,7 +19,7 @@ from stantools.inspection.survey import ChannelSurvey
 from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Batch, Finisher, Piece, StepReader, looks_encrypted
 from stantools.progress import Progress
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
-from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Rewrite, Step
+from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Step
 from stantools.store.directory import Datastore, subject_matches
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS
@@ -136,19 +136,12 @@ class ChannelSource:
     @property
     def payload_bytes(self) -> int:
         """Bytes of its payloads as they are stored; about, where only a part of a stretch is taken."""
-        total = 0
-        for step in self._plan.steps:
-            if isinstance(step, Rewrite):
-                total += len(step.repair.message.data)
-            else:
-                total += step.run.payload * step.sequences.count() // step.run.count
-        return total
+        return sum(step.payload for step in self._plan.steps)
 
     @property
     def largest_payload(self) -> int:
         """Bytes of its largest payload as it is stored; perhaps of one that is not taken."""
-        sizes = (len(s.repair.message.data) if isinstance(s, Rewrite) else s.run.largest for s in self._plan.steps)
-        return max(sizes, default=0)
+        return max((step.largest for step in self._plan.steps), default=0)
 
     @cached_property
     def encrypted(self) -> bool:
@@ -245,13 +238,7 @@ class ChannelSource:
 
     def narrowed(self, sequences: Ranges) -> ChannelSource:
         """Returns the channel with only those of its messages whose sequences are in a set; `last` stays."""
-        steps: list[Step] = []
-        for step in self._plan.steps:
-            if isinstance(step, Rewrite):
-                if step.sequence in sequences:
-                    steps.append(step)
-            elif wanted := step.sequences & sequences:
-                steps.append(Copy(step.run, wanted))
+        steps = [step.narrowed(sequences) for step in self._plan.steps if step.sequences & sequences]
         plan = replace(self._plan, steps=steps, sequences=self._plan.sequences & sequences)
         return ChannelSource(plan, self._crc, self._key)
 
@@ -274,18 +261,18 @@ class ChannelSource:
 
 def _places(step: Step) -> list[int]:
     """Returns sequences at which a reader can begin without going through what is before them."""
-    if isinstance(step, Rewrite):
-        return [step.sequence]
     first, last = step.sequences.first, step.sequences.last
-    return [first, *(sequence for sequence, _ in step.run.marks if first < sequence <= last)]
+    marks = step.run.marks if isinstance(step, Copy) else ()
+    return [first, *(sequence for sequence, _ in marks if first < sequence <= last)]
 
 
 def _ends(step: Step) -> Iterator[tuple[int, int]]:
     """Yields sequences after which a reader can stop, with the bytes of the step up to there; the last is its end."""
-    if isinstance(step, Rewrite):
-        yield step.sequence, step.repair.size
+    first, last = step.sequences.first, step.sequences.last
+    if not isinstance(step, Copy):
+        yield last, step.size
         return
-    first, last, run = step.sequences.first, step.sequences.last, step.run
+    run = step.run
     for sequence, offset in run.marks:
         if first < sequence <= last:
             yield sequence - 1, offset - run.start

@@ -51,6 +51,21 @@ class CompactTarget:
 
 
 @dataclass(frozen=True)
+class MergeOptions(SalvageOptions):
+    """How to merge the nodes of a cluster: as to salvage, and besides.
+
+    Attributes:
+        free_pages: Look for messages that nothing else has in deleted entries of the Raft logs.
+    """
+
+    generation: str = "newest"
+    free_pages: bool = option(
+        "Look for messages that nothing else has in deleted entries, which lie in free pages of the Raft logs.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True)
 class CompactOptions:
     """How to compact.
 

@@ -18,7 +18,7 @@ import lzma
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,9 @@ from typing import Any, TypeVar
 from stantools.errors import StoreUnreadableError
 from stantools.format import gogo
 from stantools.format.bbolt import Buffer, Fault
+from stantools.format.encryption import DataCipher
 from stantools.format.proto import store_pb2 as pb
-from stantools.format.raftlog import Entry, Flaw, RaftLog, Server
+from stantools.format.raftlog import Entry, EntryError, Flaw, RaftLog, Server, decode_entry, decode_operation
 from stantools.store.directory import CLIENTS_FILE, RAFT_LOG_FILE, SERVER_FILE, SLICE_NAME, SUBS_FILE
 from stantools.store.mapping import Window, mapped
 
@@ -45,6 +46,8 @@ _CHUNK = 1 << 20
 #: Entries that are read before the pages behind are let go, in bytes.
 _KEPT = 16 << 20
 
+#: An operation, and the first byte of its entry's data.
+Read = tuple[pb.RaftOperation, int]
 _E = TypeVar("_E", bound=Entry | Fault | Flaw)
 
 
@@ -188,6 +191,34 @@ def open_log(path: Path) -> Iterator[OpenLog]:
     with mapped(path) as buffer:
         log = OpenLog(buffer)
         yield log
+
+
+def read_operations(path: Path, places: Iterable[tuple[int, int]], cipher: DataCipher | None = None) -> Iterator[Read]:
+    """Iterates over operations of a Raft log whose places are known, and the first byte of each: 1 or 2 if encrypted.
+
+    Args:
+        path: The log.
+        places: Offset and size of the entries.
+        cipher: What decrypts them.
+
+    Raises:
+        StoreUnreadableError: It cannot be read, or there are no such entries.
+    """
+    with mapped(path) as buffer:
+        window, read = Window(buffer), 0
+        for offset, size in places:
+            try:
+                data = decode_entry(buffer[offset : offset + size], offset).data
+                yield decode_operation(data, cipher), data[0] if len(data) else 0
+            except EntryError as error:
+                raise StoreUnreadableError(
+                    f"{path}: is not as it was when it was read before, at offset {offset}: {error.message}",
+                    "make sure that no server uses the node, and run again",
+                ) from error
+            read += size
+            if read > _KEPT:
+                window.drop()
+                read = 0
 
 
 @dataclass

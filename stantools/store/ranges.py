@@ -85,6 +85,11 @@ class Ranges:
         at = int(np.searchsorted(self._first, np.uint64(sequence), side="right")) - 1
         return at >= 0 and sequence <= int(self._last[at])
 
+    def meets(self, first: int, last: int) -> bool:
+        """Returns whether any sequence of a range is in the set."""
+        at = int(np.searchsorted(self._first, np.uint64(last), side="right")) - 1
+        return at >= 0 and first <= int(self._last[at])
+
     def __or__(self, other: Ranges) -> Ranges:
         return Ranges.union((self, other))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -247,3 +248,56 @@ def test_a_node_that_is_described_wrongly(
     (tmp_path / "empty").mkdir()
     outcome = run("info", *words)
     assert outcome.code == 2 and said in " ".join(outcome.err.split())
+
+
+def test_merge_writes_one_store_of_all_nodes(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    case = golden_clusters / "lost_store_snapshot" / "nodes"
+    before = digests(case)
+    nodes = sorted(case.iterdir())
+    planned = run("merge", *nodes, "--dry-run")
+    assert planned.code == 0 and "would keep 68 messages in 2 channels" in planned.out
+    assert "its log counts" in planned.out and not (tmp_path / "new").exists()
+    outcome = run("merge", *nodes, "--out", tmp_path / "new", "-o", "json")
+    assert outcome.code == 0
+    said = outcome.json()
+    assert {each["name"]: each["sequences"] for each in said["channels"]} == {
+        "events.eu": [[1, 33]],
+        "orders": [[1, 35]],
+    }
+    assert {each["name"]: sum(each["from"].values()) for each in said["channels"]} == {"events.eu": 33, "orders": 35}
+    assert [(each["name"], each["data"] is None) for each in said["nodes"]] == [("a", False), ("b", True), ("c", False)]
+    assert {"term", "last_index", "snapshot_index", "messages", "stale", "findings"} <= set(said["nodes"][0])
+    assert (said["clients"], said["subscriptions"], said["free_pages"]) == (3, 9, {})
+    assert digests(case) == before
+    info = run("info", tmp_path / "new", "-o", "json").json()
+    assert len(info["clients"]) == 3 and info["server"]["node_id"] == ""
+    manifest = json.loads((tmp_path / "new" / "stantools-salvage.json").read_text())
+    assert manifest["made_by"].endswith(" merge") and manifest["log"]["winner"] == said["log"]["winner"]
+    # There it is already; and never inside of what it is made of.
+    assert run("merge", *nodes, "--out", tmp_path / "new").code == 3
+    assert run("merge", *nodes).code == 2
+    shutil.copytree(nodes[0], tmp_path / "a")
+    assert run("merge", tmp_path / "a", "--out", tmp_path / "a" / "data" / "new").code == 4
+
+
+def test_merge_tells_what_is_on_none_of_the_nodes(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    nodes = sorted((golden_clusters / "free_pages" / "nodes").iterdir())
+    assert run("merge", *nodes, "--dry-run").code == 1
+    outcome = run("merge", *nodes, "--out", tmp_path / "new", "--free-pages")
+    assert outcome.code == 5
+    text = " ".join(outcome.out.split())
+    assert "the messages are on none of these nodes" in text and "deleted entries of the Raft logs" in text
+    listed = run("merge", *nodes, "--dry-run", "--free-pages", "-o", "json").json()
+    assert listed["free_pages"]["many"] == [[1, 498]]
+    only = run("merge", *nodes, "--dry-run", "--channel", "many", "-o", "json").json()
+    assert [each["name"] for each in only["channels"]] == ["many"]
+
+
+def test_merge_of_a_data_directory_and_of_a_raft_directory(run: Run, golden_clusters: Path, tmp_path: Path) -> None:
+    node = golden_clusters / "snapshots" / "nodes" / "a"
+    whole = run("merge", node, "--dry-run", "-o", "json").json()
+    apart = run("merge", "--node", f"a:data={node / 'data'},raft={node / 'raft'}", "--dry-run", "-o", "json").json()
+    assert apart == whole
+    store = run("merge", node / "data", "--dry-run", "-o", "json")
+    assert store.code == 1 and "clients and subscriptions are lost" in store.out
+    assert run("merge", tmp_path, "--dry-run").code == 3

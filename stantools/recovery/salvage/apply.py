@@ -28,12 +28,11 @@ from stantools.progress import Progress
 from stantools.recovery.place import check_outside, check_room
 from stantools.recovery.salvage.hashing import Digest, Hasher
 from stantools.recovery.salvage.manifest import MANIFEST_FILE, Moved, write_manifest
-from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, SalvagePlan, Step
 from stantools.store.atomic import absolute, new_directory
 from stantools.store.durable import fsync_directory, sync_tree, writing
 from stantools.store.limits import ONE_SLICE
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS, scan_slice
 from stantools.store.resync import Damage
 from stantools.store.slicewriter import SliceWriter
@@ -109,9 +108,10 @@ def building(plan: SalvagePlan, out: Path, *, besides: int = 0, group: int = 0) 
         RefusedError: There is not enough room, it would lie inside the old store, or another run is writing there.
         StoreUnwritableError: It cannot be written.
     """
-    check_outside(plan.source, out)
+    for each in plan.directories:
+        check_outside(each, out)
     check_room(out, room_needed(plan) + besides)
-    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.source) as content:
+    with new_directory(out, untouched=f"{plan.source} is as it was", like=plan.directories[0]) as content:
         yield Build(plan, content, group)
 
 
@@ -343,45 +343,34 @@ class _Copier:
         self._columns = MessageColumns(min(rows, BATCH_ROWS))
         self._resume: dict[int, int] = {}
         self._last_step: dict[Path, int] = {}
-        self._sources = [self._source(step) for step in channel.steps]
-        for number, path in enumerate(self._sources):
-            self._last_step[path] = number
-
-    @staticmethod
-    def _source(step: Copy | Rewrite) -> Path:
-        if isinstance(step, Rewrite):
-            return step.path
-        assert step.run.slice.data is not None
-        return step.run.slice.data
+        for number, step in enumerate(channel.steps):
+            self._last_step[step.path] = number
 
     def slice_is_done(self, number: int) -> bool:
         """Returns whether no later step takes anything from the slice of this step."""
-        return self._last_step[self._sources[number]] == number
+        return self._last_step[self._channel.steps[number].path] == number
 
-    def write(self, step: Copy | Rewrite) -> Moved:
+    def write(self, step: Step) -> Moved:
         """Carries out one step and tells where it went."""
-        first = step.sequence if isinstance(step, Rewrite) else step.sequences.first
-        if isinstance(step, Rewrite):
-            message = step.repair.message
-            self._writer.append([message.sequence], [message.timestamp], [message.reply], [message.data])
-            sequences = Ranges.of([(first, first)])
-        else:
+        note = ""
+        if isinstance(step, Copy):
             self._copy(step)
-            sequences = step.sequences
+        else:
+            assert isinstance(step, Rewrite)
+            note = step.note
+            for message in step.messages():
+                self._writer.append([message.sequence], [message.timestamp], [message.reply], [message.data])
+                if self._progress:
+                    self._progress(len(message.data))
         current = self._writer.current
         assert current is not None
-        return Moved(
-            str(self._source(step).relative_to(self._item.source)),
-            os.fsdecode(self._channel.name),
-            current.number,
-            sequences,
-            "" if isinstance(step, Copy) else f"new record header, the old one was damaged ({step.damage.kind})",
-        )
+        file = str(step.path.relative_to(self._item.source))
+        return Moved(file, os.fsdecode(self._channel.name), current.number, step.sequences, note)
 
     def _copy(self, step: Copy) -> None:
         run, wanted = step.run, step.sequences
         whole = run.count == wanted.count()
-        with mapped(self._source(step), sequential=True) as data:
+        with mapped(step.path, sequential=True) as data:
             at, limit = self._resume.get(id(run), run.start), min(run.end, len(data))
             for batch in scan_slice(
                 data, run.subject, self._item.crc.unchecked, columns=self._columns, start=at, limit=limit
@@ -406,7 +395,7 @@ class _Copier:
                     return
             if at < run.end:
                 raise StoreUnwritableError(
-                    f"{self._source(step)}: has changed at offset {at} since it was scanned",
+                    f"{step.path}: has changed at offset {at} since it was scanned",
                     "make sure that no server uses the store, and run again",
                 )
 

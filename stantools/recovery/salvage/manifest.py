@@ -52,7 +52,7 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
     """Returns what a manifest says, without the hashes of the files."""
     return {
         "schema": 1,
-        "made_by": f"stantools {__version__} salvage",
+        "made_by": f"stantools {__version__} {plan.VERB}",
         "source": str(plan.source),
         "crc_polynomial": plan.crc.polynomial,
         "server": plan.server_note or "taken over",
@@ -90,4 +90,5 @@ def describe(plan: SalvagePlan, moved: list[Moved]) -> dict[str, Any]:
             for one in plan.dropped
         ],
         "changes": plan.changes,
+        **plan.account(),
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from stantools.format.crc import Crc
 from stantools.format.layout import RECORD_HEADER_SIZE
@@ -21,6 +24,39 @@ SPLIT, NEWEST = "split", "newest"
 _FILLERS = 1_000_000
 
 
+class Step(Protocol):
+    """Some messages of a channel, and where they come from."""
+
+    @property
+    def path(self) -> Path:
+        """The file that they are in."""
+        ...
+
+    @property
+    def sequences(self) -> Ranges:
+        """Which messages; never empty."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records, about."""
+        ...
+
+    @property
+    def payload(self) -> int:
+        """Bytes of their payloads as they are stored, about."""
+        ...
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest payload as it is stored; perhaps of one that is not taken."""
+        ...
+
+    def narrowed(self, sequences: Ranges) -> Step:
+        """Returns the step with fewer of its messages."""
+        ...
+
+
 @dataclass(frozen=True)
 class Copy:
     """Whole records of a run, byte for byte."""
@@ -29,31 +65,79 @@ class Copy:
     sequences: Ranges
 
     @property
+    def path(self) -> Path:
+        """The slice."""
+        assert self.run.slice.data is not None
+        return self.run.slice.data
+
+    @property
     def size(self) -> int:
         """Bytes of the records, about."""
         return (self.run.end - self.run.start) * self.sequences.count() // max(self.run.count, 1)
 
+    @property
+    def payload(self) -> int:
+        """Bytes of the payloads, about."""
+        return self.run.payload * self.sequences.count() // self.run.count
 
-@dataclass(frozen=True)
-class Rewrite:
-    """A message whose record header was damaged: its payload under a new header."""
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest payload of the run."""
+        return self.run.largest
+
+    def narrowed(self, sequences: Ranges) -> Copy:
+        """Returns the step with fewer of its messages."""
+        return Copy(self.run, self.sequences & sequences)
+
+
+class Rewrite(ABC):
+    """Messages that get new records."""
 
     path: Path
-    damage: Damage
-    repair: Repair
+    sequences: Ranges
+    #: What is told of them.
+    note: str
+    size: int
+    payload: int
+    largest: int
 
-    @property
-    def sequence(self) -> int:
-        """The message's sequence."""
-        return int(self.repair.message.sequence)
+    @abstractmethod
+    def messages(self) -> Iterator[pb.MsgProto]:
+        """Iterates over the messages, in rising order.
 
-    @property
-    def size(self) -> int:
-        """Bytes of the new record."""
-        return RECORD_HEADER_SIZE + self.repair.size
+        Raises:
+            StoreUnreadableError: The file cannot be read any more, or is not as it was planned.
+        """
+
+    @abstractmethod
+    def narrowed(self, sequences: Ranges) -> Rewrite:
+        """Returns the step with fewer of its messages."""
 
 
-Step = Copy | Rewrite
+class Repaired(Rewrite):
+    """A message whose record header was damaged: its payload under a new header.
+
+    Args:
+        path: The slice.
+        damage: What was damaged.
+        repair: The message.
+    """
+
+    def __init__(self, path: Path, damage: Damage, repair: Repair) -> None:
+        self.path, self._message = path, repair.message
+        self.sequence = int(repair.message.sequence)
+        self.sequences = Ranges.of([(self.sequence, self.sequence)])
+        self.note = f"new record header, the old one was damaged ({damage.kind})"
+        self.size = RECORD_HEADER_SIZE + repair.size
+        self.payload = self.largest = len(repair.message.data)
+
+    def messages(self) -> Iterator[pb.MsgProto]:
+        """Yields the message."""
+        yield self._message
+
+    def narrowed(self, sequences: Ranges) -> Repaired:
+        """Returns the step, which has one message."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -136,6 +220,9 @@ class SalvagePlan:
         bytes: Size of the data files that will be written, without fillers (about).
     """
 
+    #: What it is called where it is told of.
+    VERB: ClassVar[str] = "salvage"
+
     source: Path
     crc: Crc
     options: SalvageOptions
@@ -146,6 +233,15 @@ class SalvagePlan:
     dropped: list[Dropped] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     bytes: int = 0
+
+    @property
+    def directories(self) -> list[Path]:
+        """What is read, and must not be written into."""
+        return [self.source]
+
+    def account(self) -> dict[str, Any]:
+        """Returns what else the manifest says, with stable names."""
+        return {}
 
     @property
     def messages(self) -> int:

@@ -29,7 +29,7 @@ from stantools.recovery.salvage.model import (
     ChannelPlan,
     Copy,
     Dropped,
-    Rewrite,
+    Repaired,
     SalvagePlan,
     Step,
 )
@@ -57,7 +57,7 @@ class _Source:
     """
 
     runs: list[Run] = field(default_factory=list)
-    rewrites: list[Rewrite] = field(default_factory=list)
+    rewrites: list[Repaired] = field(default_factory=list)
     subs: SubsState | None = None
     lost: Ranges = field(default_factory=Ranges)
     named: list[tuple[int, Ranges]] = field(default_factory=list)
@@ -269,7 +269,7 @@ def _leave_slice_damage(store: Datastore, survey: SliceSurvey, source: _Source, 
     for neighbours in survey.damages:
         damage = neighbours.damage
         if damage.repair and damage.repair.message.sequence:
-            source.rewrites.append(Rewrite(survey.files.data, damage, damage.repair))
+            source.rewrites.append(Repaired(survey.files.data, damage, damage.repair))
         else:
             plan.dropped.append(_damaged(file, neighbours))
 
@@ -344,7 +344,7 @@ def _plan_channel(
             )
         rewrites = source.rewrites if is_main else []
         target.steps = _steps(plan, text, generation, rewrites)
-        target.sequences = _sequences(target.steps)
+        target.sequences = Ranges.union(step.sequences for step in target.steps)
         target.last_known = target.sequences.last
         if plan.options.fill_gaps:
             _check_filling(target)
@@ -410,10 +410,10 @@ def _beside(name: bytes, taken: set[bytes]) -> bytes:
     return candidate
 
 
-def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[Rewrite]) -> list[Step]:
+def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: Iterable[Repaired]) -> list[Step]:
     """Puts copies and rewrites into the order of sequences."""
     have = generation.sequences
-    extra: dict[int, Rewrite] = {}
+    extra: dict[int, Repaired] = {}
     for rewrite in rewrites:
         if rewrite.sequence not in have and rewrite.sequence not in extra:
             extra[rewrite.sequence] = rewrite
@@ -435,12 +435,6 @@ def _steps(plan: SalvagePlan, channel: str, generation: Generation, rewrites: It
             steps.append(Copy(piece.run, left))
     steps += [extra[sequence] for sequence in waiting]
     return steps
-
-
-def _sequences(steps: Iterable[Step]) -> Ranges:
-    return Ranges.union(
-        Ranges.of([(step.sequence, step.sequence)]) if isinstance(step, Rewrite) else step.sequences for step in steps
-    )
 
 
 def _where(store: Datastore, run: Run) -> str:

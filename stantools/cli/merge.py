@@ -1,0 +1,109 @@
+"""`stantools merge`: the nodes of a cluster as one stand-alone store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from stantools.cli import console
+from stantools.cli.options import StoreArgument, dry_run_option, given, node_option, options_of, reading_options, verb
+from stantools.cli.output import table_text
+from stantools.cli.salvage import carry_out, check_out
+from stantools.options import FORCE, OUT
+from stantools.recovery.options import MergeOptions
+
+if TYPE_CHECKING:
+    from stantools.recovery.merge import MergePlan
+    from stantools.recovery.salvage import SalvagePlan, SalvageResult
+    from stantools.store.options import ReadOptions
+    from stantools.store.raft import NodeFiles
+
+
+@verb("merge", "table", "json")
+@click.argument(
+    "stores",
+    cls=StoreArgument,
+    nargs=-1,
+    required=True,
+    type=click.Path(readable=False, path_type=Path),
+    metavar="NODE...",
+)
+@node_option
+@given(out=OUT)
+@options_of(MergeOptions, "options", without=("generation",))
+@given(force=FORCE.like(help="Go on although a server seems to be using a node."))
+@dry_run_option
+@reading_options(unchecked=False)
+def command(
+    stores: tuple[Path, ...], out: Path | None, options: MergeOptions, force: bool, dry_run: bool, reading: ReadOptions
+) -> int:
+    """Put the nodes of a cluster together: one stand-alone store with all that they have.
+
+    A NODE is a directory that holds the Raft directory and the file store of a node, or one of the two. One node is
+    enough, more are better: a stale, damaged or empty one does no harm. None of them is changed.
+
+    Of each channel every message is taken once, from any store, or from a Raft log where no store has it. Where nodes
+    have different messages under one sequence, the log decides, else most of the nodes; both are told. Clients and
+    subscriptions are those of the newest snapshot and the log behind it, in which the copies of all nodes are compared;
+    nothing that is pending on any way there is lost. What was written outside of the cluster, deleted in it, or left on
+    a branch that was given up, is told and not taken.
+
+    The new store is written, verified and described as `stantools salvage` does.
+
+    Exit code 0: everything is there. 5: done, and something is on none of these nodes (the plan names it). With
+    --dry-run the latter is 1.
+    """
+    from stantools.cli.opening import part_of_node
+    from stantools.cli.progress import Progress
+    from stantools.recovery.merge import plan_merge
+
+    check_out(out, dry_run=dry_run)
+    nodes = [part_of_node(path) for path in stores]
+    for node in nodes:
+        _check_idle(node, force=force or dry_run)
+    with Progress("plan") as shown:
+        plan = plan_merge(nodes, reading, options, progress=shown.advance)
+    if console.output() == "table":
+        _print_nodes(plan)
+    return carry_out(plan, None if dry_run else out, _report)
+
+
+def _check_idle(node: NodeFiles, *, force: bool) -> None:
+    """Refuses to go on if a server seems to be using a node."""
+    from stantools.store.locks import check_not_in_use
+
+    for path in (node.raft, node.data):
+        for use in check_not_in_use(path, force=force) if path else ():
+            console.warning(f"{use.detail}: what is being written may look damaged")
+
+
+def _report(planned: SalvagePlan, result: SalvageResult | None, check: dict[str, Any] | None) -> dict[str, Any]:
+    from stantools.recovery.salvage.report import report
+
+    plan = cast("MergePlan", planned)
+    document = report(plan, result, check)
+    return {
+        **document,
+        **plan.account(),
+        "channels": [plan.channel_json(each) for each in plan.channels],
+        "clients": len(plan.clients),
+        "subscriptions": document["summary"]["subscriptions"],
+    }
+
+
+def _print_nodes(plan: MergePlan) -> None:
+    rows = [
+        (
+            each.name,
+            each.report.last_term if each.report else None,
+            each.report.last if each.report else None,
+            each.report.base.index if each.report and each.report.base else None,
+            each.messages if each.files.data else None,
+            "its log counts" if each.name == plan.log.winner else "behind" if each.stale else None,
+        )
+        for each in plan.nodes
+    ]
+    headers = ("node", "term", "last entry", "snapshot", "messages", "")
+    click.echo(table_text(headers, rows, right=headers[1:5]))

@@ -1,0 +1,443 @@
+"""The one log of a cluster, put together from the Raft logs and snapshots of its nodes, and the state that it comes to.
+
+Facts: clustered-stores.md sections 6.6 and 12. Of each entry the copies are compared: nothing in a Raft log has a
+checksum, so that only another copy tells of damage. Entries of a branch that was given up have another term and do not
+count. The logs are gone through side by side, in flat memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from stantools.errors import RefusedError
+from stantools.format.encryption import DecryptError, raft_cipher
+from stantools.format.proto import store_pb2 as pb
+from stantools.format.raftlog import Entry, EntryError, EntryType, decode_operation, is_encrypted
+from stantools.inspection.node import NodeReport
+from stantools.inspection.subscribers import text
+from stantools.notation import counted
+from stantools.store.raft import OpenLog, open_log
+from stantools.store.raftstate import ClusterState, QueueGroup, Subscription
+from stantools.store.ranges import Ranges
+
+#: Entries at the end of a log that are kept until it is known whether a majority has a later one.
+_MOST_TAIL = 10_000
+#: Entries with different copies that are told one by one.
+_MANY = 1000
+
+
+@dataclass(frozen=True)
+class EntryConflict:
+    """An entry of which nodes have different copies.
+
+    Attributes:
+        index: Its index.
+        term: Its term.
+        taken: The nodes whose copy counts.
+        others: The nodes whose copy is damaged.
+        why: Why, in words.
+    """
+
+    index: int
+    term: int
+    taken: tuple[str, ...]
+    others: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        taken, others = ", ".join(self.taken), ", ".join(self.others)
+        return f"entry {self.index}: the copy of {taken} counts, not that of {others}: {self.why}"
+
+
+class Publish(NamedTuple):
+    """An entry that holds messages: which, of which channel, and where it lies."""
+
+    channel: bytes
+    channel_id: int
+    first: int
+    last: int
+    node: int
+    offset: int
+    size: int
+    payload: int
+    largest: int
+
+
+@dataclass
+class ClusterLog:
+    """What the logs and snapshots of a cluster's nodes come to.
+
+    Attributes:
+        names: The nodes with a Raft log.
+        winner: The one whose log counts where branches differ.
+        voters: Who votes, by its configuration.
+        term: Term of the last entry.
+        index: Index of the last entry.
+        state: Clients and subscriptions after it.
+        begins: What the state begins with: the name of a snapshot, or "" for the beginning of the log.
+        missing: Entries behind that which no node has: what they did is unknown.
+        proven: Up to this entry all were committed for sure.
+        tail: Of the entries behind, how many nodes have each.
+        conflicts: Entries with different copies.
+        conflict_count: How many there are.
+        unreadable: Commands behind that which cannot be decoded or decrypted.
+        branches: Entries that nodes have of a branch that was given up, by node.
+    """
+
+    names: tuple[str, ...]
+    winner: str = ""
+    voters: tuple[str, ...] = ()
+    term: int = 0
+    index: int = 0
+    state: ClusterState = field(default_factory=ClusterState)
+    begins: str = ""
+    missing: Ranges = field(default_factory=Ranges)
+    proven: int = 0
+    tail: dict[int, tuple[int, Publish | None]] = field(default_factory=dict)
+    conflicts: list[EntryConflict] = field(default_factory=list)
+    conflict_count: int = 0
+    unreadable: int = 0
+    branches: dict[str, int] = field(default_factory=dict)
+
+
+class _Cursor:
+    """The entries of one node, in order, one ahead."""
+
+    def __init__(self, number: int, report: NodeReport, log: OpenLog) -> None:
+        self.number = number
+        self._most = report.stable.term
+        self._behind = report.settled
+        self._entries = self._all(log)
+        self._before = 0
+        self.entry: Entry | None = None
+        self._next: Entry | None = next(self._entries, None)
+        self.advance()
+
+    def _all(self, log: OpenLog) -> Iterator[Entry]:
+        if log.bolt.meta is None:
+            # No tree leads to the pages any more; of an entry that is there several times the newest counts.
+            for _ in log.entries():
+                pass
+            loose = sorted(log.free_entries(), key=lambda each: (each.index, each.term))
+            for _, copies in groupby(loose, key=lambda each: each.index):
+                *_, last = copies
+                yield last
+            return
+        for each in log.entries():
+            if isinstance(each, Entry) and each.index > self._behind:
+                yield each
+
+    def advance(self) -> None:
+        """Goes on to the next entry."""
+        if self.entry is not None and self.sound:
+            self._before = self.entry.term
+        self.entry, self._next = self._next, next(self._entries, None)
+
+    @property
+    def sound(self) -> bool:
+        """The term fits between those around it; else it is damaged, or one of those is."""
+        assert self.entry
+        term = self.entry.term
+        return self._before <= term and (not self._next or term <= self._next.term) and (term <= (self._most or term))
+
+
+class History:
+    """The merged log of nodes, which can be gone through any number of times.
+
+    Args:
+        reports: The nodes, of which each has a Raft log.
+        names: What they are called.
+        key: The encryption key, if there is one.
+
+    Raises:
+        RefusedError: They are not of one cluster.
+    """
+
+    def __init__(self, reports: Sequence[NodeReport], names: Sequence[str], key: bytes | None = None) -> None:
+        self._reports = list(reports)
+        self._names = list(names)
+        self._cipher = raft_cipher(key) if key else None
+        self._best = max(range(len(reports)), key=lambda at: (reports[at].last_term, reports[at].last), default=0)
+        self.log = ClusterLog(tuple(names))
+        if reports:
+            newest = reports[self._best]
+            self.log.winner, self.log.term, self.log.index = names[self._best], newest.last_term, newest.last
+            self.log.voters = tuple(each.id for each in newest.servers if each.voter)
+
+    def entries(self, *, telling: bool = False) -> Iterator[tuple[Entry, pb.RaftOperation | None, int, int]]:
+        """Iterates over the log in order: the entry, its operation, the node that it is taken from, how many have it.
+
+        Args:
+            telling: Note in `log` what differs.
+
+        Raises:
+            StoreUnreadableError: A log cannot be read any more.
+        """
+        shared, equal = Counter[int](), Counter[int]()
+        with ExitStack() as stack:
+            cursors = [
+                _Cursor(number, report, stack.enter_context(open_log(report.files.log)))
+                for number, report in enumerate(self._reports)
+                if report.files.log
+            ]
+            while live := [each for each in cursors if each.entry]:
+                index = min(each.entry.index for each in live if each.entry)
+                here = [each for each in live if each.entry and each.entry.index == index]
+                chosen = self._chosen(here, cursors[self._best]) if index <= self.log.index else []
+                if telling:
+                    for each in here:
+                        if each not in chosen:
+                            name = self._names[each.number]
+                            self.log.branches[name] = self.log.branches.get(name, 0) + 1
+                if chosen:
+                    taken = self._compare(index, chosen, shared, equal, telling)
+                    assert taken.entry
+                    yield taken.entry, self._operation(taken.entry), taken.number, len(chosen)
+                for each in here:
+                    each.advance()
+        strangers = [self._names[at] for at in shared if shared[at] > 1 and not equal[at]]
+        if strangers and telling:
+            raise RefusedError(
+                f"{', '.join(strangers)}: every entry differs from those of the others with the same index and term: "
+                "these are nodes of different clusters",
+                "merge the nodes of one cluster only",
+            )
+
+    def _chosen(self, here: list[_Cursor], best: _Cursor) -> list[_Cursor]:
+        """Returns the copies of an entry with the term that counts."""
+        sound = [each for each in here if each.sound]
+        candidates = sound or here
+        if best in candidates:
+            term = best.entry.term if best.entry else 0
+            # Nobody is elected without what a majority has: then it is this log's copy that is damaged.
+            counts = Counter(each.entry.term for each in candidates if each.entry)
+            needed = max(len(self.log.voters) // 2 + 1, 2)
+            term = max((each for each, count in counts.items() if count >= needed and each > term), default=term)
+        else:
+            # What is committed has the highest term at its index, and none that is higher than a later one.
+            most = best.entry.term if best.entry else max(each.entry.term for each in candidates if each.entry)
+            term = max((t.entry.term for t in candidates if t.entry and t.entry.term <= most), default=0)
+        return [each for each in candidates if each.entry and each.entry.term == term]
+
+    def _compare(
+        self, index: int, chosen: list[_Cursor], shared: Counter[int], equal: Counter[int], telling: bool
+    ) -> _Cursor:
+        """Returns the copy of an entry that counts."""
+        if len(chosen) == 1 or index == 1:  # each node of a first start puts itself first in entry 1
+            return chosen[0]
+        copies: dict[bytes, list[_Cursor]] = {}
+        for each in chosen:
+            content = self._content(each)
+            if content is not None:
+                copies.setdefault(content, []).append(each)
+        if not copies:
+            return chosen[0]
+        votes = sorted(copies.values(), key=len, reverse=True)
+        taken, why = votes[0], "the majority has it"
+        if len(votes) > 1 and len(votes[0]) == len(votes[1]):
+            sane = [each for each in votes if self._decodes(each[0])]
+            ours = [each for each in sane or votes if any(one.number == self._best for one in each)]
+            taken = (ours or sane or votes)[0]
+            why = "it can be decoded" if len(sane) == 1 else "its log counts, though it may be the damaged one"
+        for readable in votes:
+            for each in readable:
+                shared[each.number] += 1
+                equal[each.number] += len(readable) > 1
+        if len(copies) > 1 and telling:
+            self.log.conflict_count += 1
+            if len(self.log.conflicts) < _MANY:
+                assert taken[0].entry
+                others = tuple(self._names[e.number] for each in votes if each is not taken for e in each)
+                ours_ = tuple(self._names[each.number] for each in taken)
+                self.log.conflicts.append(EntryConflict(index, taken[0].entry.term, ours_, others, why))
+        return taken[0]
+
+    def _content(self, cursor: _Cursor) -> bytes | None:
+        """Returns what has to be equal in all copies; None if it is encrypted, with a nonce of each node's own."""
+        entry = cursor.entry
+        assert entry
+        kind = bytes([entry.type & 0xFF])
+        if entry.type == EntryType.COMMAND and is_encrypted(entry.data):
+            if self._cipher is None:
+                return None
+            try:
+                return kind + self._cipher.decrypt(entry.data)
+            except DecryptError:
+                pass
+        return kind + bytes(entry.data)
+
+    def _decodes(self, cursor: _Cursor) -> bool:
+        assert cursor.entry
+        return cursor.entry.type != EntryType.COMMAND or self._operation(cursor.entry) is not None
+
+    def _operation(self, entry: Entry) -> pb.RaftOperation | None:
+        if entry.type != EntryType.COMMAND:
+            return None
+        try:
+            return decode_operation(entry.data, self._cipher)
+        except EntryError:
+            return None
+
+    # The state.
+
+    def fold(self) -> ClusterLog:
+        """Goes through the log and rebuilds clients and subscriptions from every snapshot that it goes on from.
+
+        Raises:
+            RefusedError: The nodes are not of one cluster.
+            StoreUnreadableError: A log cannot be read.
+        """
+        log = self.log
+        bases = {(0, 0, ""): ClusterState()}
+        for report in self._reports:
+            for each in report.snapshots:
+                if each.usable and each.index <= log.index:
+                    bases[each.index, each.term, each.name] = ClusterState(each.state, each.term, each.index)
+        log.proven = max((index for index, _, _ in bases), default=0)
+        lacking: dict[tuple[int, int, str], list[tuple[int, int]]] = {each: [] for each in bases}
+        unreadable = Counter[tuple[int, int, str]]()
+        needed = len(log.voters) // 2 + 1
+        for entry, operation, node, copies in self.entries(telling=True):
+            if operation is None and entry.type == EntryType.COMMAND:
+                unreadable.update(key for key, state in bases.items() if entry.index > state.index)
+            for key, state in bases.items():
+                if entry.index > state.index + 1:
+                    lacking[key].append((state.index + 1, entry.index - 1))
+                state.advance(entry, operation)
+            if copies >= needed:
+                log.proven = max(log.proven, entry.index)
+                log.tail.clear()
+            elif entry.index > log.proven and len(log.tail) < _MOST_TAIL:
+                log.tail[entry.index] = copies, _publish(entry, operation, node)
+        whole = [key for key in bases if not lacking[key] and bases[key].index == log.index]
+        chosen = max(whole or bases)
+        if not whole and bases[chosen].index < log.index:
+            lacking[chosen].append((bases[chosen].index + 1, log.index))
+        log.state, log.begins = bases[chosen], chosen[2]
+        log.missing, log.unreadable = Ranges.of(lacking[chosen]), unreadable[chosen]
+        _never_lose(log.state, [bases[key] for key in whole])
+        return log
+
+    # Messages.
+
+    def publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
+        """Iterates over the entries that hold wanted messages, by channel.
+
+        Raises:
+            StoreUnreadableError: A log cannot be read.
+        """
+        for entry, operation, node, _ in self.entries():
+            found = _publish(entry, operation, node)
+            if found and self._of_interest(found, wanted):
+                yield found
+
+    def deleted_publishes(self, wanted: Mapping[bytes, Ranges]) -> Iterator[Publish]:
+        """Iterates over such entries in free pages: deleted ones. Of several the one that most pages have counts.
+
+        Raises:
+            StoreUnreadableError: A log cannot be read.
+        """
+        found: dict[int, Counter[tuple[int, int]]] = {}
+        places: dict[tuple[int, int, int], Publish] = {}
+        for node, report in enumerate(self._reports):
+            if not report.files.log:
+                continue
+            with open_log(report.files.log) as opened:
+                for _ in opened.entries():
+                    pass
+                for entry in opened.free_entries():
+                    if entry.index > self.log.index or entry.type != EntryType.COMMAND:
+                        continue
+                    operation = self._operation(entry)
+                    publish = _publish(entry, operation, node)
+                    if operation and publish and self._of_interest(publish, wanted):
+                        content = hash(operation.SerializeToString())
+                        found.setdefault(entry.index, Counter())[entry.term, content] += 1
+                        places.setdefault((entry.index, entry.term, content), publish)
+        for index, votes in sorted(found.items()):
+            newest = max(term for term, _ in votes)
+            _, content = max((count, content) for (term, content), count in votes.items() if term == newest)
+            yield places[index, newest, content]
+
+    def _of_interest(self, publish: Publish, wanted: Mapping[bytes, Ranges]) -> bool:
+        channel = self.log.state.channels.get(publish.channel)
+        if channel and channel.id and publish.channel_id and channel.id != publish.channel_id:
+            return False
+        asked = wanted.get(publish.channel)
+        return asked is not None and asked.meets(publish.first, publish.last)
+
+
+def _publish(entry: Entry, operation: pb.RaftOperation | None, node: int) -> Publish | None:
+    if operation is None or operation.op_type != pb.RaftOperation.PUBLISH:
+        return None
+    messages = operation.publish_batch.messages
+    sizes = [len(each.data) for each in messages]
+    sequences = [each.sequence for each in messages]
+    # Without a checksum, this is what tells damaged numbers: messages of an entry follow each other.
+    if not sequences or sequences != list(range(sequences[0], sequences[0] + len(sequences))) or not sequences[0]:
+        return None
+    return Publish(
+        messages[0].subject,
+        operation.channel_id,
+        sequences[0],
+        sequences[-1],
+        node,
+        entry.offset,
+        entry.size,
+        sum(sizes),
+        max(sizes),
+    )
+
+
+def _never_lose(state: ClusterState, others: Sequence[ClusterState]) -> None:
+    """Adds to each subscription what any other way to the same end has as pending (clustered-stores.md 12.3)."""
+    for name, channel in state.channels.items():
+        twins = [twin for each in others if (twin := each.channels.get(name)) and twin.id == channel.id]
+        for number, sub in channel.subscriptions.items():
+            position = channel.groups[sub.state.q_group].last_sent if sub.state.q_group else sub.state.last_sent
+            for twin in twins:
+                same = twin.subscriptions.get(number)
+                if same and same.state.inbox == sub.state.inbox:
+                    sub.pending |= {each for each in same.pending if each <= position}
+        for key, group in channel.groups.items():
+            for twin in twins:
+                if key in twin.groups:
+                    group.orphans |= twin.groups[key].orphans
+            _adopt(group)
+
+
+def _adopt(group: QueueGroup) -> None:
+    """Gives what was pending on members that left to one that is there, and the group's position as well."""
+    heir: Subscription | None = group.members[0] if group.members else group.shadow
+    if heir is None:
+        return
+    held = set().union(*(each.pending for each in group.members))
+    heir.pending |= {each for each in group.orphans if each <= group.last_sent} - held
+    heir.state.last_sent = max(heir.state.last_sent, group.last_sent)
+    group.orphans = set()
+
+
+def describe_tail(log: ClusterLog, stored: Mapping[bytes, int]) -> list[str]:
+    """Says which entries at the end are perhaps not committed: their publishers may have got no acknowledgement.
+
+    Args:
+        log: The log.
+        stored: The last sequence of each channel in any file store: what a store has was committed.
+    """
+    proven = max(
+        (index for index, (_, each) in log.tail.items() if each and each.first <= stored.get(each.channel, 0)),
+        default=log.proven,
+    )
+    log.proven = max(log.proven, proven)
+    said = []
+    for index, (copies, each) in sorted(log.tail.items()):
+        if index > log.proven:
+            what = f"message {each.first} to {each.last} of {text(each.channel)!r}" if each else "no message"
+            have = f"{counted(copies, 'node', 'has/have')} it of {len(log.voters)}"
+            said.append(f"entry {index} ({what}) was kept, and perhaps never acknowledged to who sent it: {have}")
+    return said

@@ -1,0 +1,237 @@
+"""One channel of several nodes: which message of which store counts.
+
+Facts: clustered-stores.md section 12.4. Records are compared by sequence, time, size and CRC, without reading payloads;
+only those that differ are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from stantools.format.crc import Crc
+from stantools.format.encryption import ChannelCipher, DecryptError
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.runs import read_records, same_records
+from stantools.inspection.slicesummary import summarise
+from stantools.recovery.merge.model import MergedNode, MessageConflict, Version
+from stantools.recovery.salvage.model import ChannelPlan, Copy, Rewrite, Step
+from stantools.store.ranges import Ranges
+
+#: Conflicts of a channel that are told one by one.
+_MANY = 1000
+#: Time, reply and data.
+_Content = tuple[int, bytes, bytes]
+
+
+@dataclass
+class Source:
+    """What one node's store has of a channel.
+
+    Attributes:
+        node: The node.
+        plan: What a salvage of this store alone would take.
+        taken: What of it is taken.
+    """
+
+    node: MergedNode
+    plan: ChannelPlan
+    taken: Ranges = field(default_factory=Ranges)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """How far it got; the most advanced store decides where nothing else does."""
+        report = self.node.report
+        return self.plan.sequences.last, report.last_term if report else 0, report.last if report else 0
+
+    def messages(self, wanted: Ranges, crc: Crc) -> Iterator[pb.MsgProto]:
+        """Iterates over some of its messages."""
+        for step in self.plan.steps:
+            if part := step.sequences & wanted:
+                if isinstance(step, Copy):
+                    yield from read_records(step.run, part, crc)
+                elif isinstance(step, Rewrite):
+                    yield from step.narrowed(part).messages()
+
+
+def first_to_keep(sources: list[Source]) -> int:
+    """Returns the first sequence that limits have not removed, as the most advanced store has it; 0 without any.
+
+    A store that was emptied is no witness: it has fewer messages than one that is hardly behind, which no limit of
+    messages or bytes explains.
+    """
+    filled = [each for each in sources if each.plan.sequences]
+    if not filled:
+        return 0
+    best = max(filled, key=lambda each: each.place)
+    last, term, _ = best.place
+    level = [each for each in filled if each.plan.sequences.last == last]
+    count = max(each.plan.sequences.count() for each in level)
+    size = max(each.plan.size for each in level)
+    level += [
+        each
+        for each in filled
+        if each.place[1] == term and each.plan.sequences.count() > count and each.plan.size > size
+    ]
+    return min(each.plan.sequences.first for each in level)
+
+
+class Union:
+    """The messages of a channel, from all stores.
+
+    Args:
+        name: The channel.
+        crc: Of the stores.
+        key: The encryption key, if there is one.
+
+    Attributes:
+        sources: The stores, the most advanced first.
+        have: What they have together.
+        differing: Sequences under which they may have different messages.
+    """
+
+    def __init__(self, name: bytes, crc: Crc, key: bytes | None) -> None:
+        self._name, self._crc = name, crc
+        self._cipher = ChannelCipher(key, name) if key else None
+        self.sources: list[Source] = []
+        self.have = Ranges()
+        self.differing = Ranges()
+
+    def add(self, source: Source, floor: int) -> bool:
+        """Adds a store; one that is behind those added before comes after them.
+
+        Args:
+            source: The store.
+            floor: The first sequence that counts.
+
+        Returns:
+            Whether any message is the same as in those, as far as they overlap.
+        """
+        mine = source.plan.sequences & Ranges.of([(floor, 2**64 - 1)])
+        fresh, twice = mine - self.have, mine & self.have
+        same = Ranges.union(self._same(source, other, twice & other.taken) for other in self.sources if twice)
+        if twice and not same and source.node.report is None:
+            return False
+        source.taken = fresh
+        self.sources.append(source)
+        self.have |= fresh
+        self.differing |= twice - same
+        return True
+
+    def _same(self, one: Source, other: Source, both: Ranges) -> Ranges:
+        found = []
+        steps = [step for step in other.plan.steps if isinstance(step, Copy)]
+        for mine in one.plan.steps if both else ():
+            if not isinstance(mine, Copy):
+                continue
+            for theirs in steps:
+                if common := mine.sequences & theirs.sequences & both:
+                    sealed = self._sealed(mine) or self._sealed(theirs)
+                    found.append(same_records(mine.run, theirs.run, common, self._crc, sealed=sealed))
+        return Ranges.union(found)
+
+    def _sealed(self, step: Copy) -> bool:
+        return summarise(step.run.slice, self._name, self._crc).encrypted
+
+    def decide(self, logged: Mapping[int, pb.MsgProto]) -> list[MessageConflict]:
+        """Decides which message counts where stores differ; returns what there was to decide.
+
+        Args:
+            logged: Messages that are in the Raft log, by sequence.
+        """
+        if not self.differing:
+            return []
+        nearby = Ranges.of((first, last + 1) for first, last in self.differing)
+        contents = [self._contents(each, nearby) for each in self.sources]
+        told: list[MessageConflict] = []
+        moved: dict[int, list[int]] = {}
+        for sequence in (each for a, b in self.differing for each in range(a, b + 1)):
+            versions: dict[_Content, list[int]] = {}
+            for number, have in enumerate(contents):
+                if sequence in have:
+                    versions.setdefault(have[sequence], []).append(number)
+            if len(versions) < 2:
+                continue
+            fillers = {each for each, where in versions.items() if _is_filler(each, sequence, contents[where[0]])}
+            taken, why = self._winner(versions, fillers, logged.get(sequence))
+            moved.setdefault(versions[taken][0], []).append(sequence)
+            if len(told) < _MANY:
+                told.append(self._conflict(sequence, versions, fillers, taken, why))
+        for number, sequences in moved.items():
+            chosen = Ranges.of((each, each) for each in sequences)
+            for each in self.sources:
+                each.taken -= chosen
+            self.sources[number].taken |= chosen
+        return told
+
+    def _contents(self, source: Source, wanted: Ranges) -> dict[int, _Content]:
+        found = {}
+        for message in source.messages(wanted, self._crc):
+            data = message.data
+            if self._cipher:
+                with suppress(DecryptError):  # then it is compared as it is stored
+                    data = self._cipher.decrypt(data)
+            found[message.sequence] = message.timestamp, message.reply, data
+        return found
+
+    def _winner(
+        self, versions: Mapping[_Content, list[int]], fillers: set[_Content], logged: pb.MsgProto | None
+    ) -> tuple[_Content, str]:
+        real = [each for each in versions if each not in fillers] or list(versions)
+        if len(real) == 1:
+            return real[0], "the others put an empty message into a gap"
+        if logged and (in_log := (logged.timestamp, logged.reply, logged.data)) in real:
+            return in_log, "it is the one in the Raft log"
+        most = max(len(versions[each]) for each in real)
+        first = min((each for each in real if len(versions[each]) == most), key=lambda each: versions[each][0])
+        alone = sum(len(versions[each]) == most for each in real) == 1
+        return first, "most stores have it" if alone else "this store is the most advanced one"
+
+    def _conflict(
+        self,
+        sequence: int,
+        versions: Mapping[_Content, list[int]],
+        fillers: set[_Content],
+        taken: _Content,
+        why: str,
+    ) -> MessageConflict:
+        listed = [
+            Version(
+                tuple(self.sources[number].node.name for number in where),
+                each[0],
+                len(each[2]),
+                each in fillers,
+                each == taken,
+            )
+            for each, where in versions.items()
+        ]
+        return MessageConflict(os.fsdecode(self._name), sequence, tuple(listed), why)
+
+    def steps(self, others: list[Step]) -> list[Step]:
+        """Returns how the messages are made, in the order of sequences.
+
+        Args:
+            others: Further steps, with sequences that no store has.
+        """
+        parts = [(step, step.sequences & each.taken) for each in self.sources for step in each.plan.steps]
+        parts += [(step, step.sequences) for step in others]
+        spans = sorted((first, last, at) for at, (_, sequences) in enumerate(parts) for first, last in sequences)
+        return [
+            parts[at][0].narrowed(Ranges.of((first, last) for first, last, _ in group))
+            for at, group in groupby(spans, key=lambda span: span[2])
+        ]
+
+    def counts(self) -> Counter[str]:
+        """Returns how many messages come from the store of each node."""
+        return Counter({each.node.name: each.taken.count() for each in self.sources if each.taken})
+
+
+def _is_filler(content: _Content, sequence: int, beside: Mapping[int, _Content]) -> bool:
+    """Returns whether a message is a filler: empty, and stored at the time of the one that follows it."""
+    timestamp, reply, data = content
+    following = beside.get(sequence + 1)
+    return not data and not reply and following is not None and following[0] == timestamp

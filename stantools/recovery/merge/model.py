@@ -1,0 +1,229 @@
+"""What a merge is going to do: a salvage whose messages come from several stores, and from Raft logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stantools.format.encryption import ChannelCipher, Cipher, raft_cipher
+from stantools.format.layout import MESSAGE_OVERHEAD
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.clusterlog import ClusterLog, Publish
+from stantools.inspection.node import NodeReport
+from stantools.recovery.salvage.model import ChannelPlan, Rewrite, SalvagePlan
+from stantools.store.raft import NodeFiles, read_operations
+from stantools.store.ranges import Ranges
+
+
+@dataclass(frozen=True)
+class Version:
+    """A message that several nodes have under one sequence.
+
+    Attributes:
+        nodes: Where it is.
+        timestamp: When it was stored, nanoseconds since 1970.
+        size: Bytes of its data.
+        filler: It is an empty message that a server put into a gap.
+        taken: It is the one that the new store has.
+    """
+
+    nodes: tuple[str, ...]
+    timestamp: int
+    size: int
+    filler: bool
+    taken: bool
+
+
+@dataclass(frozen=True)
+class MessageConflict:
+    """A sequence under which nodes have different messages.
+
+    Attributes:
+        channel: The channel.
+        sequence: The sequence.
+        versions: The messages.
+        why: Why one of them was taken, in words.
+    """
+
+    channel: str
+    sequence: int
+    versions: tuple[Version, ...]
+    why: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for reports."""
+        return {"seq": self.sequence, "why": self.why, "versions": [vars(each) for each in self.versions]}
+
+    def __str__(self) -> str:
+        def said(one: Version) -> str:
+            return f"{', '.join(one.nodes)} ({'a filler' if one.filler else f'{one.size} bytes'})"
+
+        taken = " and ".join(said(one) for one in self.versions if one.taken)
+        others = ", ".join(said(one) for one in self.versions if not one.taken)
+        return f"{self.channel}: message {self.sequence} was taken from {taken}, not from {others}: {self.why}"
+
+
+class Logged(Rewrite):
+    """Messages that are in a Raft log and in no store.
+
+    Args:
+        path: The log.
+        places: Rows of first and last sequence, offset and size of the entries, rising.
+        sequences: Which of their messages.
+        size: Bytes of their payloads.
+        largest: Bytes of the largest one.
+        note: What is told of them.
+        channel: Their channel.
+        key: The encryption key; with it, what was encrypted in the log is encrypted in the store.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        places: npt.NDArray[np.uint64],
+        sequences: Ranges,
+        *,
+        size: int,
+        largest: int,
+        note: str,
+        channel: bytes,
+        key: bytes | None,
+    ) -> None:
+        self.path, self._places, self.sequences, self.note = path, places, sequences, note
+        self.payload, self.largest = size, largest
+        self.size = size + MESSAGE_OVERHEAD * sequences.count()
+        self._channel, self._key = channel, key
+
+    @classmethod
+    def of(cls, path: Path, found: list[Publish], wanted: Ranges, note: str, key: bytes | None) -> Logged:
+        """Makes a step of entries that hold wanted messages."""
+        places = np.array([(e.first, e.last, e.offset, e.size) for e in found], np.uint64).reshape(-1, 4)
+        sequences = Ranges.of((e.first, e.last) for e in found) & wanted
+        size, largest = sum(e.payload for e in found), max(e.largest for e in found)
+        channel = found[0].channel
+        return cls(path, places, sequences, size=size, largest=largest, note=note, channel=channel, key=key)
+
+    def messages(self) -> Iterator[pb.MsgProto]:
+        """Iterates over the messages, in rising order."""
+        key = self._key
+        cipher = raft_cipher(key) if key else None
+        sealing = ChannelCipher(key, self._channel, last_sequence=self.sequences.first) if key else None
+        last = 0
+        for operation, code in read_operations(self.path, self._places[:, 2:].tolist(), cipher):
+            for message in operation.publish_batch.messages:
+                if message.sequence > last and message.sequence in self.sequences:
+                    last = message.sequence
+                    if sealing and code in (Cipher.AES, Cipher.CHACHA):
+                        message.data = sealing.encrypt(message.data, Cipher(code))
+                    yield message
+
+    def narrowed(self, sequences: Ranges) -> Logged:
+        """Returns the step with fewer of its messages."""
+        wanted = self.sequences & sequences
+        rows = (self._places[:, 0] <= np.uint64(wanted.last)) & (self._places[:, 1] >= np.uint64(wanted.first))
+        share = self.payload * wanted.count() // max(self.sequences.count(), 1)
+        return Logged(
+            self.path,
+            self._places[rows],
+            wanted,
+            size=share,
+            largest=self.largest,
+            note=self.note,
+            channel=self._channel,
+            key=self._key,
+        )
+
+
+@dataclass
+class MergedNode:
+    """One of the nodes.
+
+    Attributes:
+        name: Its id, or the name of its directory.
+        files: Where its directories are.
+        report: What its Raft directory holds; None if it has none.
+        messages: How many intact messages its store has.
+        stale: Its log ends before the one that counts, or it has none.
+    """
+
+    name: str
+    files: NodeFiles
+    report: NodeReport | None = None
+    messages: int = 0
+    stale: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it for reports."""
+        report = self.report
+        return {
+            "name": self.name,
+            "data": str(self.files.data) if self.files.data else None,
+            "raft": str(self.files.raft) if self.files.raft else None,
+            "term": report.last_term if report else 0,
+            "last_index": report.last if report else 0,
+            "snapshot_index": report.base.index if report and report.base else 0,
+            "messages": self.messages,
+            "stale": self.stale,
+            "findings": [each.as_json() for each in report.findings] if report else [],
+        }
+
+
+@dataclass
+class MergePlan(SalvagePlan):
+    """A whole merge.
+
+    Attributes:
+        nodes: The nodes.
+        log: What their logs come to.
+        conflicts: Sequences under which nodes have different messages; the first ones of each channel.
+        sources: How many messages of each channel come from where.
+        free_pages: Messages that only free pages hold, by channel: taken, if that was asked for.
+    """
+
+    VERB: ClassVar[str] = "merge"
+
+    nodes: list[MergedNode] = field(default_factory=list)
+    log: ClusterLog = field(default_factory=lambda: ClusterLog(()))
+    conflicts: list[MessageConflict] = field(default_factory=list)
+    sources: dict[bytes, dict[str, int]] = field(default_factory=dict)
+    free_pages: dict[str, Ranges] = field(default_factory=dict)
+
+    @property
+    def directories(self) -> list[Path]:
+        """What is read, and must not be written into."""
+        return [path for each in self.nodes for path in (each.files.data, each.files.raft) if path]
+
+    def account(self) -> dict[str, Any]:
+        """Returns what only a merge has to tell, with stable names."""
+        log = self.log
+        return {
+            "nodes": [each.as_json() for each in self.nodes],
+            "log": {
+                "winner": log.winner,
+                "voters": list(log.voters),
+                "term": log.term,
+                "last_index": log.index,
+                "snapshot": log.begins or None,
+                "missing": log.missing.as_json(),
+                "proven_index": log.proven,
+                "conflicts": [{**vars(each), "text": str(each)} for each in log.conflicts],
+            },
+            "free_pages": {name: found.as_json() for name, found in self.free_pages.items()},
+        }
+
+    def channel_json(self, channel: ChannelPlan) -> dict[str, Any]:
+        """Returns what is told of a channel, with stable names."""
+        name = channel.name.decode("utf-8", "surrogateescape")
+        return {
+            "name": name,
+            "sequences": channel.sequences.as_json(),
+            "lost": channel.lost.as_json(),
+            "from": self.sources.get(channel.name, {}),
+            "conflicts": [each.as_json() for each in self.conflicts if each.channel == name],
+            "subscriptions": len(channel.subscriptions),
+        }

@@ -1,0 +1,346 @@
+"""Planning a merge: everything is read, nothing is changed.
+
+Facts: clustered-stores.md section 12. Each store is planned as a salvage would be, so that damage is found and gone
+round as there; what is new here is which of several copies counts, and what only the logs hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stantools.errors import RefusedError, UsageError
+from stantools.format.crc import IEEE, Crc
+from stantools.format.encryption import raft_cipher
+from stantools.format.proto import store_pb2 as pb
+from stantools.inspection.clusterlog import ClusterLog, History, Publish, describe_tail
+from stantools.inspection.node import NodeReport, examine, fold
+from stantools.inspection.subscribers import text
+from stantools.notation import counted, describe_ranges, describe_sequences
+from stantools.progress import Progress
+from stantools.recovery.merge.channel import Source, Union, first_to_keep
+from stantools.recovery.merge.model import Logged, MergedNode, MergePlan
+from stantools.recovery.options import MergeOptions, SalvageOptions
+from stantools.recovery.salvage.identity import find_identity
+from stantools.recovery.salvage.model import NEWEST, ChannelPlan, Dropped, SalvagePlan
+from stantools.recovery.salvage.plan import plan_salvage
+from stantools.recovery.salvage.subscriptions import plan_subscriptions
+from stantools.store.atomic import absolute
+from stantools.store.directory import CLIENTS_FILE, SUBS_FILE, Datastore, open_datastore, subject_matches
+from stantools.store.options import ReadOptions, polynomial_name, resolve_crc
+from stantools.store.raft import NodeFiles, read_operations
+from stantools.store.raftstate import ClusterChannel
+from stantools.store.ranges import Ranges
+from stantools.store.serverinfo import new_server_info
+
+
+def plan_merge(
+    nodes: Sequence[NodeFiles],
+    reading: ReadOptions,
+    options: MergeOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> MergePlan:
+    """Reads the directories of a cluster's nodes and plans one stand-alone store.
+
+    Args:
+        nodes: Their directories; each with a Raft log, a store, or both.
+        reading: How to read them.
+        options: What is taken.
+        progress: Told the number of bytes of stores as they are read.
+
+    Raises:
+        RefusedError: They are not of one cluster, or their CRC polynomials differ.
+        StoreUnreadableError: Something cannot be read at all.
+        UsageError: The same node is named twice.
+    """
+    return _Merge(nodes, reading, options or MergeOptions()).run(progress)
+
+
+@dataclass
+class _Channel:
+    """What is found out of a channel before the logs are looked through for what is missing.
+
+    Attributes:
+        name: Its name.
+        union: What the stores have.
+        known: What the logs know of it; None if nothing.
+        expected: The sequences that there should be.
+        found: Entries of the logs that hold what no store has, and what decides where stores differ.
+        deleted: Such entries in free pages.
+    """
+
+    name: bytes
+    union: Union
+    known: ClusterChannel | None
+    expected: Ranges = field(default_factory=Ranges)
+    found: list[Publish] = field(default_factory=list)
+    deleted: list[Publish] = field(default_factory=list)
+
+    @property
+    def missing(self) -> Ranges:
+        return self.expected - self.union.have
+
+    @property
+    def wanted(self) -> Ranges:
+        return self.missing | self.union.differing
+
+
+class _Merge:
+    def __init__(self, nodes: Sequence[NodeFiles], reading: ReadOptions, options: MergeOptions) -> None:
+        files = [
+            replace(each, raft=each.raft and absolute(each.raft), data=each.data and absolute(each.data))
+            for each in nodes
+        ]
+        self._key = reading.encryption_key
+        self._reading = reading
+        self._options = options
+        reports = [examine(each, reading) if each.raft else None for each in files]
+        self._stores = [open_datastore(each.data) if each.data else None for each in files]
+        polynomials = {resolve_crc(store, reading).polynomial for store in self._stores if store}
+        if len(polynomials) > 1:
+            found = " and ".join(sorted(map(polynomial_name, polynomials)))
+            raise RefusedError(f"the stores have different CRC polynomials: {found}", "give --crc-poly")
+        self._crc = Crc(next(iter(polynomials), IEEE))
+        self._nodes = [
+            MergedNode(self._name(*each), each[0], each[1]) for each in zip(files, reports, self._stores, strict=True)
+        ]
+        if twice := {each.name for each in self._nodes if sum(e.name == each.name for e in self._nodes) > 1}:
+            raise UsageError(f"named twice: node {', '.join(sorted(twice))}", "name each node of the cluster once")
+        logs = [each for each in self._nodes if each.report]
+        self._log_nodes = logs
+        self._history = History([e.report for e in logs if e.report], [e.name for e in logs], self._key)
+        server, note = self._identity()
+        roots = [str(path) for each in files for path in (each.data, each.raft) if path]
+        self.plan = MergePlan(Path(os.path.commonpath(roots)), self._crc, options, server, note, nodes=self._nodes)
+
+    def _name(self, files: NodeFiles, report: NodeReport | None, store: Datastore | None) -> str:
+        """Returns the id of a node, or the name of its directory where nothing tells the id."""
+        server = find_identity(store, self._crc, "?")[0] if store and store.server else None
+        known = text(server.node_id) if server else ""
+        return known or (report.node_id if report else "") or files.path.absolute().name
+
+    def _identity(self) -> tuple[pb.ServerInfo, str]:
+        """Returns server.dat of a server that is in no cluster."""
+        asked = self._options.cluster_id
+        found = [find_identity(store, self._crc, asked or "?")[0] for store in self._stores if store and store.server]
+        ids = {each.cluster_id.decode("utf-8", "surrogateescape") for each in found} - {"?"}
+        ids |= {each.files.cluster_id for each in self._log_nodes}
+        if len(ids) > 1:
+            raise RefusedError(
+                f"the nodes are of different clusters: {', '.join(sorted(ids))}", "merge the nodes of one cluster only"
+            )
+        (name,) = ids or {asked or ""}
+        if not name:
+            raise RefusedError("none of the nodes tells the cluster id", "give the cluster id: --cluster-id ID")
+        server = pb.ServerInfo()
+        server.CopyFrom(found[0] if found else new_server_info(name))
+        server.cluster_id = os.fsencode(name)
+        server.node_id = b""
+        return server, "of a server that is in no cluster: without the id of a node"
+
+    def run(self, progress: Progress | None) -> MergePlan:
+        plan, log = self.plan, self._history.fold()
+        plan.log = log
+        for each in self._nodes:
+            place = (each.report.last_term, each.report.last) if each.report else (0, 0)
+            each.stale = place < (log.term, log.index)
+        plans = [self._planned(node, store, progress) for node, store in zip(self._nodes, self._stores, strict=True)]
+        plan.clients = list(log.state.clients.values())
+        names = set(log.state.channels) | {each.name for one in plans if one for each in one.channels}
+        channels = [self._begin(name, plans) for name in sorted(names) if self._asked(name)]
+        chosen = [each for each in channels if each]
+        self._look_into_logs(chosen)
+        for channel in chosen:
+            self._complete(channel)
+        stored = {each.name: each.union.have.last for each in chosen}
+        self._tell(log, stored)
+        return plan
+
+    def _asked(self, name: bytes) -> bool:
+        patterns = self._options.patterns
+        return not patterns or any(subject_matches(each, text(name)) for each in patterns)
+
+    def _planned(self, node: MergedNode, store: Datastore | None, progress: Progress | None) -> SalvagePlan | None:
+        """Plans the store of a node as a salvage would."""
+        if store is None:
+            return None
+        options = SalvageOptions(
+            self._options.patterns,
+            text(self.plan.server.cluster_id),
+            NEWEST,
+            archived=self._options.archived,
+            workers=self._options.workers,
+            keep_positions=True,
+        )
+        found = plan_salvage(store, self._crc, options, progress=progress)
+        node.messages = found.messages
+        for each in found.dropped:
+            if not each.file.endswith((CLIENTS_FILE, SUBS_FILE)):
+                # What is lost is told once all nodes were looked at.
+                self.plan.dropped.append(replace(each, file=f"{node.name}: {each.file}", loss=False))
+        about_logs = (CLIENTS_FILE, SUBS_FILE, ": subscription ", "more subscriptions")
+        self.plan.changes += [
+            f"{node.name}: {change}" for change in found.changes if not any(each in change for each in about_logs)
+        ]
+        if any(channel.subscriptions for channel in found.channels) or found.clients:
+            self.plan.changes.append(
+                f"{node.name}: clients and subscriptions in its store were made without the cluster, and are not taken"
+            )
+        return found
+
+    def _begin(self, name: bytes, plans: Sequence[SalvagePlan | None]) -> _Channel | None:
+        """Puts together what the stores have of a channel; None if it was deleted."""
+        known = self.plan.log.state.channels.get(name)
+        sources = []
+        for node, planned in zip(self._nodes, plans, strict=True):
+            for each in planned.channels if planned else ():
+                if each.name == name and (reason := self._reason_against(node, name, known)):
+                    self._leave(node, name, each.sequences, reason)
+                elif each.name == name:
+                    sources.append(Source(node, each))
+        if known is None and not sources:
+            return None
+        channel = _Channel(name, Union(name, self._crc, self._key), known)
+        floor = first_to_keep(sources)
+        for source in sorted(sources, key=lambda each: each.place, reverse=True):
+            if below := source.plan.sequences - Ranges.of([(floor, 2**64 - 1)]):
+                self._leave(source.node, name, below, f"limits have removed what is below {floor} on other nodes")
+            if not channel.union.add(source, floor):
+                reason = "its messages differ from those of all others, and no Raft log says of which channel they are"
+                self._leave(source.node, name, source.plan.sequences, reason)
+        first = floor or (known.first if known else 0)
+        last = max(channel.union.have.last, known.last if known else 0)
+        channel.expected = Ranges.of([(first, last)]) if first else Ranges()
+        return channel
+
+    def _reason_against(self, node: MergedNode, name: bytes, known: ClusterChannel | None) -> str:
+        """Returns why a channel of a store is not the one of the cluster; "" if it is."""
+        report = node.report
+        number = report.stable.channels.get(name, 0) if report else 0
+        if known is None:
+            if not self._log_nodes or self.plan.log.missing:
+                return ""  # nothing says that it is not there
+            if report and (number or name in report.state.channels):
+                return "the channel was deleted since"
+            return "no Raft log knows this channel; stantools salvage takes it, with --channel, from this node's store"
+        if number and known.id and number != known.id:
+            return f"an older channel of this name, which was deleted (id {number}, now {known.id})"
+        return ""
+
+    def _leave(self, node: MergedNode, name: bytes, sequences: Ranges, reason: str) -> None:
+        self.plan.dropped.append(Dropped(f"{node.name}: {text(name)}", -1, 0, reason, sequences, loss=False))
+
+    def _look_into_logs(self, channels: Sequence[_Channel]) -> None:
+        """Finds the entries that hold what no store has, and those that decide where stores differ."""
+        by_name = {each.name: each for each in channels}
+        wanted = {each.name: each.wanted for each in channels if each.wanted}
+        if wanted and self._log_nodes:
+            for publish in self._history.publishes(wanted):
+                by_name[publish.channel].found.append(publish)
+        if not self._options.free_pages:
+            return
+        gone = {each.name: each.missing - _sequences(each.found) for each in channels}
+        gone = {name: left for name, left in gone.items() if left}
+        if gone and self._log_nodes:
+            for publish in self._history.deleted_publishes(gone):
+                by_name[publish.channel].deleted.append(publish)
+
+    def _complete(self, channel: _Channel) -> None:
+        """Decides where stores differ, and plans the channel."""
+        plan, union, name = self.plan, channel.union, channel.name
+        plan.conflicts += union.decide(self._logged(channel))
+        steps, counts = [], union.counts()
+        left = channel.missing
+        for found, note in ((channel.found, "from the Raft log"), (channel.deleted, "from a deleted entry")):
+            taken = Ranges()
+            for node, publishes in _by_node(found):
+                step = self._step(node, publishes, left, note)
+                left -= step.sequences
+                taken |= step.sequences
+                steps.append(step)
+                counts[f"{self._log_nodes[node].name}: {step.path.name}"] += step.sequences.count()
+            if taken and found is channel.deleted:
+                plan.free_pages[text(name)] = taken
+        target = ChannelPlan(name, stored_name=name)
+        target.steps = union.steps([each for each in steps if each.sequences])
+        target.sequences = Ranges.union(step.sequences for step in target.steps)
+        target.lost = channel.expected - target.sequences
+        target.last_known = max(target.sequences.last, channel.known.last if channel.known else 0)
+        if self._options.fill_gaps:
+            target.filled = target.gaps
+        if target.lost:
+            plan.dropped.append(Dropped(text(name), -1, 0, "the messages are on none of these nodes", target.lost))
+        if channel.known:
+            last = target.last_known if self._options.keep_positions else target.sequences.last
+            decided = plan_subscriptions(fold(channel.known), set(self.plan.log.state.clients), last)
+            target.subscriptions = decided.subscriptions
+            plan.changes += [f"{text(name)}: {each}" for each in decided.changes]
+            plan.dropped += [Dropped(text(name), -1, 0, each, loss=False) for each in decided.dropped]
+        else:
+            plan.changes.append(f"{text(name)}: no subscriptions are known: no Raft log that is here has them")
+        plan.sources[name] = {where: count for where, count in counts.items() if count}
+        plan.channels.append(target)
+        plan.bytes += target.size
+
+    def _step(self, node: int, found: list[Publish], wanted: Ranges, note: str) -> Logged:
+        path = self._log_nodes[node].files.log
+        assert path
+        return Logged.of(path, found, wanted, note, self._key)
+
+    def _logged(self, channel: _Channel) -> dict[int, pb.MsgProto]:
+        """Reads from the log the messages of which stores have different ones."""
+        differing = channel.union.differing
+        cipher = raft_cipher(self._key) if self._key else None
+        messages: dict[int, pb.MsgProto] = {}
+        for node, found in _by_node(channel.found if differing else ()):
+            path = self._log_nodes[node].files.log
+            assert path
+            places = [(each.offset, each.size) for each in found if differing.meets(each.first, each.last)]
+            for operation, _ in read_operations(path, places, cipher):
+                for each in operation.publish_batch.messages:
+                    if each.sequence in differing:
+                        messages.setdefault(each.sequence, each)
+        return messages
+
+    def _tell(self, log: ClusterLog, stored: dict[bytes, int]) -> None:
+        plan = self.plan
+        if not self._log_nodes:
+            reason = "none of the nodes has a Raft log: clients and subscriptions are lost"
+            plan.dropped.append(Dropped("raft.log", -1, 0, reason))
+        if log.missing:
+            reason = f"entries {describe_ranges(log.missing)} are on none of these nodes: what was subscribed and "
+            reason += "acknowledged there is not known"
+            plan.dropped.append(Dropped("raft.log", -1, 0, reason))
+        if log.unreadable:
+            reason = f"{counted(log.unreadable, 'command')} cannot be read: damaged on all nodes, or encrypted with "
+            reason += "another key than the one that was given" if self._key else "a key that was not given"
+            plan.dropped.append(Dropped("raft.log", -1, 0, reason))
+        for name, count in log.branches.items():
+            plan.changes.append(
+                f"{name}: {counted(count, 'entry', 'is/are')} of a branch that was given up, and not taken"
+            )
+        have = len(set(log.voters) & {each.name for each in self._log_nodes})
+        if log.voters and have <= len(log.voters) // 2:
+            plan.changes.append(
+                f"{have} of {counted(len(log.voters), 'voter')} are here, fewer than a majority: what was committed "
+                f"behind entry {log.index} is not known"
+            )
+        plan.changes += [str(each) for each in log.conflicts]
+        plan.changes += [str(each) for each in plan.conflicts]
+        plan.changes += describe_tail(log, stored)
+        for found, sequences in plan.free_pages.items():
+            plan.changes.append(f"{found}: {describe_sequences(sequences)} came from deleted entries of the Raft logs")
+
+
+def _by_node(found: Iterable[Publish]) -> Iterator[tuple[int, list[Publish]]]:
+    nodes: dict[int, list[Publish]] = {}
+    for each in found:
+        nodes.setdefault(each.node, []).append(each)
+    return iter(nodes.items())
+
+
+def _sequences(found: Iterable[Publish]) -> Ranges:
+    return Ranges.of((each.first, each.last) for each in found)
