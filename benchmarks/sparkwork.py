@@ -87,11 +87,10 @@ def verify(spark: SparkSession, *stores: Path) -> int:
     """Runs the job `verify`; returns how many messages are intact."""
     from stantools.pipeline.jobs.verify import plan_verify, run_verify
     from stantools.pipeline.spark.tasks import SparkWork
-    from stantools.pipeline.tables.discovery import discover
     from stantools.pipeline.tables.model import Table
 
     options = _options(stores, table=Table.FINDINGS)
-    result = run_verify(SparkWork(spark), plan_verify(*discover(options), options))
+    result = run_verify(SparkWork(spark), plan_verify(options))
     if not result.clean:
         raise AssertionError("a healthy store was found to be damaged")
     return sum(channel.messages for store in result.stores for channel in store.verdict.channels)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stantools.notation import parse_duration, parse_range, parse_size, parse_time
+from stantools.secret import Secret
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Option:
         help: What it does, in a sentence.
         default: Its value if it is not given. False makes a flag of it, an empty tuple lets it be repeated.
         flags: Its names on the command line; the field's name if there are none.
-        kind: What it holds: `str`, `int`, `float` or `Path`.
+        kind: What it holds: `str`, `int`, `float`, `Path`, or `Secret`: it is found in a variable or in a file, whose
+            names are given, and `help` is what it is.
         read: Reads what `kind` does not: raises ValueError saying what is wrong with a text.
         choices: The words that it may be; of an enumeration, the value is a member.
         any_case: The case of these words does not matter.
@@ -38,6 +40,7 @@ class Option:
         variable: The environment variable that it comes from if it is not given.
         quiet: Help texts do not name the default.
         required: It has to be given.
+        notes: What is said besides of the variable and the file that a `Secret` is given by.
     """
 
     help: str
@@ -55,6 +58,7 @@ class Option:
     variable: str = ""
     quiet: bool = False
     required: bool = False
+    notes: tuple[str, str] = ("", "")
 
     def flag(self, name: str) -> str:
         """Returns its name on the command line, without dashes in front, for the name of its field."""
@@ -110,6 +114,14 @@ CLUSTER_ID = Option(help="The server's cluster id.", metavar="ID")
 DATA = Option(
     help="How to show payloads; text in tables and base64 elsewhere if not given.",
     choices=("base64", "text", "hex", "none"),
+)
+#: The variable from which the server itself takes its key.
+SERVER_KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
+KEY = Option(
+    help="the server's encryption key",
+    default=Secret(),
+    kind=Secret,
+    notes=(f"; its own is {SERVER_KEY_VARIABLE}", "; a line break at its end does not count"),
 )
 #: Kinds of values, to be declared with a help text of their own by `like` or `field`.
 COUNT = Option(help="", kind=int, least=0, metavar="N")

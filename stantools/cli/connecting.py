@@ -8,19 +8,16 @@ are never options themselves: others could see them in the list of processes.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from stantools.cli import console
 from stantools.cli.options import folded
-from stantools.errors import UsageError
-from stantools.nats.credentials import read_word
 from stantools.nats.options import ConnectOptions, split_servers
 from stantools.options import Option, declared
+from stantools.secret import Secret
 
 
 def _options() -> dict[str, Option]:
@@ -30,8 +27,7 @@ def _options() -> dict[str, Option]:
         options[field] = declaration
         if field == "user":
             for name, what in (("password", "the user's password"), ("token", "the token to log in with")):
-                options[f"{name}_env"] = Option(help=f"Variable that holds {what}.", metavar="NAME")
-                options[f"{name}_file"] = Option(help=f"File with {what}.", kind=Path, metavar="PATH")
+                options[name] = Option(help=what, kind=Secret)
     return options
 
 
@@ -42,7 +38,7 @@ def _connecting(servers: tuple[str, ...], context: str | None, **given: Any) -> 
         # What goes wrong in connections is told by us, in other words, where it matters.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     for name in ("password", "token"):
-        given[name] = _secret(name, given.pop(f"{name}_env"), given.pop(f"{name}_file"))
+        given[name] = given[name].word(name)
     if context is not None and _from_environment("servers"):
         servers = ()  # what is said on the command line comes before what happens to be set
     options = ConnectOptions(split_servers(servers), **given)
@@ -70,14 +66,3 @@ def or_selected(connecting: ConnectOptions) -> ConnectOptions:
 def _from_environment(parameter: str) -> bool:
     source = click.get_current_context().get_parameter_source(parameter)
     return source is click.core.ParameterSource.ENVIRONMENT
-
-
-def _secret(name: str, variable: str | None, path: Path | None) -> str | None:
-    if variable and path:
-        raise UsageError(f"--{name}-env and --{name}-file exclude each other", "give one of them")
-    if variable:
-        text = os.environ.get(variable, "")
-        if not text:
-            raise UsageError(f"the environment variable {console.escape(variable)} is not set", "export it first")
-        return text
-    return read_word(path, name) if path else None

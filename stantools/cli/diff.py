@@ -1,4 +1,4 @@
-"""`stantools diff`: what two stores, or a store and a stream, do not have in common."""
+"""`stantools diff`: what two stores, or a store and a stream, do not have in common; many stores on Spark."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.options import channel_option, reading_options, store_argument, verb, workers_option
-from stantools.cli.output import show
+from stantools.cli.output import show, table_text
 from stantools.cli.verify import finding_rows, print_findings
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster
     from stantools.inspection.findings import Finding
     from stantools.migration.proof.stream import Proof
     from stantools.nats.options import ConnectOptions
+    from stantools.pipeline.jobs.diff import PairDifference
+    from stantools.pipeline.jobs.outcome import JobResult
+    from stantools.pipeline.tables.options import TableOptions
     from stantools.store.options import ReadOptions
 
 #: What csv and ndjson have of a difference.
@@ -27,7 +31,10 @@ DIFFERENCE_COLUMNS = ("code", "severity", "file", "channel", "seq", "detail", "r
 _URL = re.compile(r"[a-z]+://", re.IGNORECASE)
 
 
-@verb("diff", "table", "json", "ndjson", "csv")
+_FORMATS = ("table", "json", "ndjson", "csv")
+
+
+@verb("diff", *_FORMATS)
 @store_argument
 @click.argument("other", metavar="OTHER")
 @channel_option
@@ -65,6 +72,44 @@ def command(
     return ExitCode.FINDINGS if _serious(findings) else ExitCode.CLEAN
 
 
+@pipeline.job("diff", *_FORMATS)
+@click.argument("stores", metavar="STORES")
+@click.argument("others", metavar="OTHERS")
+@channel_option
+@pipeline.reading_options(unchecked=False, remote=False)
+@pipeline.cluster_options
+def job(stores: str, others: str, channels: tuple[str, ...], reading: TableOptions, cluster: Cluster) -> int:
+    """Compare every message of STORES with OTHERS, and everything else that both hold.
+
+    Both are a store, or a directory of stores (or a pattern); of several, those are compared that have the same path
+    below it, and those without a counterpart are named. For each pair the result is that of `stantools diff`, in the
+    same words and the same json. Nothing is changed on either side. A stream is compared with `stantools diff`.
+
+    Exit code 0: no difference. 1: there are differences other than informational ones, or something cannot be read.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.diff import match_stores, plan_diff, run_diff
+
+    for path in (stores, others):
+        if path.startswith(("nats://", "tls://", "ws://", "wss://", "#")):
+            raise UsageError(f"{path} is a stream, and stores are compared here", "compare it with: stantools diff")
+    first, second = (reading.of((path,), channels=channels) for path in (stores, others))
+    plan = plan_diff(*match_stores(first, second), first)
+    with Progress("diff", plan.bytes) as shown, cluster.work("diff", shown) as work:
+        result = run_diff(work, plan, progress=shown.advance)
+    for each in result.stores:
+        _tell_damage((each.pair.first.root, each.pair.second.root), each.found.damaged)
+    rows = (
+        row
+        for each in result.stores
+        for row in finding_rows(
+            each.found.findings, DIFFERENCE_COLUMNS, of=[each.pair.first.root, each.pair.second.root]
+        )
+    )
+    show(result.as_json, lambda: _print_pairs(result), ("store", "other", *DIFFERENCE_COLUMNS), rows)
+    return pipeline.ended(result)
+
+
 _Result = tuple[list["Finding"], dict[str, Any], str]
 
 
@@ -85,18 +130,9 @@ def _with_store(store: Path, other: Path, channels: tuple[str, ...], workers: in
     with Progress("diff", lambda: 2 * sum(each.data_size(each.matching(channels)) for each, _ in opened)) as shown:
         found = compare_stores(*sides, patterns=channels, workers=workers, progress=shown.advance)
         shown.found(*found.findings)
-    for path, damaged in zip((store, other), found.damaged, strict=True):
-        if damaged:
-            console.note(f"{console.escape(str(path))} is damaged; only what is intact was compared")
+    _tell_damage((str(store), str(other)), found.damaged)
     facts = {"stream": None, "channels": found.channels, "messages": found.messages, "damaged": list(found.damaged)}
-    return (
-        found.findings,
-        facts,
-        (
-            f"{counted(found.messages, 'message')} in {counted(found.channels, 'channel')} "
-            f"{'is' if found.messages == 1 else 'are'} in both stores"
-        ),
-    )
+    return found.findings, facts, _in_both(found.messages, found.channels)
 
 
 def _with_stream(
@@ -173,13 +209,58 @@ async def _prove(
     return proof, names
 
 
+def _tell_damage(stores: tuple[str, str], damaged: tuple[bool, bool]) -> None:
+    for path, is_damaged in zip(stores, damaged, strict=True):
+        if is_damaged:
+            console.note(f"{console.escape(path)} is damaged; only what is intact was compared")
+
+
+def _in_both(messages: int, channels: int) -> str:
+    verb = "is" if messages == 1 else "are"
+    return f"{counted(messages, 'message')} in {counted(channels, 'channel')} {verb} in both stores"
+
+
 def _serious(findings: list[Finding]) -> bool:
     return any(each.severity.value != "info" for each in findings)
 
 
 def _print(findings: list[Finding], text: str) -> None:
     print_findings(findings)
-    if _serious(findings):
-        click.echo(f"{console.paint('different', 'red', err=False)}: {counted(len(findings), 'finding')}; {text}")
-    else:
+    _conclude(text, None if not _serious(findings) else counted(len(findings), "finding"))
+
+
+def _print_pairs(result: JobResult[PairDifference]) -> None:
+    pairs = result.stores
+    if len(pairs) > 1:
+        headers = ("store", "channels", "messages", "differences", "")
+        click.echo(table_text(headers, map(_line, pairs), right=headers[1:4]))
+    unclean = [pair for pair in pairs if not pair.clean]
+    for pair in unclean[: pipeline.NAMED]:
+        if len(pairs) > 1:
+            pipeline.print_heading(pair.pair.first.root, "\n")
+        print_findings(pair.found.findings)
+    if len(unclean) > pipeline.NAMED:
+        click.echo(f"… and {counted(len(unclean) - pipeline.NAMED, 'more store')} with differences: see -o json\n")
+    messages, channels = (sum(getattr(pair.found, name) for pair in pairs) for name in ("messages", "channels"))
+    text = _in_both(messages, channels) + (f" of {len(pairs)} pairs" if len(pairs) != 1 else "")
+    found = counted(sum(len(pair.found.findings) for pair in pairs), "finding")
+    failed = f", {len(result.failed)} cannot be compared" if result.failed else ""
+    _conclude(text, None if result.clean else f"{found}{failed}")
+
+
+def _conclude(text: str, differences: str | None) -> None:
+    if differences is None:
         click.echo(f"{console.paint('no difference', 'green', err=False)}: {text}")
+    else:
+        click.echo(f"{console.paint('different', 'red', err=False)}: {differences}; {text}")
+
+
+def _line(pair: PairDifference) -> tuple[object, ...]:
+    found = pair.found
+    return (
+        pair.pair.first.root,
+        found.channels,
+        found.messages,
+        len(found.findings) or None,
+        "no difference" if pair.clean else "different",
+    )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
+from stantools.cli.forecast import Server
 from stantools.cli.options import limit_options, options_of, reading_options, store_argument, verb
 from stantools.cli.output import show
-from stantools.cli.serveroptions import Server
 from stantools.errors import ExitCode, StantoolsError, StoreChangedError
 from stantools.notation import counted, describe_ranges
 

@@ -1,45 +1,42 @@
-"""`stantools export`: the tables of stores as Parquet, ndjson or csv, without Spark."""
+"""`stantools export`: the tables of stores as Parquet, ndjson or csv, here or on Spark."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stantools.cli import console
-from stantools.cli.exportoptions import (
-    STDOUT,
-    Exporting,
-    check_channels,
-    check_target,
-    export_options,
-    show_plan,
-    show_result,
-)
-from stantools.cli.options import dry_run_option, given, verb
-from stantools.cli.pipelineoptions import stores_argument, table_reading_options
-from stantools.errors import UsageError
-from stantools.options import WORKERS
+import click
+
+from stantools.cli import console, pipeline
+from stantools.cli.options import dry_run_option, given, options_of, verb
+from stantools.cli.output import print_json
+from stantools.errors import ExitCode, UsageError
+from stantools.notation import counted, format_size
+from stantools.options import WORKERS, Option
+from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster
+    from stantools.cli.progress import Progress
     from stantools.pipeline.export.model import Layout, Result
+    from stantools.pipeline.tables.model import Unreadable
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
-    from stantools.progress import Progress as Advance
+
+#: What cannot be read is named, up to so many.
+_MANY = 20
 
 
 @verb("export", "table", "json")
-@stores_argument
-@export_options
-@table_reading_options(local=True)
+@pipeline.stores_argument
+@options_of(Exporting, "exporting")
+@pipeline.reading_options(local=True)
 @given(workers=WORKERS.like(help="Parts that are read and written at the same time."))
 @dry_run_option
-def command(
-    stores: tuple[str, ...],
-    exporting: Exporting,
-    reading: TableOptions,
-    workers: int,
-    dry_run: bool,
-) -> int:
+def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions, workers: int, dry_run: bool) -> int:
     r"""Write messages, or another table, of STORES as Parquet, ndjson or csv.
 
     STORES are stores, directories in which stores lie at any depth, single slices, directories of .bak slices, glob
@@ -58,8 +55,8 @@ def command(
     Exit code 0: everything was intact. 1: done, and damage was met or something could not be read. 3: it cannot be
     read or written; nothing is there. 4: refused, see the message.
     """
-    from stantools.cli.progress import Progress
-    from stantools.pipeline.tables.planning import plan as make_plan
+    from stantools.pipeline.export.request import export
+    from stantools.pipeline.export.run import export_to_stream
 
     if exporting.to == STDOUT and console.output() == "json":
         raise UsageError("-o json and --to - both want stdout", "leave one of them out")
@@ -70,15 +67,88 @@ def command(
         )
     layout = exporting.layout()
     options = exporting.options(stores, reading, layout, 1 if exporting.single else workers)
-    options.encryption_key()  # a wrong variable or file is told at once
+    options.key.key()  # a wrong variable or file is told at once
+
+    def write(plan: Plan, shown: Progress) -> Result:
+        if exporting.to == STDOUT:
+            return export_to_stream(plan, options, layout, _print, workers=workers, progress=shown.advance)
+        return export(exporting, plan, options, layout, workers=workers, progress=shown.advance)
+
+    return _carry_out(exporting, options, layout, None if dry_run else write)
+
+
+@pipeline.job("export", "table", "json")
+@pipeline.stores_argument
+@options_of(Exporting, "exporting")
+@given(
+    writer=Option(
+        help="Tasks write the files of stantools export; Spark's own writer can also write to URLs such as s3a://…",
+        default="auto",
+        choices=("auto", "tasks", "spark"),
+    )
+)
+@pipeline.reading_options()
+@pipeline.cluster_options
+@dry_run_option
+def job(
+    stores: tuple[str, ...], exporting: Exporting, writer: str, reading: TableOptions, cluster: Cluster, dry_run: bool
+) -> int:
+    r"""Write messages, or another table, of STORES as Parquet, ndjson or csv, on Spark.
+
+    The files are those of `stantools export`, with the same columns, names and manifest, and so is the report. --to is
+    a directory on a file system that the driver and all workers see under the same path. It appears when it is
+    complete, whatever is killed meanwhile.
+
+    With --writer spark it is Spark that writes Parquet; --to may then be any URL that Spark can write. A directory at
+    a URL is complete when it has a file _SUCCESS.
+
+    \b
+      stantools pipeline export /archive/stores --to messages --by channel,date
+      stantools pipeline export /archive/stores --to s3a://bucket/messages --by channel,date
+
+    Exit codes: as for `stantools export`.
+    """
+    from stantools.pipeline.export.run import export_to_directory
+    from stantools.pipeline.jobs.export import export_by_spark
+
+    url = "://" in exporting.to
+    if exporting.to == STDOUT:
+        raise UsageError("a cluster does not write to stdout", "name a directory, or use: stantools export")
+    if url and writer == "tasks":
+        raise UsageError("tasks write into directories, not to URLs", "leave --writer out")
+    exporting = replace(exporting, directory=True)
+    layout = exporting.layout()
+    options = exporting.options(stores, reading, layout, cluster.partitions or os.cpu_count() or 1)
+
+    def write(plan: Plan, shown: Progress) -> Result:
+        overwrite = exporting.overwrite
+        with cluster.work("export", shown) as work:
+            if url or writer == "spark":
+                target = exporting.to if url else str(exporting.target.absolute())
+                return export_by_spark(work.spark, plan, options, layout, target, overwrite=overwrite)
+            path = exporting.target.absolute()
+            return export_to_directory(
+                plan, options, layout, path, work=work, overwrite=overwrite, progress=shown.advance
+            )
+
+    return _carry_out(exporting, options, layout, None if dry_run else write)
+
+
+def _carry_out(
+    exporting: Exporting, options: TableOptions, layout: Layout, write: Callable[[Plan, Progress], Result] | None
+) -> int:
+    """Plans, writes unless nothing is to be written, and says what was done; returns the exit code."""
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.tables.planning import plan as make_plan
+
     plan = make_plan(options)
     check_channels(options, plan)
     check_target(exporting, plan)
-    if dry_run:
-        return show_plan(exporting, layout, plan)
+    if write is None:
+        return _show_plan(exporting, layout, plan)
     with Progress("export", sum(split.cost for split in plan.splits)) as shown:
-        result = _export(plan, options, layout, exporting, workers, shown.advance)
-    return show_result(result, options)
+        result = write(plan, shown)
+    return _show_result(result, options)
 
 
 def _print(data: bytes | memoryview) -> None:
@@ -93,12 +163,67 @@ def _print(data: bytes | memoryview) -> None:
         raise unwritable(problem, "standard output") from problem
 
 
-def _export(
-    plan: Plan, options: TableOptions, layout: Layout, exporting: Exporting, workers: int, progress: Advance
-) -> Result:
-    from stantools.pipeline.export.request import export
-    from stantools.pipeline.export.run import export_to_stream
+def _report_unreadable(unreadable: list[Unreadable]) -> None:
+    """Says on stderr what could not be read."""
+    for each in unreadable[:_MANY]:
+        console.warning(each.message, each.remedy)
+    if len(unreadable) > _MANY:
+        console.warning(f"{len(unreadable) - _MANY} more cannot be read; -o json and the manifest name them")
 
-    if exporting.to == STDOUT:
-        return export_to_stream(plan, options, layout, _print, workers=workers, progress=progress)
-    return export(exporting, plan, options, layout, workers=workers, progress=progress)
+
+def _show_plan(exporting: Exporting, layout: Layout, plan: Plan) -> int:
+    """Says what would be done, for --dry-run; returns the exit code."""
+    from stantools.pipeline.export.run import as_json
+
+    size = sum(split.cost for split in plan.splits)
+    _report_unreadable(plan.unreadable)
+    if console.output() == "json":
+        print_json(
+            {
+                "written": False,
+                "target": exporting.to,
+                "table": layout.table.value,
+                "format": layout.format.value,
+                "compression": layout.compression.value,
+                "columns": list(layout.file_columns),
+                "by": list(layout.by),
+                "stores": [store.root for store in plan.stores],
+                "parts": len(plan.splits),
+                "bytes_to_read": size,
+                "failed": [as_json(each) for each in plan.unreadable],
+            }
+        )
+    else:
+        stores, parts = counted(len(plan.stores), "store"), counted(len(plan.splits), "part")
+        click.echo(
+            f"would write the table {layout.table} of {stores} to {console.escape(exporting.to)}: "
+            f"{_kind(layout)}, {format_size(size)} to read in {parts}; nothing was written"
+        )
+    return ExitCode.FINDINGS if plan.unreadable else ExitCode.CLEAN
+
+
+def _show_result(result: Result, options: TableOptions) -> int:
+    """Says what was done; returns the exit code."""
+    from stantools.pipeline.export.run import manifest
+
+    layout, written = result.layout, result.written
+    _report_unreadable(result.unreadable)
+    if damaged := written.damaged(layout.table):
+        kinds = ", ".join(f"{what} {count}" for what, count in written.tally.most_common() if what not in layout.good)
+        rows = f"{damaged} {'row tells' if damaged == 1 else 'rows tell'}"
+        console.warning(f"{rows} of damage or of what cannot be read: {kinds}", "see: stantools verify STORE")
+    if console.output() == "json":
+        print_json(
+            {"written": True, "target": result.target, "clean": result.clean, **manifest(result, options)},
+        )
+    elif result.target is not None:
+        click.echo(
+            f"{counted(written.rows, 'row')} of the table {layout.table} in {console.escape(result.target)}: "
+            f"{counted(len(written.files), 'file')}, {format_size(written.size)}, {_kind(layout)}"
+        )
+    return ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
+
+
+def _kind(layout: Layout) -> str:
+    compressed = "" if layout.compression == "none" else f" ({layout.compression})"
+    return f"{layout.format}{compressed}"

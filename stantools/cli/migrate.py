@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.connecting import connection_options, or_selected
-from stantools.cli.migrationoptions import (
-    Planning,
-    Reopening,
-    applying_options,
-    place_options,
-    planning_options,
-)
+from stantools.cli.migrationview import show_outcome, show_plan, show_plans, show_stores
 from stantools.cli.options import (
     GroupedCommand,
     dry_run_option,
     given,
+    in_group,
+    limit_options,
     options_of,
+    reading_options,
     store_argument,
+    workers_option,
     yes_option,
 )
 from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, InterruptionError
+from stantools.errors import ExitCode, InterruptionError, UsageError
 from stantools.escaping import shell_word
-from stantools.migration.options import Applying
+from stantools.migration.options import KEEP_ENCRYPTED, Applying, Planning
 from stantools.migration.plan.model import Places
 from stantools.migration.targets.target import connecting_of, opened, places_of
-from stantools.options import Option
+from stantools.options import KEY, OUT, WORKERS, Option, declared, option
+from stantools.secret import Secret
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster
     from stantools.format.crc import Crc
-    from stantools.migration.journal import StreamResult
-    from stantools.migration.plan.model import Note, Plan
+    from stantools.migration.plan.model import Plan, SourceRef
     from stantools.migration.source import SourceOptions, StoreSource
+    from stantools.migration.targets.loading import ApplyOptions
     from stantools.migration.targets.target import Destination
     from stantools.migration.workflow import Migration
     from stantools.nats.options import ConnectOptions
+    from stantools.pipeline.tables.options import TableOptions
     from stantools.store.directory import Datastore
+    from stantools.store.options import ReadOptions
 
 _PLAIN = "run"
+_PLACES = dict(declared(Places))
 
 
 class _Stages(click.Group):
@@ -93,17 +97,63 @@ def _stage(name: str) -> Callable[[Callable[..., int]], click.Command]:
     return add
 
 
+@dataclass(frozen=True)
+class Reopening:
+    """How the store of a plan is found and read again, and where its target is."""
+
+    store: Path | None = option("The store, if it is not where the plan says.", kind=Path, metavar="DIR")
+    encryption_key: Secret = KEY.field()
+    keep_encrypted: bool = KEEP_ENCRYPTED.field()
+    account: str = _PLACES["account"].field(help="For a store directory: the account.")
+    embedded_store: Path = _PLACES["embedded_store"].field()
+    force: bool = _PLACES["force"].field()
+    parallel: int = option("Streams read at the same time.", default=2, kind=int, least=1, most=64)
+    workers: int = WORKERS.field()
+
+    def reading(self, source: SourceRef) -> ReadOptions:
+        """Returns how the store is read.
+
+        Raises:
+            UsageError: The plan needs the encryption key.
+        """
+        from stantools.store.options import ReadOptions
+
+        key = self.encryption_key.key()
+        if source.decrypted and key is None:
+            raise UsageError(
+                "the plan was made with the encryption key, which it does not hold",
+                "give the key: --encryption-key-env or --encryption-key-file",
+            )
+        return ReadOptions(source.crc_poly, True, key)
+
+    def taking(self, source: SourceRef) -> SourceOptions:
+        """Returns what is taken of the store."""
+        from stantools.migration.source import SourceOptions
+
+        key = self.reading(source).encryption_key
+        return SourceOptions(
+            source.patterns, source.generation, source.archived, key, self.keep_encrypted, self.workers
+        )
+
+
+_places = options_of(Places, "places", title="Where to, if not to a running server")
+_reading = in_group("Reading the store", reading_options(unchecked=False), workers_option)
+_planning = options_of(
+    Planning, "planning", in_group("Limits of the streams", limit_options()), title="What, and into what"
+)
+_applying = options_of(Applying, "applying", title="How it is carried out")
 _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), metavar="PLAN")
 _PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=Path, metavar="FILE")
 
 
 @_stage(_PLAIN)
 @store_argument
-@place_options
+@_places
 @connection_options
-@planning_options
+@_planning
+@_reading
 @given(plan_file=_PLAN_FILE)
-@applying_options
+@_applying
 @dry_run_option
 @yes_option
 def run(
@@ -111,6 +161,7 @@ def run(
     places: Places,
     connecting: ConnectOptions,
     planning: Planning,
+    reading: ReadOptions,
     plan_file: Path | None,
     applying: Applying,
     dry_run: bool,
@@ -131,7 +182,7 @@ def run(
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
-        source, plan = _make_plan(store, planning, target)
+        source, plan = _make_plan(store, planning, reading, target)
         file = plan_file or default_plan_file(store)
         if not dry_run:
             check_plan_file(file, plan)
@@ -141,12 +192,18 @@ def run(
 
 @_stage("plan")
 @store_argument
-@place_options
+@_places
 @connection_options
-@planning_options
+@_planning
+@_reading
 @given(plan_file=_PLAN_FILE.like(help="Where to; - is standard output."))
 def plan_stage(
-    store: Path, places: Places, connecting: ConnectOptions, planning: Planning, plan_file: Path | None
+    store: Path,
+    places: Places,
+    connecting: ConnectOptions,
+    planning: Planning,
+    reading: ReadOptions,
+    plan_file: Path | None,
 ) -> int:
     """Write the plan of a migration, to be reviewed and edited; change nothing.
 
@@ -158,7 +215,7 @@ def plan_stage(
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
     with opened(places, or_selected(connecting), start=False, note=console.note) as target:
-        source, plan = _make_plan(store, planning, target)
+        source, plan = _make_plan(store, planning, reading, target)
         problems = Migration(plan, source, target).problems()
     if str(plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
@@ -167,7 +224,7 @@ def plan_stage(
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {shell_word(str(file))}")
-        _show(plan, problems)
+        show_plan(plan, problems)
     return ExitCode.FINDINGS if serious(problems) or plan.lossy else ExitCode.CLEAN
 
 
@@ -175,7 +232,7 @@ def plan_stage(
 @_plan_argument
 @connection_options
 @options_of(Reopening, "reopening", without=("parallel",))
-@applying_options
+@_applying
 @dry_run_option
 @yes_option
 def apply_stage(
@@ -219,19 +276,19 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
             console.warning(f"{console.escape(note.about)}: {note.text}", note.remedy)
         with StreamsProgress("verify", plan.messages, place=str(plan.target)) as watch:
             results = Migration(plan, source, target, file=plan_file).verify(watch, reopening.parallel)
-    return _report(plan, results, None)
+    return show_outcome(plan, results, None)
 
 
-def _make_plan(store: Path, planning: Planning, target: Destination) -> tuple[StoreSource, Plan]:
+def _make_plan(store: Path, planning: Planning, reading: ReadOptions, target: Destination) -> tuple[StoreSource, Plan]:
     """Reads the store and plans."""
     from stantools.cli.opening import open_store
     from stantools.migration.plan.planner import make_plan
 
     # Everything that can be wrong at once is found before the long reading.
-    reading, taking = planning.here()
+    key = reading.encryption_key
     found = open_store(store, reading)
-    options = planning.plan_options(target.reference())
-    source = _read_source(found, taking)
+    options = planning.options(target.reference(), planning.overrides(), decrypted=key is not None)
+    source = _read_source(found, planning.taking(key))
     return source, make_plan(source, options, options.target.version)
 
 
@@ -264,7 +321,7 @@ def _go_through(migration: Migration, applying: Applying, *, dry_run: bool, yes:
 
     plan, again = migration.plan, f"stantools migrate apply {shell_word(str(migration.file))}"
     problems = migration.problems()
-    _show(plan, problems)
+    show_plan(plan, problems)
     if dry_run:
         return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if plan.lossy else ExitCode.CLEAN
     refuse(plan, problems, accept_loss=applying.accept_loss)
@@ -276,13 +333,6 @@ def _go_through(migration: Migration, applying: Applying, *, dry_run: bool, yes:
             console.note(f"nothing was done; later: {again}")
         return ExitCode.CLEAN
     return _carry_out(migration, again)
-
-
-def _show(plan: Plan, problems: Sequence[Note]) -> None:
-    from stantools.cli.migrationview import show_plan
-
-    if console.output() == "table":
-        show_plan(plan, problems)
 
 
 def _carry_out(migration: Migration, again: str) -> int:
@@ -300,31 +350,150 @@ def _carry_out(migration: Migration, again: str) -> int:
                 "interrupted; streams that are complete stay, what was under way is gone on with or begun again",
                 f"to go on: the same command, or {again}",
             ) from interruption
-    return _report(plan, results, migration.file)
+    return show_outcome(plan, results, migration.file)
 
 
-def _report(plan: Plan, results: Sequence[StreamResult], file: Path | None) -> int:
-    """Prints the results and returns the exit code."""
-    from stantools.cli.migrationview import results_json, show_results
-    from stantools.cli.output import print_json
-    from stantools.migration.journal import Outcome
-    from stantools.migration.workflow import exit_code
+@dataclass(frozen=True)
+class Stores:
+    """What is done, and where plans and backups are kept."""
+
+    out: Path | None = OUT.field(
+        help="No server: write a backup of each stream, where all workers can write.", metavar="DIR"
+    )
+    plans: Path = option(
+        "Where the plan and the journal of each store are kept, on this machine.",
+        default=Path(),
+        kind=Path,
+        metavar="DIR",
+    )
+    compare: bool = option("Only compare what is there with the stores; change nothing.", "--verify", default=False)
+
+
+@pipeline.job("migrate", "table", "json")
+@pipeline.stores_argument
+@options_of(Stores, "asked")
+@connection_options
+@_planning
+@pipeline.reading_options(unchecked=False, remote=False)
+@_applying
+@pipeline.cluster_options
+@dry_run_option
+@yes_option
+def job(
+    stores: tuple[str, ...],
+    asked: Stores,
+    connecting: ConnectOptions,
+    planning: Planning,
+    reading: TableOptions,
+    applying: Applying,
+    cluster: Cluster,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Move the channels of STORES into JetStream streams, and their durables into consumers: one task a stream.
+
+    For each store it does what `stantools migrate` does, and says the same in the same json. A task plans a store; with
+    your consent every stream is restored, compared message by message, and noted in a journal here. Interrupted? The
+    same command goes on. STORES are not changed; one that cannot be read is named, and the others are migrated.
+
+    Stores with channels of the same names need prefixes that keep them apart, in which {store} stands for the name of
+    a store's directory: --stream-prefix '{store}-' --subject-prefix '{store}'.
+
+    Restores are done one after the other, however many cores there are, unless --parallel says otherwise: servers were
+    seen to crash with several. Backups (--out) and publishing (--via publish) use the whole cluster.
+
+    Exit code 0: done and proven. 1: something differs, or a store cannot be read. 3: the server cannot be used. 4:
+    refused; nothing was changed. 5: done, with the loss that --accept-loss accepted.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.cli.streamprogress import StreamsProgress
+    from stantools.migration.workflow import serious
     from stantools.notation import counted
+    from stantools.pipeline.jobs.migrate import MigrateResult, StoresMigration, check_speculation
+    from stantools.pipeline.jobs.migrateplans import Sources, plan_stores
 
-    if console.output() == "json":
-        print_json(results_json(plan, results))
-    else:
-        show_results(results)
-    failed = [result for result in results if result.error]
-    different = [result for result in results if result.findings]
-    if file is not None and (failed or different):
-        left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
-        what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
-        console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {shell_word(str(file))}")
-    code = exit_code(plan, results, changed=file is not None)
-    if console.output() == "table" and not failed and not different:
-        compared = sum(result.proven for result in results)
-        text = f"{counted(len(results), 'stream')} {'is' if len(results) == 1 else 'are'} as the plan says"
-        text += f"; {counted(compared, 'message', 'was/were')} compared one by one" if compared else ""
-        click.echo(console.paint(text, "green", err=False))
-    return code
+    target = _target_of_tasks(asked.out, connecting)
+    options = planning.options(target.reference(), planning.overrides(), decrypted=reading.key.given)
+    how = applying.options(options.way)
+    sources = Sources(
+        reading.of(stores, channels=planning.channels), planning.generation, planning.archived, planning.keep_encrypted
+    )
+    found, failed = sources.find()
+    with cluster.work("migrate") as work:
+        if asked.out is None and not asked.compare:
+            check_speculation(work.spark, how.way)
+        with Progress("plan", sum(store.size for store in found)) as shown:
+            planned, unread = plan_stores(work, found, sources, options, progress=shown.advance)
+        failed += unread
+        if not planned:
+            result = MigrateResult(failed=failed)
+            show_stores(result)
+            pipeline.ended(result)
+            return ExitCode.UNREACHABLE
+        migration = StoresMigration(planned, sources, target, how, asked.plans)
+        if asked.compare:
+            with StreamsProgress("verify", migration.messages) as watch:
+                result = migration.verify(work, watch)
+        else:
+            problems = migration.problems()
+            show_plans(planned, problems)
+            if dry_run:
+                pipeline.report_failed(failed)
+                findings = migration.lossy or failed
+                return ExitCode.REFUSED if serious(problems) else ExitCode.FINDINGS if findings else ExitCode.CLEAN
+            migration.refuse(problems, accept_loss=applying.accept_loss)
+            migration.keep_plans()
+            streams = counted(sum(len(store.plan.streams) for store in planned), "stream")
+            question = f"migrate {streams} of {counted(len(planned), 'store')} to {target.reference()}?"
+            if not console.confirm(question, yes=yes):
+                console.note("nothing was done")
+                return ExitCode.CLEAN
+            there = _there(connecting) if asked.out is None else frozenset()
+            work = replace(work, partitions=_partitions(asked.out, how, applying, cluster))
+            with StreamsProgress("migrate", migration.messages) as watch:
+                result = migration.apply(work, there, watch)
+    result.failed = failed
+    show_stores(result)
+    return pipeline.ended(result)
+
+
+def _target_of_tasks(out: Path | None, connecting: ConnectOptions) -> Destination:
+    """Returns where streams go: somewhere that tasks on other machines reach as well."""
+    from stantools.migration.targets.backup import BackupDirectory
+    from stantools.migration.targets.server import ServerDestination
+
+    if out is not None:
+        return BackupDirectory(out)
+    if connecting.embedded:
+        raise UsageError("--server embedded is no server that tasks could reach", "start one, and give its URL")
+    return ServerDestination(_everywhere(or_selected(connecting)))
+
+
+def _everywhere(connecting: ConnectOptions) -> ConnectOptions:
+    """Returns the options with whole paths: tasks have other working directories."""
+    paths = ("nkey", "creds", "tls_ca", "tls_cert", "tls_key")
+    given = {name: getattr(connecting, name) for name in paths}
+    return replace(connecting, **{name: path.absolute() for name, path in given.items() if path is not None})
+
+
+def _there(connecting: ConnectOptions) -> frozenset[str]:
+    """Returns the streams that are on the server."""
+    from stantools.migration.tasks import run
+    from stantools.nats.connection import connect
+    from stantools.nats.jetstream import JetStream
+
+    async def ask() -> frozenset[str]:
+        async with connect(or_selected(connecting)) as connection:
+            return frozenset(await JetStream(connection).stream_names())
+
+    return run(ask())
+
+
+def _partitions(out: Path | None, how: ApplyOptions, applying: Applying, cluster: Cluster) -> int | None:
+    """Returns how many streams are worked on at the same time, None for as many as the cluster can."""
+    from stantools.migration.plan.model import Way
+
+    given = click.get_current_context().get_parameter_source("parallel") is not click.core.ParameterSource.DEFAULT
+    if given or (out is None and how.way is Way.ARCHIVE):
+        return applying.parallel
+    return cluster.partitions

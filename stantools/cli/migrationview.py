@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stantools.cli import console
-from stantools.cli.output import table_text
+from stantools.cli.output import print_json, table_text
+from stantools.cli.pipeline import print_heading
+from stantools.escaping import shell_word
 from stantools.notation import counted, format_size
 
 if TYPE_CHECKING:
     from stantools.inspection.findings import Finding
     from stantools.migration.journal import StreamResult
     from stantools.migration.plan.model import LeftOut, Note, Plan, StreamPlan
+    from stantools.pipeline.jobs.migrate import MigrateResult
+    from stantools.pipeline.jobs.migrateplans import PlannedStore
 
 _MANY = 20
 _WIDEST = 48
+#: Stores whose plans and results are shown in full.
+_STORES = 5
 
 
 def show_plan(plan: Plan, problems: Sequence[Note]) -> None:
-    """Prints what a plan makes, what it leaves out, and what to think of."""
+    """Prints what a plan makes, what it leaves out, and what to think of, if that is for people."""
+    if console.output() == "table":
+        _print_plan(plan, problems)
+
+
+def _print_plan(plan: Plan, problems: Sequence[Note]) -> None:
     rows = [_stream_row(stream) for stream in plan.streams]
     if rows:
         headers = ("stream", "from channel", "messages", "sequences", "payload", "consumers", "remarks")
         click.echo(table_text(headers, rows, right=("messages", "payload", "consumers")))
     _show_left_out(plan.left_out)
-    show_notes([*plan.notes, *problems])
+    _show_notes([*plan.notes, *problems])
     lost = f", {counted(plan.lost, 'message', 'is/are')} lost in the store" if plan.lost else ""
     click.echo(
         f"{counted(len(plan.streams), 'stream')}, {counted(plan.messages, 'message')} ({format_size(plan.bytes)}), "
@@ -62,7 +74,7 @@ def _show_left_out(left: Sequence[LeftOut]) -> None:
         click.echo(f"… and {len(left) - _MANY} more; the plan file has them all")
 
 
-def show_notes(notes: Sequence[Note]) -> None:
+def _show_notes(notes: Sequence[Note]) -> None:
     """Prints what to think of, the worst first."""
     colors = {"problem": "red", "warning": "yellow"}
     listed = sorted(notes, key=lambda note: ("problem", "warning", "info").index(note.level.value))
@@ -76,7 +88,7 @@ def show_notes(notes: Sequence[Note]) -> None:
         click.echo(f"… and {counted(len(notes) - _MANY, 'more note')}")
 
 
-def show_results(results: Sequence[StreamResult]) -> None:
+def _show_results(results: Sequence[StreamResult]) -> None:
     """Prints what became of each stream, and the proof."""
     from stantools.migration.journal import Outcome
 
@@ -91,12 +103,12 @@ def show_results(results: Sequence[StreamResult]) -> None:
         headers = ("stream", "what was done", "messages", "size", "loaded", "proof")
         click.echo(table_text(headers, rows, right=("messages", "size", "loaded")))
     for each in results:
-        show_findings(each.findings)
+        _show_findings(each.findings)
         if each.error:
             console.error(each.error.message, each.error.remedy)
 
 
-def show_findings(findings: Iterable[Finding]) -> None:
+def _show_findings(findings: Iterable[Finding]) -> None:
     """Prints differences."""
     for number, finding in enumerate(findings):
         if number == _MANY:
@@ -107,7 +119,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
         click.echo(f"{console.paint(finding.code, 'red', err=False)}{place}: {console.escape_line(finding.detail)}")
 
 
-def results_json(plan: Plan, results: Sequence[StreamResult]) -> dict[str, Any]:
+def _as_json(plan: Plan, results: Sequence[StreamResult]) -> dict[str, Any]:
     """Returns results with stable names for programs."""
     return {
         "target": str(plan.target),
@@ -129,3 +141,70 @@ def results_json(plan: Plan, results: Sequence[StreamResult]) -> dict[str, Any]:
             for each in results
         ],
     }
+
+
+def show_outcome(plan: Plan, results: Sequence[StreamResult], file: Path | None) -> int:
+    """Prints the results and returns the exit code."""
+    from stantools.migration.journal import Outcome
+    from stantools.migration.workflow import exit_code
+
+    if console.output() == "json":
+        print_json(_as_json(plan, results))
+    else:
+        _show_results(results)
+    failed = [result for result in results if result.error]
+    different = [result for result in results if result.findings]
+    if file is not None and (failed or different):
+        left = sum(result.outcome is Outcome.NOT_BEGUN for result in results)
+        what = f"{counted(left, 'stream')} {'was' if left == 1 else 'were'} not begun; " if left else ""
+        console.note(f"{what}when the cause is removed, go on with: stantools migrate apply {shell_word(str(file))}")
+    code = exit_code(plan, results, changed=file is not None)
+    if console.output() == "table" and not failed and not different:
+        text = f"{counted(len(results), 'stream', 'is/are')} as the plan says{_compared(results)}"
+        click.echo(console.paint(text, "green", err=False))
+    return code
+
+
+def show_plans(planned: Sequence[PlannedStore], problems: Sequence[Note]) -> None:
+    """Prints what the plans of many stores make, and what to think of, if that is for people."""
+    if console.output() != "table":
+        return
+    if len(planned) <= _STORES:
+        for store in planned:
+            if len(planned) > 1:
+                print_heading(store.root)
+            _print_plan(store.plan, ())
+    else:
+        headers = ("store", "streams", "messages", "consumers", "lost")
+        rows = [(store.root, *_sums(store.plan)) for store in planned]
+        click.echo(table_text(headers, rows, right=headers[1:]))
+    _show_notes(problems)
+
+
+def _sums(plan: Plan) -> tuple[Any, ...]:
+    return len(plan.streams), plan.messages, plan.consumers, plan.lost or ("yes" if plan.lossy else None)
+
+
+def show_stores(result: MigrateResult) -> None:
+    """Prints what became of many stores."""
+    if console.output() == "json":
+        stores = [{"store": store.root, **_as_json(store.plan, streams)} for store, streams in result.stores]
+        clean = not result.failed and all(store["clean"] for store in stores)
+        print_json({"clean": clean, "stores": stores, "failed": [each.as_json() for each in result.failed]})
+    elif result.stores:
+        bad = [each for each in result.stores if not all(stream.good for stream in each[1])]
+        named = result.stores if len(result.stores) <= _STORES else bad[:_STORES]
+        for store, streams in named:
+            if len(result.stores) > 1:
+                print_heading(store.root)
+            _show_results(streams)
+        if len(bad) > len(named):
+            click.echo(f"… and {counted(len(bad) - len(named), 'more store')}; -o json has them all")
+        good = [stream for _, streams in result.stores for stream in streams if stream.good]
+        text = f"{counted(len(good), 'stream')} of {counted(len(result.stores), 'store')} as planned{_compared(good)}"
+        click.echo(console.paint(text, "green" if not bad else "yellow", err=False))
+
+
+def _compared(results: Sequence[StreamResult]) -> str:
+    compared = sum(result.proven for result in results)
+    return f"; {counted(compared, 'message', 'was/were')} compared one by one" if compared else ""

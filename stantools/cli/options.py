@@ -22,7 +22,8 @@ from stantools.cli.completion import complete_channel
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import UsageError
 from stantools.notation import parse_polynomial
-from stantools.options import CHANNELS, SEQUENCES, SINCE, UNTIL, WORKERS, LimitOptions, Option, declared
+from stantools.options import CHANNELS, KEY, SEQUENCES, SINCE, UNTIL, WORKERS, LimitOptions, Option, declared
+from stantools.secret import Secret
 
 if TYPE_CHECKING:
     from stantools.store.limits import StoreLimits
@@ -34,10 +35,6 @@ else:  # generic in newer releases of click only
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
-
-#: The variable from which the server itself takes its key.
-SERVER_KEY_VARIABLE = "NATS_STREAMING_ENCRYPTION_KEY"
-
 
 # Verbs
 
@@ -118,6 +115,8 @@ class _Parsed(_ParamType):
 
 def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     """Adds an option as it is declared, under the name of a parameter."""
+    if option.kind is Secret:
+        return given(**_places(name, option))
     flags = option.flags or (f"--{option.flag(name)}",)
     more: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "required": option.required}
     if option.default is False:
@@ -132,6 +131,24 @@ def option_of(name: str, option: Option) -> Callable[[_F], _F]:
     if "--channel" in flags:
         more["shell_complete"] = complete_channel
     return click.option(*flags, name, type=_type_of(option), **more)
+
+
+def _places(name: str, secret: Option) -> dict[str, Option]:
+    """Returns the options that say where a secret is found: it is none itself, for others see the list of processes."""
+    variable, file = secret.notes
+    return {
+        f"{name}_env": Option(help=f"Variable that holds {secret.help}{variable}.", metavar="NAME"),
+        f"{name}_file": Option(help=f"File with {secret.help}{file}.", kind=Path, metavar="PATH"),
+    }
+
+
+def _secret(name: str, option: Option, values: dict[str, Any]) -> Secret:
+    """Takes a secret out of the values of its options."""
+    variable, file = (values.pop(each) or None for each in _places(name, option))
+    if variable and file:
+        flag = f"--{option.flag(name)}"
+        raise UsageError(f"{flag}-env and {flag}-file exclude each other", "give one of them")
+    return Secret(variable=variable, file=file)
 
 
 def _type_of(option: Option) -> Any:
@@ -185,7 +202,9 @@ def folded(
         def wrapper(*args: Any, **values: Any) -> Any:
             taken = {each: values.pop(each) for each in (*options, *others) if each in values}
             for each, option in options.items():
-                if isinstance(option.choices, type) and taken[each] is not None:
+                if option.kind is Secret:
+                    taken[each] = _secret(each, option, values)
+                elif isinstance(option.choices, type) and taken[each] is not None:
                     taken[each] = option.choices(taken[each])
             return function(*args, **values, **{name: make(**taken)})
 
@@ -333,13 +352,6 @@ CRC_POLY = Option(
     metavar="N|NAME|auto",
 )
 NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
-KEY_ENV = Option(
-    help=f"Variable that holds the server's encryption key; its own is {SERVER_KEY_VARIABLE}.", metavar="NAME"
-)
-KEY_FILE = Option(
-    help="File with the server's encryption key; a line break at its end does not count.", kind=Path, metavar="PATH"
-)
-_KEYS = {"encryption_key_env": KEY_ENV, "encryption_key_file": KEY_FILE}
 
 
 def reading_options(*, key: bool = True, unchecked: bool = True) -> Callable[[_F], _F]:
@@ -350,33 +362,17 @@ def reading_options(*, key: bool = True, unchecked: bool = True) -> Callable[[_F
         unchecked: Add --no-crc. What keeps good records must know which are good.
     """
     checks = {"no_crc": NO_CRC} if unchecked else {}
-    return folded("reading", _reading, {"crc_poly": CRC_POLY, **checks, **(_KEYS if key else {})})
+    return folded("reading", _reading, {"crc_poly": CRC_POLY, **checks, **({"encryption_key": KEY} if key else {})})
 
 
-def _reading(crc_poly: int | None, no_crc: bool = False, **key: Any) -> ReadOptions:
+def _reading(crc_poly: int | None, no_crc: bool = False, encryption_key: Secret | None = None) -> ReadOptions:
     from stantools.store.options import ReadOptions
 
-    return ReadOptions(crc_poly, not no_crc, encryption_key(**key))
-
-
-def encryption_key(encryption_key_env: str | None = None, encryption_key_file: Path | None = None) -> bytes | None:
-    """Returns the key that the options name; None if they name none.
-
-    Raises:
-        UsageError: Both were given, the variable is not set, or the file is empty.
-        StoreUnreadableError: The file cannot be read.
-    """
-    if encryption_key_env and encryption_key_file:
-        raise UsageError("--encryption-key-env and --encryption-key-file exclude each other", "give one of them")
-    from stantools.store.options import key_from_file, key_from_variable
-
-    if encryption_key_env:
-        return key_from_variable(encryption_key_env)
-    return key_from_file(encryption_key_file) if encryption_key_file else None
+    return ReadOptions(crc_poly, not no_crc, encryption_key.key() if encryption_key else None)
 
 
 #: Adds the options for the encryption key and passes it on as `encryption_key: bytes | None`.
-key_options = folded("encryption_key", encryption_key, _KEYS)
+key_options = folded("encryption_key", lambda encryption_key: encryption_key.key(), {"encryption_key": KEY})
 
 
 def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:

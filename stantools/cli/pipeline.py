@@ -1,25 +1,66 @@
-"""`stantools pipeline`: the heavy verbs over many stores, on Spark. Every job is imported only when it runs."""
+"""`stantools pipeline`: the heavy verbs over many stores, on Spark; what its jobs have in common.
+
+A job is `job` in the module of the verb of the same name, beside the verb's own `command`, and is imported only when it
+runs. Both take the same options and print the same; a job has the library do it on Spark.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
 import click
 
-from stantools.cli.pipelineoptions import JOBS, submit_file
+from stantools.cli import console
+from stantools.cli.options import CRC_POLY, NO_CRC, StoreArgument, folded, options_of
+from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, LateGroup, summaries
+from stantools.errors import UsageError
+from stantools.options import KEY, Option, option
+from stantools.secret import Secret
+
+if TYPE_CHECKING:
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.migrate import MigrateResult
+    from stantools.pipeline.jobs.outcome import Failed, JobResult
+    from stantools.pipeline.jobs.stats.summary import Stats
+    from stantools.pipeline.spark.progress import Tasks
+    from stantools.pipeline.spark.tasks import SparkWork
+    from stantools.pipeline.tables.options import TableOptions
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: Job -> what it does, in one line. Its module is that of the verb.
+JOBS = {
+    "verify": "Read and check every byte of many stores; say what is intact, damaged and missing.",
+    "diff": "Compare every message of stores with the stores of the same names elsewhere.",
+    "stats": "Messages, bytes, rates, gaps and sizes by channel and hour, as tables and as a page with plots.",
+    "export": "Write messages and other tables as Parquet, ndjson or csv.",
+    "salvage": "Write new stores with every record that is intact.",
+    "migrate": "Move channels into JetStream streams, one task a channel, with proof.",
+}
+
+#: Stores of which the findings, or what was lost, are printed.
+NAMED = 10
+#: Seconds without any executor until it is said, and again after.
+_IDLE_SECONDS = 20.0
 
 
 class Jobs(LateGroup):
     """All jobs."""
 
-    NOUN = "job"
+    NOUN = ATTRIBUTE = "job"
 
     def summaries(self) -> dict[str, str]:
         """Returns the jobs, and what each does."""
         return JOBS
 
     def module_of(self, name: str) -> str:
-        """Returns a job's module."""
-        return f"stantools.cli.pipeline_{name}"
+        """Returns a job's module, in which it is called `job`."""
+        return f"stantools.cli.{name}"
 
     def otherwise(self) -> str:
         """Names the jobs."""
@@ -69,3 +110,159 @@ Guide: docs/pipeline-guide.md
 )
 def command() -> None:
     """The group of jobs."""
+
+
+def job(name: str, *formats: str) -> Callable[[_F], click.Command]:
+    """Declares a function to be a job; see `stantools.cli.options.verb`."""
+    return command_of(name, JOBS[name], *formats)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a job runs.
+
+    Attributes:
+        master: A Spark master; None is all cores here, or what spark-submit was told.
+        remote: A Spark Connect server instead.
+        conf: Spark's settings, as KEY=VALUE.
+        partitions: Into how many tasks the work is cut; None leaves that to us.
+    """
+
+    master: str | None = option(
+        "Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://…; by default local[*,4]: all cores here, "
+        "and up to 4 attempts of a task whose worker dies.",
+        metavar="URL",
+    )
+    remote: str | None = option("A Spark Connect server instead of a master: sc://HOST:PORT.", metavar="URL")
+    conf: tuple[str, ...] = option("A setting of Spark's. May be repeated.", default=(), metavar="KEY=VALUE")
+    partitions: int | None = option(
+        "Cut the work into this many tasks; by default as its size and the cores ask for.",
+        kind=int,
+        least=1,
+        most=1_000_000,
+        metavar="N",
+    )
+
+    def __post_init__(self) -> None:
+        from stantools.pipeline.spark.session import check_packages
+
+        check_packages()
+        for each in self.conf:
+            key, separator, _ = each.partition("=")
+            if not separator or not key.strip():
+                raise UsageError(f"--conf {each}: is not KEY=VALUE", "for example: --conf spark.executor.memory=2g")
+            if not key.strip().startswith("spark."):
+                raise UsageError(f"--conf {each}: Spark's settings begin with spark.", f"did you mean spark.{each}?")
+
+    @contextlib.contextmanager
+    def work(self, name: str, progress: Progress | None = None) -> Iterator[SparkWork]:
+        """Opens a session for a job, shows how far its tasks are, and closes the session if it was not there before.
+
+        What Spark raises meanwhile is turned into exceptions of ours.
+
+        Args:
+            name: The job, for Spark's own pages.
+            progress: Is told how many tasks are done.
+        """
+        from stantools.pipeline.spark.failures import clear_errors
+        from stantools.pipeline.spark.progress import watching
+        from stantools.pipeline.spark.session import session
+        from stantools.pipeline.spark.tasks import SparkWork
+
+        where, verbose = self.remote or self.master, console.is_verbose()
+        if verbose:
+            console.note(f"starting Spark on {where or 'the master it was submitted to, or on all cores here'}")
+        conf = {key.strip(): value for key, _, value in (each.partition("=") for each in self.conf)}
+        with (
+            session(self.master, name=f"stantools {name}", conf=conf, remote=self.remote, quiet=not verbose) as spark,
+            clear_errors(),
+            watching(spark, _Watch(progress).told),
+        ):
+            yield SparkWork(spark, self.partitions)
+
+
+class _Watch:
+    """Shows how many tasks are done, and says when nothing takes them: Spark waits for it, silently, without end."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._next = _IDLE_SECONDS
+
+    def told(self, tasks: Tasks) -> None:
+        if self._progress is not None and tasks.total:
+            self._progress.tasks(tasks.done, tasks.total)
+        if not tasks.idle:
+            self._next = _IDLE_SECONDS
+        elif tasks.idle >= self._next:
+            self._next = tasks.idle + 3 * _IDLE_SECONDS
+            console.warning(
+                f"{tasks.total - tasks.done} tasks have been waiting for {tasks.idle:.0f} s: no executor takes them",
+                "see on the cluster's page whether workers have cores and memory free; --conf spark.executor.memory=… "
+                "asks for less; Ctrl-C gives up",
+            )
+
+
+#: Adds the options of where a job runs and passes them on as `cluster: Cluster`.
+cluster_options = options_of(Cluster, "cluster")
+stores_argument = click.argument("stores", cls=StoreArgument, nargs=-1, required=True, metavar="STORES...")
+
+
+def reading_options(*, unchecked: bool = True, remote: bool = True, local: bool = False) -> Callable[[_F], _F]:
+    """Adds the options of how tasks read stores and passes them on as `reading: TableOptions`, without paths.
+
+    A key is not looked up here, as for the local verbs, but by the task that reads.
+
+    Args:
+        unchecked: Add --no-crc.
+        remote: Add --storage, for stores that are not on a file system.
+        local: There are no tasks; what is read is read here.
+    """
+    where = "" if local else ", where the tasks run"
+    storage = Option(
+        help="An option of fsspec for stores that are given as URLs. May be repeated.", default=(), metavar="KEY=VALUE"
+    )
+    options = {
+        "crc_poly": CRC_POLY,
+        **({"storage": storage} if remote else {}),
+        **({"no_crc": NO_CRC} if unchecked else {}),
+        "encryption_key": KEY.like(notes=(where, where)),
+    }
+    return folded("reading", _reading, options)
+
+
+def _reading(
+    crc_poly: int | None, encryption_key: Secret, storage: tuple[str, ...] = (), no_crc: bool = False
+) -> TableOptions:
+    from stantools.pipeline.tables.options import TableOptions
+
+    named = []
+    for each in storage:
+        name, separator, value = each.partition("=")
+        if not separator or not name:
+            raise UsageError(f"--storage {each}: is not KEY=VALUE", "for example: --storage anon=true")
+        named.append((name, value))
+    if encryption_key.file:
+        encryption_key = replace(encryption_key, file=encryption_key.file.absolute())
+    return TableOptions((), polynomial=crc_poly, check_crc=not no_crc, key=encryption_key, storage=tuple(named))
+
+
+def report_failed(failed: Sequence[Failed]) -> None:
+    """Says on stderr what could not be read."""
+    for each in failed:
+        console.error(each.message, each.remedy)
+
+
+def ended(result: JobResult[Any] | MigrateResult | Stats) -> int:
+    """Says on stderr what could not be read; returns the exit code."""
+    report_failed(result.failed)
+    return result.exit_code
+
+
+def print_heading(root: str, end: str = "") -> None:
+    """Prints the store that what follows is about, where there are several."""
+    click.echo(console.paint(console.escape(root), "cyan", err=False) + end)
+
+
+def submit_file() -> Path:
+    """Returns the file to be given to spark-submit."""
+    return Path(__file__).parent / "submit" / "pipeline.py"

@@ -1,17 +1,16 @@
-"""`stantools salvage`: a new store with every intact record."""
+"""`stantools salvage`: a new store with every intact record; of many stores on Spark."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.options import (
-    SERVER_KEY_VARIABLE,
     dry_run_option,
     given,
     options_of,
@@ -20,13 +19,16 @@ from stantools.cli.options import (
     verb,
 )
 from stantools.cli.output import show, table_text
-from stantools.errors import UsageError
+from stantools.errors import ExitCode, UsageError
 from stantools.escaping import beside, shell_word
 from stantools.notation import counted, describe_ranges, describe_sequences, format_size
-from stantools.options import FORCE, OUT
+from stantools.options import FORCE, OUT, SERVER_KEY_VARIABLE
 from stantools.recovery.options import SalvageOptions
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster
+    from stantools.pipeline.jobs.salvage import SalvagedStore, SalvageJobResult
+    from stantools.pipeline.tables.options import TableOptions
     from stantools.recovery.salvage import SalvagePlan, SalvageResult
     from stantools.recovery.salvage.check import NewStoreCheck
     from stantools.store.options import ReadOptions
@@ -104,11 +106,70 @@ def carry_out(
             check = check_new_store(plan, result, progress=shown.advance)
     show(lambda: report(plan, result, check.as_json() if check else None), lambda: _print(plan, result, check))
     if check is not None and not check.good:
-        console.error(
-            f"{console.escape(str(out))}: the new store is not as it should be",
-            "this is a mistake in stantools: please report it, with the output of stantools verify on both stores",
-        )
+        _tell_mistake(str(out))
     return exit_code(plan, check)
+
+
+_STORES_OUT = OUT.like(
+    help="Where to put the new stores, each under its own name, where all workers can write.", kind=str, metavar="DIR"
+)
+
+
+@pipeline.job("salvage", "table", "json")
+@pipeline.stores_argument
+@given(out=_STORES_OUT)
+@options_of(SalvageOptions, "options", without=("workers",))
+@given(force=FORCE)
+@dry_run_option
+@pipeline.reading_options(unchecked=False, remote=False)
+@pipeline.cluster_options
+def job(
+    stores: tuple[str, ...],
+    out: str | None,
+    options: SalvageOptions,
+    force: bool,
+    dry_run: bool,
+    reading: TableOptions,
+    cluster: Cluster,
+) -> int:
+    """Write new stores that hold every intact record of STORES, and start in the real server.
+
+    Each is the store that `stantools salvage` writes, byte for byte, and the same is said of it. DIR/NAME is where it
+    goes: NAME is the name of its directory, with as much of the path in front as tells stores of the same name apart
+    (node1-data, node2-data); json has `store` and `name` of each. DIR has to lie on a file system that the driver and
+    all workers see under the same path. STORES are not changed; one that cannot be read is named, and the rest is done.
+
+    A new store appears when it is complete, whatever is killed meanwhile. Run the same command again: what was
+    finished and has not changed since is kept as it is, the rest is salvaged.
+
+    Exit code 0: everything was kept of every store. 5: done, and something was lost before (the plans name it). 1: a
+    store cannot be read, or the same as 5 with --dry-run. 3: nothing can be read, or a store cannot be written. 4:
+    refused, because a server uses a store.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.salvage import run_salvage
+    from stantools.pipeline.jobs.salvagejob import plan_job
+
+    planned = plan_job(reading.of(stores, channels=options.patterns), options, out, dry_run=dry_run, force=force)
+    for each in planned.passed:
+        console.note(console.escape(each))
+    with cluster.work("salvage") as work:
+        result = run_salvage(work, planned, Progress)
+    for warning in result.warnings:
+        console.warning(warning)
+    show(result.as_json, lambda: _print_stores(result, dry_run=dry_run))
+    code = pipeline.ended(result)
+    for store in result.stores:
+        if store.is_wrong:
+            _tell_mistake(store.report["out"])
+    return code
+
+
+def _tell_mistake(out: str) -> None:
+    console.error(
+        f"{console.escape(out)}: the new store is not as it should be",
+        "this is a mistake in stantools: please report it, with the output of stantools verify on both stores",
+    )
 
 
 def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck | None) -> None:
@@ -133,13 +194,10 @@ def _print(plan: SalvagePlan, result: SalvageResult | None, check: NewStoreCheck
     if len(plan.changes) > _MANY:
         click.echo(f"… and {counted(len(plan.changes) - _MANY, 'more change')}")
     for dropped in plan.dropped[:_MANY]:
-        place = console.escape(dropped.file) + (f" at {dropped.offset}" if dropped.offset >= 0 else "")
         what = console.paint("lost", "red", err=False) if dropped.loss else "left out"
-        place += f", {counted(dropped.length, 'byte')}" if dropped.length else ""
-        line = f"{what}: {place}: {console.escape_line(dropped.reason)}"
-        if dropped.sequences:
-            line += f" ({describe_sequences(dropped.sequences, 4)})"
-        click.echo(line)
+        length = counted(dropped.length, "byte") if dropped.length else ""
+        offset = dropped.offset if dropped.offset >= 0 else None
+        click.echo(f"{what}: {_place(dropped.file, offset, length, dropped.reason, dropped.sequences)}")
     if len(plan.dropped) > _MANY:
         click.echo(f"… and {counted(len(plan.dropped) - _MANY, 'more place')}")
     kept = f"{counted(plan.messages, 'message')} in {counted(len(plan.channels), 'channel')}, {format_size(plan.bytes)}"
@@ -191,3 +249,61 @@ def _server_key() -> tuple[str, str]:
     if not variable and SERVER_KEY_VARIABLE not in os.environ:
         return f"{SERVER_KEY_VARIABLE}=KEY ", ", and its encryption key in the place of KEY"
     return (f'{SERVER_KEY_VARIABLE}="${variable}" ' if variable and variable != SERVER_KEY_VARIABLE else ""), ""
+
+
+def _place(file: str, offset: int | None, length: str, reason: str, sequences: Iterable[Sequence[int]]) -> str:
+    """Describes a place of which something is left behind."""
+    place = console.escape(file) + (f" at {offset}" if offset is not None else "") + (f", {length}" if length else "")
+    return f"{place}: {console.escape_line(reason)}" + (f" ({describe_sequences(sequences, 4)})" if sequences else "")
+
+
+def _print_stores(result: SalvageJobResult, *, dry_run: bool) -> None:
+    headers = ("store", "name", "channels", "messages", "bytes", "filled", "subs", "lost", "")
+    if result.stores:
+        click.echo(table_text(headers, map(_line, result.stores), right=headers[2:8]))
+    lossy = [store for store in result.stores if store.report["summary"]["lossy"]]
+    for store in lossy[: pipeline.NAMED]:
+        pipeline.print_heading(store.root)
+        lost = [each for each in store.report["dropped"] if each["loss"]]
+        for each in lost[: pipeline.NAMED]:
+            length = f"{each['length']} bytes" if each["length"] else ""
+            click.echo(f"  lost: {_place(each['file'], each['offset'], length, each['reason'], each['sequences'])}")
+        if len(lost) > pipeline.NAMED:
+            click.echo(f"  … and {counted(len(lost) - pipeline.NAMED, 'more place')}")
+    if len(lossy) > pipeline.NAMED:
+        more = counted(len(lossy) - pipeline.NAMED, "more store", "that has/that have")
+        click.echo(f"… and {more} lost something: see -o json")
+    click.echo(_conclusion(result, dry_run=dry_run))
+
+
+def _line(store: SalvagedStore) -> tuple[Any, ...]:
+    summary = store.report["summary"]
+    if store.is_wrong:
+        state = "not as it should be"
+    elif not store.report["written"]:
+        state = "planned"
+    else:
+        state = "kept from before" if store.kept else "written"
+    return (
+        store.root,
+        store.name,
+        summary["channels"],
+        summary["messages"],
+        summary["bytes"],
+        summary["filled"] or None,
+        summary["subscriptions"] or None,
+        summary["lost"] or ("yes" if summary["lossy"] else None),
+        state,
+    )
+
+
+def _conclusion(result: SalvageJobResult, *, dry_run: bool) -> str:
+    summaries = [store.report["summary"] for store in result.stores]
+    messages, size, lost = (sum(each[name] for each in summaries) for name in ("messages", "bytes", "lost"))
+    text = f"{counted(messages, 'message')} in {counted(len(summaries), 'store')}, {format_size(size)}"
+    text += f"; {counted(lost, 'message')} known to be lost" if lost else ""
+    text += f"; {counted(len(result.failed), 'store')} failed" if result.failed else ""
+    if dry_run:
+        return f"would keep {text}; nothing was written"
+    good = result.exit_code in (ExitCode.CLEAN, ExitCode.LOSS)
+    return console.paint(f"kept {text}", "green" if good else "red", err=False)

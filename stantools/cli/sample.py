@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from stantools.cli import console
-from stantools.cli.options import CRC_POLY, KEY_ENV, KEY_FILE, encryption_key, given, options_of, verb
+from stantools.cli.options import CRC_POLY, given, options_of, verb
 from stantools.cli.output import print_json, print_table
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
-from stantools.options import CLUSTER_ID, COUNT, SIZE, Option, option
+from stantools.options import CLUSTER_ID, COUNT, KEY, SIZE, Option, option
+from stantools.secret import Secret
 
 if TYPE_CHECKING:
     from stantools.store.sample import Sample, SampleOptions
@@ -34,8 +35,7 @@ class Sampling:
     slice_msgs: int = COUNT.field(help="Messages of a slice.", default=0)
     slice_bytes: int = SIZE.field(help="Bytes of a slice.", default=0)
     crc_poly: int | None = CRC_POLY.field(help="CRC polynomial.", written="ieee", metavar="N|NAME")
-    encryption_key_env: str | None = KEY_ENV.field()
-    encryption_key_file: Path | None = KEY_FILE.field()
+    encryption_key: Secret = KEY.field()
     cipher: str = option("How to encrypt.", default="AES", choices=("AES", "CHACHA"), any_case=True, quiet=True)
     damages: tuple[str, ...] = option("Damage the store; may be repeated.", "--damage", default=(), metavar="NAME")
 
@@ -58,7 +58,7 @@ class Sampling:
             gaps=self.gaps,
             slices=SliceLimits(self.slice_msgs, self.slice_bytes) if self.slice_msgs or self.slice_bytes else None,
             polynomial=self.crc_poly,
-            encryption_key=encryption_key(self.encryption_key_env, self.encryption_key_file),
+            encryption_key=self.encryption_key.key(),
             cipher=self.cipher,
             damage=self.damages,
         )

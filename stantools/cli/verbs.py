@@ -72,13 +72,15 @@ class LateGroup(click.Group):
 
     #: What its commands are called.
     NOUN = "command"
+    #: What a command is called in its module.
+    ATTRIBUTE = "command"
 
     def summaries(self) -> dict[str, str]:
         """Returns what each command does in one line, in the order of the help page."""
         raise NotImplementedError
 
     def module_of(self, name: str) -> str:
-        """Returns the module that a command lives in, under the name `command`."""
+        """Returns the module that a command lives in, under the name ATTRIBUTE."""
         raise NotImplementedError
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -89,7 +91,7 @@ class LateGroup(click.Group):
         """Imports a command's module."""
         if cmd_name not in self.summaries():
             return None
-        command: click.Command = importlib.import_module(self.module_of(cmd_name)).command
+        command: click.Command = getattr(importlib.import_module(self.module_of(cmd_name)), self.ATTRIBUTE)
         return command
 
     def resolve_command(

@@ -1,4 +1,4 @@
-"""`stantools verify`: a full scan with findings."""
+"""`stantools verify`: a full scan with findings, of one store, or of many on Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb, workers_option
 from stantools.cli.output import show, table_text
 from stantools.errors import ExitCode
@@ -16,8 +16,12 @@ from stantools.escaping import fill_in
 from stantools.notation import counted, describe_ranges, format_size
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster
     from stantools.inspection.findings import Finding
     from stantools.inspection.verify import Verdict
+    from stantools.pipeline.jobs.outcome import JobResult
+    from stantools.pipeline.jobs.verify import StoreVerdict
+    from stantools.pipeline.tables.options import TableOptions
     from stantools.store.options import ReadOptions
 
 _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -26,7 +30,10 @@ FINDING_COLUMNS = ("code", "severity", "file", "offset", "length", "channel", "s
 _MANY = 50
 
 
-@verb("verify", "table", "json", "ndjson", "csv")
+_FORMATS = ("table", "json", "ndjson", "csv")
+
+
+@verb("verify", *_FORMATS)
 @store_argument
 @node_option
 @channel_option
@@ -65,6 +72,31 @@ def command(store: Path, channels: tuple[str, ...], workers: int, reading: ReadO
             on_finding=shown.found,
         )
     return _print(verdict)
+
+
+@pipeline.job("verify", *_FORMATS)
+@pipeline.stores_argument
+@channel_option
+@pipeline.reading_options()
+@pipeline.cluster_options
+def job(stores: tuple[str, ...], channels: tuple[str, ...], reading: TableOptions, cluster: Cluster) -> int:
+    """Read every byte of STORES, check every record, and say what is intact, damaged and missing.
+
+    For each store the result is that of `stantools verify`, in the same words and the same json; of slices without a
+    store, it is about them alone. Nothing is changed. ndjson and csv give the findings with their store, json the
+    channels as well. A store that cannot be read is named, on stderr and under `failed`, and the others are verified.
+
+    Exit code 0: nothing is wrong. 1: there are findings other than informational ones, or something cannot be read.
+    """
+    from stantools.cli.progress import Progress
+    from stantools.pipeline.jobs.verify import plan_verify, run_verify
+
+    plan = plan_verify(reading.of(stores, channels=channels))
+    with Progress("verify", plan.bytes) as shown, cluster.work("verify", shown) as work:
+        result = run_verify(work, plan, progress=shown.advance, on_finding=shown.found)
+    rows = (row for each in result.stores for row in finding_rows(each.verdict.findings, of=[each.root]))
+    show(result.as_json, lambda: _print_stores(result), ("store", *FINDING_COLUMNS), rows)
+    return pipeline.ended(result)
 
 
 def _print(verdict: Verdict, *, node: bool = False) -> int:
@@ -150,8 +182,13 @@ def _with_names(remedy: str, findings: list[Finding]) -> str:
     return console.filled(text)
 
 
+def _counts(verdict: Verdict) -> dict[str, int]:
+    """Returns how many findings there are of each severity."""
+    return {severity: sum(f.severity.value == severity for f in verdict.findings) for severity in _COLORS}
+
+
 def _conclusion(verdict: Verdict) -> str:
-    counts = {severity: sum(f.severity.value == severity for f in verdict.findings) for severity in _COLORS}
+    counts = _counts(verdict)
     scanned = f"{format_size(verdict.bytes_scanned)} read in {verdict.seconds:.2f} s"
     if verdict.clean:
         notes = f", {counts['info']} for information" if counts["info"] else ""
@@ -159,3 +196,45 @@ def _conclusion(verdict: Verdict) -> str:
     names = {"error": "error", "warning": "warning", "info": "note"}
     parts = [counted(count, names[severity]) for severity, count in counts.items() if count]
     return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {scanned}"
+
+
+def _print_stores(result: JobResult[StoreVerdict]) -> None:
+    if len(result.stores) == 1 and not result.failed:
+        console.set_store(click.get_current_context(), result.stores[0].root)
+        print_verdict(result.stores[0].verdict)
+        return
+    headers = ("store", "channels", "messages", "bytes", "errors", "warnings", "")
+    click.echo(table_text(headers, map(_line, result.stores), right=headers[1:6]))
+    unclean = [store for store in result.stores if not store.verdict.clean]
+    for store in unclean[: pipeline.NAMED]:
+        pipeline.print_heading(store.root, "\n")
+        print_findings(store.verdict.findings)
+    if len(unclean) > pipeline.NAMED:
+        click.echo(f"… and {counted(len(unclean) - pipeline.NAMED, 'more store')} with findings: see -o json\n")
+    click.echo(_conclusion_of_stores(result, len(unclean)))
+
+
+def _line(store: StoreVerdict) -> tuple[object, ...]:
+    verdict, counts = store.verdict, _counts(store.verdict)
+    return (
+        store.root,
+        len(verdict.channels),
+        sum(each.messages for each in verdict.channels),
+        sum(each.bytes for each in verdict.channels),
+        counts["error"] or None,
+        counts["warning"] or None,
+        "clean" if store.clean else "not read" if verdict.clean else "not clean",
+    )
+
+
+def _conclusion_of_stores(result: JobResult[StoreVerdict], unclean: int) -> str:
+    scanned = sum(store.verdict.bytes_scanned for store in result.stores)
+    seconds = sum(store.verdict.seconds for store in result.stores)
+    read = f"{format_size(scanned)} read in {seconds:.2f} s of work"
+    stores = counted(len(result.stores), "store")
+    if result.clean:
+        return f"{console.paint('clean', 'green', err=False)}: {stores}, {read}"
+    parts = [f"{unclean} of {stores} {'has' if unclean == 1 else 'have'} findings"] if unclean else []
+    if result.failed:
+        parts.append(f"{len(result.failed)} cannot be read")
+    return f"{console.paint('not clean', 'red', err=False)}: {', '.join(parts)}; {read}"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stantools.errors import StoreUnreadableError, UsageError
-from stantools.nats.credentials import read_secret
 from stantools.nats.options import ConnectOptions, split_servers
+from stantools.secret import read_secret
 
 _TEXTS = {
     "user": "user",

@@ -18,7 +18,8 @@ import ssl
 from pathlib import Path
 from typing import NamedTuple
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import StoreUnreadableError
+from stantools.secret import read_secret
 
 _JWT = re.compile(r"-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+")
 _SEED = re.compile(r"-----BEGIN USER NKEY SEED-----\s+(\S+)\s+-+END USER NKEY SEED-+")
@@ -29,46 +30,6 @@ class Credentials(NamedTuple):
 
     jwt: str
     seed: str
-
-
-def read_secret(path: Path, *, limit: int = 1 << 20) -> bytes:
-    """Reads a small file that holds a key, a certificate or the like.
-
-    Args:
-        path: The file.
-        limit: More bytes than this cannot be right.
-
-    Raises:
-        StoreUnreadableError: It cannot be read, is empty or too large.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as problem:
-        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}", "check path and rights") from problem
-    except ValueError as problem:  # a zero byte in the path
-        raise UsageError("the path of a file holds a zero byte", "check the path") from problem
-    if not content.strip():
-        raise StoreUnreadableError(f"{path}: is empty", "give the right file")
-    if len(content) > limit:
-        raise StoreUnreadableError(f"{path}: is too large for what it should hold", "give the right file")
-    return content
-
-
-def read_word(path: Path, what: str) -> str:
-    """Reads a password or token from a file; a line break at its end does not count.
-
-    Args:
-        path: The file.
-        what: What it is called in messages.
-
-    Raises:
-        StoreUnreadableError: It cannot be read, is empty or too large, or holds no text.
-    """
-    try:
-        return read_secret(path).decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise StoreUnreadableError(f"{path}: holds no text", f"give the file with the {what}") from None
 
 
 def read_nkey(path: Path) -> str:

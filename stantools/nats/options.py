@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from stantools.errors import UsageError
-from stantools.nats.credentials import read_secret
 from stantools.nats.login import Login, Server
 from stantools.options import Option, option
+from stantools.secret import read_secret
 
 #: Where the official tools look for the server.
 SERVER_VARIABLE: Final = "NATS_URL"

@@ -6,13 +6,12 @@ user, or are found out from the records themselves.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from stantools.errors import StoreUnreadableError, UsageError
+from stantools.errors import StoreUnreadableError
 from stantools.format.crc import IEEE, KNOWN, Crc, detect
 from stantools.format.layout import (
     FILE_HEADER_SIZE,
@@ -22,7 +21,6 @@ from stantools.format.layout import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
 )
-from stantools.format.quoting import quote
 from stantools.store.directory import Datastore
 from stantools.store.mapping import Buffer, mapped
 
@@ -31,8 +29,6 @@ _SAMPLES_OF_FILE = 4
 _CHANNELS_SAMPLED = 8
 #: Bigger payloads are passed over: they tell no more than small ones.
 _SAMPLE_SIZE = 1 << 20
-#: A key is shorter; more of the file is not read.
-_KEY_SIZE = 1 << 16
 
 #: A payload and the CRC that is stored for it.
 Sample = tuple[bytes, int]
@@ -51,41 +47,6 @@ class ReadOptions:
     polynomial: int | None = None
     check_crc: bool = True
     encryption_key: bytes | None = field(default=None, repr=False)
-
-    @property
-    def has_key(self) -> bool:
-        """There is an encryption key."""
-        return self.encryption_key is not None
-
-
-def key_from_variable(name: str) -> bytes:
-    """Returns the encryption key that an environment variable holds.
-
-    Raises:
-        UsageError: It is not set.
-    """
-    key = os.environb.get(os.fsencode(name), b"")
-    if not key:
-        raise UsageError(f"the environment variable {quote(name)[1:-1]} is not set", "export it first")
-    return key
-
-
-def key_from_file(path: Path) -> bytes:
-    """Returns the encryption key that a file holds; a line break at its end does not count.
-
-    Raises:
-        StoreUnreadableError: The file cannot be read.
-        UsageError: There is nothing in it.
-    """
-    try:
-        with path.open("rb") as file:
-            key = file.read(_KEY_SIZE)
-    except OSError as problem:
-        raise StoreUnreadableError(f"{path}: cannot be read: {problem.strerror}") from problem
-    key = key.removesuffix(b"\n").removesuffix(b"\r")
-    if not key:
-        raise UsageError(f"{path}: holds no key", "the file has to hold the key and nothing else")
-    return key
 
 
 def resolve_crc(store: Datastore, options: ReadOptions) -> Crc:

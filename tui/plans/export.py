@@ -18,6 +18,7 @@ from stantools.pipeline.tables.model import Piece, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.planning import plan as make_plan
+from stantools.secret import Secret
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
 from tui.plans.form import FieldError, fields_of
@@ -97,7 +98,8 @@ class ExportWizard(Wizard[_Planned]):
         """Finds out what has to be read."""
         source, exporting = self.source, self._exporting()
         layout, given = exporting.layout(), source.reading
-        reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=given.encryption_key)
+        key = Secret(given.encryption_key)
+        reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=key)
         workers = 1 if exporting.single else source.workers
         options = exporting.options((os.fspath(source.path),), reading, layout, workers)
         job.begin_phase("planning")

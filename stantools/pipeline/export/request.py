@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stantools.errors import StantoolsError, UsageError
-from stantools.escaping import escape
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import Mode, Piece, Table
 
@@ -44,6 +43,7 @@ class Exporting:
         until: Older than this.
         archived: Take `.bak` slices as well.
         overwrite: Replace an earlier export.
+        directory: It is a directory, whatever its name looks like.
     """
 
     to: str = option(
@@ -82,6 +82,7 @@ class Exporting:
     until: int | None = UNTIL.field()
     archived: bool = ARCHIVED.field(help="Read .bak slices as well.")
     overwrite: bool = option("Replace an earlier export, when the new one is complete.", default=False)
+    directory: bool = False
 
     @property
     def target(self) -> Path:
@@ -91,11 +92,10 @@ class Exporting:
     @property
     def single(self) -> bool:
         """It is a single file, or stdout; not a directory, which a slash at the end makes clear."""
-        return self.to == STDOUT or (not self.to.endswith("/") and self._told()[0] is not None and not self._is_there())
-
-    def _is_there(self) -> bool:
-        """There is a directory of this name."""
-        return self.target.is_dir()
+        if self.to == STDOUT:
+            return True
+        is_directory = self.directory or self.to.endswith("/") or self.target.is_dir()
+        return not is_directory and self._told()[0] is not None
 
     def _told(self) -> tuple[str | None, str | None]:
         """Returns the format and the compression that the name tells."""
@@ -236,8 +236,7 @@ def check_channels(options: TableOptions, plan: Plan) -> None:
     # Perhaps they do, and the bounds leave nothing of them.
     stores, _ = discover(replace(options, table=Table.SLICES))
     if not any(True for store in stores for _ in store.channels(options.channels)):
-        listed = ", ".join(map(escape, options.channels))
-        raise UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
+        raise options.no_channel()
 
 
 def export(

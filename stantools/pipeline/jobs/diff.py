@@ -31,8 +31,8 @@ from stantools.migration.proof.stores import (
     root_differences,
 )
 from stantools.migration.source import ChannelSource, Key, SourceOptions, StoreSource, open_source
-from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.tables.found import FoundStore
+from stantools.pipeline.jobs.outcome import Failed, JobResult
+from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.model import StoreRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
@@ -91,90 +91,48 @@ class PairDifference:
         }
 
 
-@dataclass
-class DiffResult:
-    """What the comparison of many pairs came to.
-
-    Attributes:
-        pairs: Each pair, in the order of the first stores.
-        failed: What could not be compared.
-    """
-
-    pairs: list[PairDifference] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-
-    @property
-    def clean(self) -> bool:
-        """Everything could be compared, and there is no difference."""
-        return not self.failed and all(pair.clean for pair in self.pairs)
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the result as the jobs' json contract has it."""
-        return {
-            "clean": self.clean,
-            "stores": [pair.as_json() for pair in self.pairs],
-            "failed": [each.as_json() for each in self.failed],
-        }
-
-
-@dataclass(frozen=True)
-class Found:
-    """One side of the comparison, as it was found.
-
-    Attributes:
-        path: As it was given, absolute; a pattern is taken, too.
-        stores: What is there.
-        unreadable: What cannot be read of it.
-    """
-
-    path: str
-    stores: Sequence[FoundStore]
-    unreadable: Sequence[Unreadable]
-
-    def by_name(self) -> dict[str, StoreRef]:
-        """Returns the stores by their path below what was given.
-
-        Raises:
-            UsageError: One is behind a URL, or is no store.
-        """
-        base = self.path
-        while not os.path.isdir(base) and base != os.path.dirname(base):  # noqa: PTH112, PTH120
-            base = os.path.dirname(base)  # noqa: PTH120
-        named = {}
-        for store in self.stores:
-            root = store.ref.root
-            if is_remote(root):
-                raise UsageError(f"{root}: stores behind URLs cannot be compared", "mount or copy them")
-            if store.loose is not None:
-                text = f"{root}: slices without a store cannot be compared as a store"
-                raise UsageError(text, "name stores, or directories of stores")
-            named[os.path.relpath(root, base)] = store.ref
-        return named
-
-
-def match_stores(first: Found, second: Found) -> tuple[list[Pair], list[Failed]]:
+def match_stores(first: TableOptions, second: TableOptions) -> tuple[list[Pair], list[Failed]]:
     """Finds the stores that belong together: one and one, or those of the same path below what was named.
 
     Args:
-        first: What should be.
+        first: What should be; its path may be a pattern.
         second: What is compared with it.
 
     Returns:
         The pairs, and the stores that have no counterpart or cannot be read.
 
     Raises:
+        StoreUnreadableError: There is nothing at all on one side.
         UsageError: Something is no store that can be compared.
     """
-    failed = [Failed.unreadable(each) for side in (first, second) for each in side.unreadable]
-    ones, others = first.by_name(), second.by_name()
+    (ones, unreadable), (others, more) = _by_name(first), _by_name(second)
+    failed = [Failed.unreadable(each) for each in (*unreadable, *more)]
     if len(ones) == len(others) == 1:
         return [Pair(*ones.values(), *others.values())], failed
-    for mine, theirs, place in ((ones, others, second.path), (others, ones, first.path)):
+    for mine, theirs, where in ((ones, others, second), (others, ones, first)):
         for name, ref in mine.items():
             if name not in theirs:
-                message = f"{ref.root}: there is no store {name} below {place} to compare it with"
+                message = f"{ref.root}: there is no store {name} below {where.paths[0]} to compare it with"
                 failed.append(Failed(ref.root, message, "stores are matched by their path below what was named"))
     return [Pair(ref, others[name]) for name, ref in ones.items() if name in others], failed
+
+
+def _by_name(options: TableOptions) -> tuple[dict[str, StoreRef], Sequence[Unreadable]]:
+    """Returns the stores of one side by their path below what was given, and what cannot be read of it."""
+    found, unreadable = discover(options)
+    base = options.paths[0]
+    while not os.path.isdir(base) and base != os.path.dirname(base):  # noqa: PTH112, PTH120
+        base = os.path.dirname(base)  # noqa: PTH120
+    named = {}
+    for store in found:
+        root = store.ref.root
+        if is_remote(root):
+            raise UsageError(f"{root}: stores behind URLs cannot be compared", "mount or copy them")
+        if store.loose is not None:
+            text = f"{root}: slices without a store cannot be compared as a store"
+            raise UsageError(text, "name stores, or directories of stores")
+        named[os.path.relpath(root, base)] = store.ref
+    return named, unreadable
 
 
 @dataclass
@@ -214,7 +172,7 @@ def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOpt
         try:
             opened = open_datastore(pair.first.root), open_datastore(pair.second.root)
         except StoreUnreadableError as error:
-            plan.failed.append(Failed(pair.first.root, error.message, error.remedy))
+            plan.failed.append(Failed.of(pair.first.root, error))
             continue
         for side, (store, ref) in enumerate(zip(opened, (pair.first, pair.second), strict=True)):
             for name in channels_to_survey(store, options.channels):
@@ -224,7 +182,7 @@ def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOpt
         plan.pairs.append(pair)
         plan.stores.append(opened)
     if options.channels and plan.pairs and not plan.channels:
-        raise UsageError(f"no channel of any store matches {', '.join(options.channels)}", "see: stantools info STORE")
+        raise options.no_channel()
     return plan
 
 
@@ -235,7 +193,7 @@ def _size(path: Path) -> int:
         return 0  # the survey says so
 
 
-def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> DiffResult:
+def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobResult[PairDifference]:
     """Compares pairs of stores in tasks; changes nothing.
 
     Args:
@@ -246,7 +204,7 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> DiffR
     Raises:
         StantoolsError: Spark cannot do it.
     """
-    result = DiffResult(failed=list(plan.failed))
+    result = JobResult[PairDifference](failed=list(plan.failed))
     opened = _open_pairs(work, plan, result, progress)
     ranges = [each for pair in opened for each in pair.ranges()]
     for number, done in work.map(partial(_compare, plan.options), ranges, cost=lambda each: each.size):
@@ -255,19 +213,19 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> DiffR
         opened[ranges[number].pair].take(ranges[number], done)
     for pair in opened:
         try:
-            result.pairs.append(pair.finished(everything=not plan.options.channels))
+            result.stores.append(pair.finished(everything=not plan.options.channels))
         except StantoolsError as error:
-            result.failed.append(Failed(pair.pair.first.root, error.message, error.remedy))
+            result.failed.append(Failed.of(pair.pair.first.root, error))
         result.failed += pair.failed
     return result
 
 
-def _open_pairs(work: Work, plan: DiffPlan, result: DiffResult, progress: _Progress) -> list[_OpenPair]:
+def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], progress: _Progress) -> list[_OpenPair]:
     """Surveys all channels and decides what of each store counts; what cannot be read is told in the result."""
     surveys: dict[tuple[int, int], dict[int, ChannelSurvey]] = {}
     for done in survey_each(work, plan.channels, survey_itself, progress=progress):
         if isinstance(done.result, Failure):
-            result.failed.append(Failed.task(plan.channels[done.place].path, done.result))
+            result.failed.append(Failed.of(plan.channels[done.place].path, done.result))
         else:
             surveys.setdefault(plan.owners[done.place], {})[done.place] = done.result
     expected = Counter(plan.owners)
@@ -284,7 +242,7 @@ def _open_pairs(work: Work, plan: DiffPlan, result: DiffResult, progress: _Progr
                 taking = SourceOptions(plan.options.channels)
                 sources.append(open_source(side.store, side.crc, taking, surveys=ordered))
             except StantoolsError as error:
-                result.failed.append(Failed(str(side.store.path), error.message, error.remedy))
+                result.failed.append(Failed.of(str(side.store.path), error))
                 break
         else:
             matched = list(channel_pairs(*sources))
@@ -333,7 +291,7 @@ class _OpenPair:
     def take(self, what: _Range, compared: Compared | Failure) -> None:
         """Takes note of what a comparison came to."""
         if isinstance(compared, Failure):
-            self.failed.append(Failed.task(f"{self.pair.first.root}/{what.one.name}", compared))
+            self.failed.append(Failed.of(f"{self.pair.first.root}/{what.one.name}", compared))
         else:
             self.compared.setdefault(what.channel, Compared()).add(compared)
 
@@ -365,7 +323,7 @@ class _Range:
 
 def _compare(options: TableOptions, what: _Range) -> Compared:
     """In a task: compares messages; the key is looked up here."""
-    key = options.encryption_key()
+    key = options.key.key()
     one, other = (
         source.with_key(Key(key)).pieces(what.after, what.until, finish=key is not None)
         for source in (what.one, what.other)

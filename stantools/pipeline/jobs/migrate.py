@@ -11,23 +11,42 @@ does: a restored stream is there or is not, a published one is gone on with. So 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stantools.errors import RefusedError, StantoolsError
-from stantools.migration.journal import UNWATCHED, Journal, Outcome, Steps, StreamResult, StreamState, Watch
-from stantools.migration.plan.model import StreamPlan, Way
+from stantools.errors import ExitCode, RefusedError, StantoolsError
+from stantools.migration.journal import (
+    UNWATCHED,
+    Journal,
+    Outcome,
+    Steps,
+    StreamResult,
+    StreamState,
+    Watch,
+    remembered_streams,
+)
+from stantools.migration.plan.model import Note, StreamPlan, Way
+from stantools.migration.plan.names import digits
+from stantools.migration.plan.planfile import read_plan, write_plan
 from stantools.migration.prepared import PreparedStream, estimated_bytes
 from stantools.migration.targets.loading import ApplyOptions
 from stantools.migration.targets.target import Destination
-from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, prepared_stream
+from stantools.migration.workflow import exit_code, refuse_problems
+from stantools.notation import counted
+from stantools.pipeline.jobs.migrateplans import PlannedStore, Sources, find_obstacles, prepared_stream
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.recovery.salvage.model import ChannelPlan
+from stantools.store.durable import writing
 from stantools.work import Failure, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: What a job over many stores ends with: the worst first.
+_WORST = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.FINDINGS, ExitCode.LOSS, ExitCode.CLEAN)
 
 
 @dataclass
@@ -37,73 +56,180 @@ class MigrateResult:
     Attributes:
         stores: The stores that were worked on, each with the results of its streams.
         failed: What could not be read.
+        changed: Something was to be done, not only compared.
     """
 
     stores: list[tuple[PlannedStore, list[StreamResult]]] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
+    changed: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The worst of all stores."""
+        codes = {exit_code(store.plan, streams, changed=self.changed) for store, streams in self.stores}
+        if self.failed:
+            codes.add(ExitCode.FINDINGS)
+        return next(code for code in _WORST if code in codes or code is ExitCode.CLEAN)
 
 
-def apply_stores(
-    work: Work,
-    stores: Sequence[PlannedStore],
-    journals: Mapping[str, Journal],
-    target: Destination,
-    sources: Sources,
-    options: ApplyOptions,
-    *,
-    there: frozenset[str] = frozenset(),
-    watch: Watch = UNWATCHED,
-) -> list[tuple[PlannedStore, list[StreamResult]]]:
-    """Makes all streams what the plans say, a task each.
+@dataclass(frozen=True)
+class StoresMigration:
+    """The plans of many stores with their target: what `workflow.Migration` is for one store.
 
-    Args:
-        work: Runs the tasks.
-        stores: The stores.
-        journals: By store; each has steps added as streams are done.
-        target: Where to; sent to the tasks.
+    Attributes:
+        stores: The stores with their plans.
         sources: How stores are read.
+        target: Where to; sent to the tasks.
         options: How streams are made.
-        there: Streams that were on the target before.
-        watch: Told the streams that are done.
-
-    Raises:
-        StantoolsError: Spark cannot do it.
+        folder: Where the plan files and journals are.
     """
-    for store in stores:
-        journal = journals[store.root]
-        for stream in store.plan.streams:
-            # Noted here, before anything is begun there: what a task that is lost has left must be known as ours.
-            if journal.state(stream.name) is None and stream.name not in there:
-                journal.note(stream.name, StreamState.STARTED, way=options.way)
 
-    def steps(store: PlannedStore, stream: StreamPlan) -> dict[str, Any]:
-        return journals[store.root].facts(stream.name)
+    stores: Sequence[PlannedStore]
+    sources: Sources
+    target: Destination
+    options: ApplyOptions
+    folder: Path
 
-    apply = functools.partial(_apply, target=target, sources=sources, options=replace(options, parallel=1))
-    return _streams(work, stores, apply, steps, lambda root: journals[root].take_over, watch)
+    @property
+    def messages(self) -> int:
+        """How many messages the plans are about."""
+        return sum(store.plan.messages for store in self.stores)
 
+    @property
+    def lossy(self) -> list[PlannedStore]:
+        """The stores of which something is lost."""
+        return [store for store in self.stores if store.plan.lossy]
 
-def verify_stores(
-    work: Work,
-    stores: Sequence[PlannedStore],
-    target: Destination,
-    sources: Sources,
-    published: Callable[[PlannedStore, StreamPlan], bool],
-    *,
-    watch: Watch = UNWATCHED,
-) -> list[tuple[PlannedStore, list[StreamResult]]]:
-    """Compares all streams with the stores, a task each; `published` tells which were published, wholly or in part."""
+    @functools.cached_property
+    def _files(self) -> dict[str, Path]:
+        """The plan file of each store; where directories have the same name, with digits of their paths."""
+        names = [Path(store.root).name for store in self.stores]
+        files = {}
+        for store, name in zip(self.stores, names, strict=True):
+            apart = f"-{digits(store.root)}" if names.count(name) > 1 else ""
+            files[store.root] = self.folder / f"{name}{apart}.migration.yaml"
+        return files
 
-    def steps(store: PlannedStore, stream: StreamPlan) -> dict[str, Any]:
-        return {"way": Way.PUBLISH} if published(store, stream) else {}
+    def problems(self) -> list[Note]:
+        """Returns what stands in the way of all plans together, and what else should be known.
 
-    compare = functools.partial(_verify, target=target, sources=sources)
-    return _streams(work, stores, compare, steps, lambda _: lambda _entries: None, watch)
+        Raises:
+            StantoolsError: The target cannot be asked.
+        """
+        begun = {name: entry for file in self._files.values() for name, entry in remembered_streams(file).items()}
+        return find_obstacles(self.stores, self.target, self.options, begun)
+
+    def refuse(self, problems: Sequence[Note], *, accept_loss: bool) -> None:
+        """Stops where something stands in the way, or is lost without consent.
+
+        Raises:
+            RefusedError: Always in these cases.
+        """
+        refuse_problems(problems)
+        if (lossy := self.lossy) and not accept_loss:
+            lost = sum(store.plan.lost for store in lossy)
+            what = counted(lost, "message", "is/are") if lost else "something is"
+            raise RefusedError(
+                f"nothing was changed: {len(lossy)} of {counted(len(self.stores), 'store')} "
+                f"{'is' if len(lossy) == 1 else 'are'} damaged, {what} lost: {lossy[0].root}",
+                "--accept-loss migrates what is intact; `stantools pipeline verify` says more",
+            )
+
+    def keep_plans(self) -> None:
+        """Writes the plans, unless they are there already.
+
+        Raises:
+            RefusedError: One is there and is another plan.
+            StoreUnwritableError: One cannot be written.
+        """
+        for store in self.stores:
+            file = self._files[store.root]
+            if not file.exists():
+                with writing(file.parent):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                write_plan(file, store.plan)
+            elif read_plan(file).digest != store.plan.digest:
+                raise RefusedError(
+                    f"{file}: is there already, and is another plan than what {store.root} needs now",
+                    "finish that one with `stantools migrate apply`, or remove it; --plans names another directory",
+                )
+
+    def apply(self, work: Work, there: frozenset[str], watch: Watch) -> MigrateResult:
+        """Makes all streams what the plans say, a task each.
+
+        Args:
+            work: Runs the tasks.
+            there: Streams that were on the target before.
+            watch: Told the streams that are done.
+
+        Raises:
+            StantoolsError: Spark cannot do it.
+        """
+        with ExitStack() as stack:
+            journals = {}
+            for store in self.stores:
+                journal = Journal(self._files[store.root], store.plan.digest, str(store.plan.target))
+                journals[store.root] = stack.enter_context(journal)
+            items = []
+            for store in self.stores:
+                journal = journals[store.root]
+                for stream in store.plan.streams:
+                    # Noted here, before anything is begun there: what a lost task has left must be known as ours.
+                    if journal.state(stream.name) is None and stream.name not in there:
+                        journal.note(stream.name, StreamState.STARTED, way=self.options.way)
+                    items.append(_Stream.of(store, stream, journal.facts(stream.name)))
+            options = replace(self.options, parallel=1)
+            apply = functools.partial(_apply, target=self.target, sources=self.sources, options=options)
+            return self._carry_out(work, apply, items, watch, lambda done: journals[done.root].take_over(done.steps))
+
+    def verify(self, work: Work, watch: Watch) -> MigrateResult:
+        """Compares all streams with the stores, a task each.
+
+        Args:
+            work: Runs the tasks.
+            watch: Told the streams that are done.
+
+        Raises:
+            StantoolsError: Spark cannot do it.
+        """
+        items = []
+        for store in self.stores:
+            # Which were published, wholly or in part, as far as the journal knows.
+            remembered = remembered_streams(self._files[store.root])
+            for stream in store.plan.streams:
+                noted = remembered.get(stream.name, {}).get("way")
+                published = self.options.way is Way.PUBLISH or noted == Way.PUBLISH
+                items.append(_Stream.of(store, stream, {"way": Way.PUBLISH} if published else {}))
+        verify = functools.partial(_verify, target=self.target, sources=self.sources)
+        return self._carry_out(work, verify, items, watch, None)
+
+    def _carry_out(
+        self,
+        work: Work,
+        function: Callable[[_Stream], _Done],
+        items: Sequence[_Stream],
+        watch: Watch,
+        remember: Callable[[_Done], object] | None,
+    ) -> MigrateResult:
+        """Does something with every stream, and puts the results together by store."""
+        results: dict[int, StreamResult] = {}
+        for number, done in work.map(function, items, cost=lambda item: estimated_bytes(item.plan)):
+            stream = items[number].plan
+            if isinstance(done, Failure):
+                results[number] = StreamResult(stream.name, error=done.error())
+            else:
+                results[number] = done.result
+                if remember:
+                    remember(done)
+            watch.advance(stream.name, stream.messages)
+        ordered = (results[number] for number in range(len(items)))
+        stores = [(store, [next(ordered) for _ in store.plan.streams]) for store in self.stores]
+        return MigrateResult(stores, changed=remember is not None)
 
 
 @dataclass(frozen=True)
 class _Stream:
-    """A stream to make, or to compare."""
+    """A stream to make, or to compare, with what was noted about it."""
 
     root: str
     plan: StreamPlan
@@ -111,66 +237,36 @@ class _Stream:
     polynomial: int
     steps: dict[str, Any]
 
+    @classmethod
+    def of(cls, store: PlannedStore, stream: StreamPlan, steps: dict[str, Any]) -> _Stream:
+        channels = tuple(store.channels[part.channel] for part in stream.parts)
+        return cls(store.root, stream, channels, store.polynomial, steps)
+
     def prepared(self, sources: Sources) -> PreparedStream:
         return prepared_stream(self.plan, self.channels, self.polynomial, sources.key())
 
 
 @dataclass(frozen=True)
 class _Done:
-    """What became of a stream, with the steps that were taken."""
+    """What became of a stream of a store, with the steps that were taken."""
 
+    root: str
     result: StreamResult
-    taken: tuple[dict[str, Any], ...] = ()
-
-
-def _streams(
-    work: Work,
-    stores: Sequence[PlannedStore],
-    function: Callable[[_Stream], _Done],
-    steps: Callable[[PlannedStore, StreamPlan], dict[str, Any]],
-    remember: Callable[[str], Callable[[Sequence[dict[str, Any]]], None]],
-    watch: Watch,
-) -> list[tuple[PlannedStore, list[StreamResult]]]:
-    """Does something with every stream, and puts the results together by store."""
-    owners = [(number, stream) for number, store in enumerate(stores) for stream in store.plan.streams]
-    items = [
-        _Stream(
-            store.root,
-            stream,
-            tuple(store.channels[part.channel] for part in stream.parts),
-            store.polynomial,
-            steps(store, stream),
-        )
-        for store in stores
-        for stream in store.plan.streams
-    ]
-    results: dict[int, StreamResult] = {}
-    for number, done in work.map(function, items, cost=lambda item: estimated_bytes(item.plan)):
-        stream = owners[number][1]
-        if isinstance(done, Failure):
-            results[number] = StreamResult(stream.name, error=done.error())
-        else:
-            results[number] = done.result
-            remember(items[number].root)(done.taken)
-        watch.advance(stream.name, stream.messages)
-    listed: list[tuple[PlannedStore, list[StreamResult]]] = [(store, []) for store in stores]
-    for number, (owner, _) in enumerate(owners):
-        listed[owner][1].append(results[number])
-    return listed
+    steps: tuple[dict[str, Any], ...] = ()
 
 
 def _apply(item: _Stream, *, target: Destination, sources: Sources, options: ApplyOptions) -> _Done:
     """In a task: makes one stream."""
     journal = Steps({item.plan.name: item.steps} if item.steps else {})
     (result,) = target.apply([item.prepared(sources)], journal, options, UNWATCHED)
-    return _Done(_plain(result), tuple(journal.taken))
+    return _Done(item.root, _plain(result), tuple(journal.taken))
 
 
 def _verify(item: _Stream, *, target: Destination, sources: Sources) -> _Done:
     """In a task: compares one stream."""
     published = {item.plan.name} if item.steps else set()
     (result,) = target.verify([item.prepared(sources)], published, UNWATCHED, 1)
-    return _Done(_plain(result))
+    return _Done(item.root, _plain(result))
 
 
 def _plain(result: StreamResult) -> StreamResult:

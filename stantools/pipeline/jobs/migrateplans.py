@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stantools.errors import ExitCode
 from stantools.format.crc import Crc
@@ -24,15 +24,14 @@ from stantools.migration.targets.target import Destination
 from stantools.migration.workflow import read_source
 from stantools.nats.subjects import overlap
 from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.salvage.model import ChannelPlan
 from stantools.store.directory import open_datastore
 from stantools.store.era import refuse_0_1
 from stantools.store.locks import check_not_in_use
 from stantools.work import Failure, Work
-
-if TYPE_CHECKING:
-    from stantools.pipeline.tables.found import FoundStore
 
 #: Stands for the store's name in the prefixes of streams and subjects.
 STORE = "{store}"
@@ -43,22 +42,56 @@ class Sources:
     """How stores are read.
 
     Attributes:
-        options: Polynomial, and where the encryption key is found; also where tasks run.
-        patterns: Channels to take.
+        options: Their paths, polynomial, channels to take, and where the encryption key is found; also where tasks run.
         generation: `split`, `newest` or a number.
         archived: Take messages from `.bak` slices as well.
-        keep_sealed: Leave payloads as they are stored where they cannot be decrypted.
+        keep_encrypted: Leave payloads as they are stored where they cannot be decrypted.
     """
 
     options: TableOptions
-    patterns: tuple[str, ...] = ()
     generation: str = "split"
     archived: bool = False
-    keep_sealed: bool = False
+    keep_encrypted: bool = False
 
     def key(self) -> Key:
         """Returns how payloads are decrypted here."""
-        return Key(self.options.encryption_key(), self.keep_sealed)
+        return Key(self.options.key.key(), self.keep_encrypted)
+
+    def taking(self) -> SourceOptions:
+        """Returns what a task takes of a store."""
+        key = self.options.key.key()
+        return SourceOptions(self.options.channels, self.generation, self.archived, key, self.keep_encrypted, workers=1)
+
+    def find(self) -> tuple[list[Unplanned], list[Failed]]:
+        """Finds the stores; what cannot be read of what was given is no reason to stop.
+
+        Raises:
+            StoreUnreadableError: There is nothing at all.
+        """
+        found, unreadable = discover(self.options)
+        stores, failed = [], [Failed.unreadable(each) for each in unreadable]
+        for store in found:
+            root, loose = store.ref.root, store.loose is not None
+            if loose or is_remote(root):
+                what = "is a single slice or a directory of slices" if loose else "is not on a file system"
+                failed.append(Failed(root, f"{root}: {what}; whole stores are migrated", _WHOLE))
+                continue
+            # As far as they can be listed.
+            size = sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(self.options.channels))
+            stores.append(Unplanned(root, store.ref.polynomial, size))
+        return stores, failed
+
+
+_WHOLE = "copy it to a file system that all workers see; slices become a store with: stantools salvage"
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A store to plan: its root, its CRC polynomial, and the bytes of the channels that are taken."""
+
+    root: str
+    polynomial: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -91,7 +124,7 @@ class PlannedStore:
 
 def plan_stores(
     work: Work,
-    found: Sequence[FoundStore],
+    stores: Sequence[Unplanned],
     sources: Sources,
     planning: PlanOptions,
     *,
@@ -101,7 +134,7 @@ def plan_stores(
 
     Args:
         work: Runs the tasks.
-        found: The stores.
+        stores: The stores.
         sources: How they are read.
         planning: What is asked for; `{store}` in its prefixes stands for the name of each store's directory.
         progress: Told the number of bytes as they are done.
@@ -113,33 +146,19 @@ def plan_stores(
         UsageError: Something asked for makes no sense.
         StantoolsError: Spark cannot do it.
     """
-    failed, items = [], []
-    for store in found:
-        if store.loose is not None or "://" in store.ref.root:
-            what = (
-                "is a single slice or a directory of slices" if store.loose is not None else "is not on a file system"
-            )
-            failed.append(Failed(store.ref.root, f"{store.ref.root}: {what}; whole stores are migrated", _WHOLE))
-            continue
-        items.append(_Item(store.ref.root, store.ref.polynomial, store_size(store, sources.patterns)))
+    failed = []
     plan = functools.partial(_plan, sources=sources, planning=planning)
     planned: dict[int, PlannedStore] = {}
-    for number, result in work.map(
-        plan,
-        items,
-        cost=lambda item: item.size,
-        on_result=lambda _, size: progress(size) if progress else None,
-    ):
+    for number, result in work.map(plan, stores, cost=lambda store: store.size):
+        if progress:
+            progress(stores[number].size)
         if isinstance(result, Failure):
             if result.exit_code == ExitCode.USAGE:
                 raise result.error()
-            failed.append(Failed.task(items[number].root, result))
+            failed.append(Failed.of(stores[number].root, result))
         else:
             planned[number] = result
     return [planned[number] for number in sorted(planned)], failed
-
-
-_WHOLE = "copy it to a file system that all workers see; slices become a store with: stantools salvage"
 
 
 def find_obstacles(
@@ -163,15 +182,6 @@ def find_obstacles(
     return [note for note in notes if note.level is not Level.INFO]
 
 
-@dataclass(frozen=True)
-class _Item:
-    """A store to plan."""
-
-    root: str
-    polynomial: int
-    size: int
-
-
 def prepared_stream(
     stream: StreamPlan, channels: Sequence[ChannelPlan], polynomial: int, key: Key | None
 ) -> PreparedStream:
@@ -184,12 +194,7 @@ def prepared_stream(
     return PreparedStream(stream, stream_source(parts))
 
 
-def store_size(store: FoundStore, patterns: tuple[str, ...]) -> int:
-    """Returns the bytes of the channels that match, as far as they can be listed."""
-    return sum(getattr(channel, "size", lambda: 0)() for channel in store.channels(patterns))
-
-
-def _plan(item: _Item, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
+def _plan(item: Unplanned, *, sources: Sources, planning: PlanOptions) -> PlannedStore:
     """In a task: plans one store."""
     root = Path(item.root)
     store = open_datastore(root)
@@ -203,11 +208,7 @@ def _plan(item: _Item, *, sources: Sources, planning: PlanOptions) -> PlannedSto
         )
         for use in check_not_in_use(root, force=True)
     ]
-    key = sources.key()
-    taking = SourceOptions(
-        sources.patterns, sources.generation, sources.archived, key.key, sources.keep_sealed, workers=1
-    )
-    source = read_source(store, Crc(item.polynomial), taking)
+    source = read_source(store, Crc(item.polynomial), sources.taking())
     name = safe_name(root.name)
     planning = replace(
         planning,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
+from stantools.errors import ExitCode, StantoolsError
 from stantools.pipeline.tables.model import Unreadable
 from stantools.work import Failure
 
@@ -28,10 +30,55 @@ class Failed:
         return cls(part.path, part.message, part.remedy)
 
     @classmethod
-    def task(cls, path: str, failure: Failure) -> Failed:
-        """Takes over what a task said."""
-        return cls(path, failure.message, failure.remedy)
+    def of(cls, path: str, problem: Failure | StantoolsError) -> Failed:
+        """Takes over what a task said, or what was raised here."""
+        return cls(path, problem.message, problem.remedy)
 
     def as_json(self) -> dict[str, str]:
         """Returns it as every job has it under `failed`."""
         return {"path": self.path, "message": self.message, "remedy": self.remedy}
+
+
+class StoreResult(Protocol):
+    """What a job came to for one store."""
+
+    @property
+    def clean(self) -> bool:
+        """Returns whether all is well with it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the json of the local verb, with the store in front."""
+
+
+S = TypeVar("S", bound=StoreResult)
+
+
+@dataclass
+class JobResult(Generic[S]):
+    """What a job came to.
+
+    Attributes:
+        stores: What became of each store, in the order in which they were given.
+        failed: What could not be read.
+    """
+
+    stores: list[S] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Everything could be read, and all is well with every store."""
+        return not self.failed and all(store.clean for store in self.stores)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code that says so."""
+        return ExitCode.CLEAN if self.clean else ExitCode.FINDINGS
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the result as the jobs' json contract has it."""
+        return {
+            "clean": self.clean,
+            "stores": [store.as_json() for store in self.stores],
+            "failed": [each.as_json() for each in self.failed],
+        }

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelSurvey, survey_each, survey_itself
-from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.outcome import Failed, JobResult
 from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
 from stantools.pipeline.jobs.salvageplaces import (
     Reports,
@@ -55,8 +55,16 @@ _WORST = (
     ExitCode.CLEAN,
 )
 
-#: Begins a phase of the work with so many bytes, and gives what is told the bytes as they are done.
-Phase = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
+
+class Shown(Protocol):
+    """Shows how far a phase of the work is."""
+
+    def advance(self, count: int) -> None:
+        """Is told bytes as they are done."""
+
+
+#: Begins a phase of the work with so many bytes.
+Phase = Callable[[str, int], AbstractContextManager[Shown]]
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,11 @@ class SalvagedStore:
     name: str
     report: dict[str, Any]
     kept: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Everything was kept."""
+        return self.exit_code == ExitCode.CLEAN
 
     @property
     def is_wrong(self) -> bool:
@@ -96,18 +109,14 @@ class SalvagedStore:
 
 
 @dataclass
-class SalvageJobResult:
+class SalvageJobResult(JobResult[SalvagedStore]):
     """The result for all stores.
 
     Attributes:
-        stores: Those that were dealt with, in the order in which they were given.
-        failed: What could not be read, or written.
         codes: The exit code of each failure.
         warnings: Stores that seem to be in use, although that was to be passed over.
     """
 
-    stores: list[SalvagedStore] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -121,14 +130,6 @@ class SalvageJobResult:
         """The worst of all. What cannot be read is a finding, as long as anything else was done."""
         codes = {*self.codes, *(store.exit_code for store in self.stores)}
         return next((code for code in _WORST if code in codes), ExitCode.CLEAN)
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the result as the jobs' json contract has it."""
-        return {
-            "clean": self.clean,
-            "stores": [store.as_json() for store in self.stores],
-            "failed": [each.as_json() for each in self.failed],
-        }
 
 
 def run_salvage(work: Work, job: SalvageJob, phase: Phase) -> SalvageJobResult:
@@ -255,8 +256,8 @@ class _Run:
         owners = [(number, place) for number in free for place in range(len(stores[number].channels))]
         surveys: dict[int, dict[int, ChannelSurvey]] = {number: {} for number in free}
         failures: dict[int, Failure] = {}
-        with self._phase("plan", sum(item.size for item in items)) as advance:
-            for done in survey_each(self._work, items, survey_itself, progress=advance):
+        with self._phase("plan", sum(item.size for item in items)) as shown:
+            for done in survey_each(self._work, items, survey_itself, progress=shown.advance):
                 number, place = owners[done.place]
                 if isinstance(done.result, Failure):
                     failures[number] = done.result
@@ -323,12 +324,12 @@ class _Run:
                 items += each.build.items
                 if not each.build.items:
                     self._finish(each)
-            with self._phase("write", sum(item.size for item in items)) as advance:
+            with self._phase("write", sum(item.size for item in items)) as shown:
                 for place, copied in self._work.map(copy_channels, items, cost=_cost):
                     each, number = owners[place]
                     assert each.build is not None
                     each.waiting -= 1
-                    advance(items[place].size)
+                    shown.advance(items[place].size)
                     if isinstance(copied, Failure):
                         each.failure = each.failure or copied.error()
                     else:
@@ -371,9 +372,9 @@ class _Run:
             )
             for each in written
         ]
-        plan = plan_verify([store.found() for store in stores], (), TableOptions(tuple(str(s.root) for s in stores)))
-        with self._phase("verify", plan.bytes) as advance:
-            verified = run_verify(self._work, plan, progress=advance)
+        plan = plan_verify(TableOptions(()), [store.found() for store in stores])
+        with self._phase("verify", plan.bytes) as shown:
+            verified = run_verify(self._work, plan, progress=shown.advance)
             starts: dict[int, Failure | Start] = dict(self._work.map(_NewStore.start, stores))
         return [_checked(verdict, verified.failed, starts[number]) for number, verdict in enumerate(verified.stores)]
 
@@ -390,7 +391,7 @@ class _Run:
     def _fail(self, work: StoreWork, error: StantoolsError | OSError, *, writing: bool = False) -> None:
         if isinstance(error, OSError):
             error = StantoolsError(f"{error.filename or work.ref.root}: {error.strerror or error}")
-        self.result.failed.append(Failed(work.ref.root, error.message, error.remedy))
+        self.result.failed.append(Failed.of(work.ref.root, error))
         code = error.exit_code
         self.worst.append(code)
         unread = not writing and code != ExitCode.REFUSED

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stantools.errors import StantoolsError
+from stantools.errors import StantoolsError, UsageError
+from stantools.escaping import escape
 from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelRef
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours, store_names
+from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import listed
-from stantools.pipeline.tables.model import StoreRef, Unreadable
+from stantools.pipeline.tables.model import StoreRef
+from stantools.pipeline.tables.options import TableOptions
+from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.options import SalvageOptions
 from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import open_datastore
@@ -66,29 +70,47 @@ class SalvageJob:
 
 
 def plan_job(
-    found: Sequence[FoundStore],
-    unreadable: Sequence[Unreadable],
-    options: SalvageOptions,
-    out: Path | None,
-    *,
-    dry_run: bool = False,
-    force: bool = False,
+    options: TableOptions, salvage: SalvageOptions, out: str | None, *, dry_run: bool = False, force: bool = False
 ) -> SalvageJob:
-    """Lists what has to be done.
+    """Finds the stores, and lists what has to be done.
 
     Args:
-        found: The stores (`tables.discovery.discover`), on file systems.
-        unreadable: What cannot be read of what was given.
-        options: How to salvage, with the patterns of the channels.
+        options: The paths of the stores, on file systems; how they are read.
+        salvage: How to salvage, with the patterns of the channels.
         out: The directory of the new stores.
         dry_run: Write nothing.
         force: Go on although a server seems to be using a store.
 
     Raises:
         RefusedError: `out` lies inside one of the stores.
-        StoreUnwritableError: Nothing can be written there.
+        StoreUnreadableError: There is nothing at all to be read.
+        StoreUnwritableError: Nothing can be written to `out`.
+        UsageError: Something that was asked for makes no sense.
     """
-    job = SalvageJob(options, None if dry_run else out, force, failed=[Failed.unreadable(each) for each in unreadable])
+    if out is None and not dry_run:
+        raise UsageError(
+            "--out is missing: where are the new stores to go?", "add --out DIR, or --dry-run for the plans"
+        )
+    if out is not None and "://" in out:
+        raise UsageError(f"--out {out}: new stores are written to a file system", "name a directory")
+    if remote := [path for path in options.paths if is_remote(path)]:
+        raise UsageError(
+            f"{escape(remote[0])}: stores are salvaged from a file system, not from a URL",
+            "mount it where all workers see it, or copy the store; `stantools pipeline export` reads URLs",
+        )
+    found, unreadable = discover(options)
+    job = _listed(found, salvage, None if out is None else Path(out).absolute(), dry_run=dry_run)
+    job.force = force
+    job.failed[:0] = [Failed.unreadable(each) for each in unreadable]
+    if not job.stores and not job.failed:
+        if salvage.patterns:
+            raise replace(options, channels=salvage.patterns).no_channel()
+        raise UsageError("there is nothing to salvage", "name the stores that are damaged")
+    return job
+
+
+def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | None, *, dry_run: bool) -> SalvageJob:
+    job = SalvageJob(options, None if dry_run else out)
     stores = []
     for store in found:
         root = store.ref.root
@@ -116,7 +138,7 @@ def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
     try:
         channels = channels_to_survey(open_datastore(ref.root), job.options.patterns)
     except StantoolsError as error:
-        job.failed.append(Failed(ref.root, error.message, error.remedy))
+        job.failed.append(Failed.of(ref.root, error))
         return
     if job.options.patterns and not channels:
         job.passed.append(f"{ref.root}: has no such channel")

@@ -27,8 +27,9 @@ from stantools.inspection.verify import (
     verify_channel,
     verify_root,
 )
-from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.jobs.outcome import Failed, JobResult
 from stantools.pipeline.tables.copies import copied_part
+from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.model import SliceRef, StorePart, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
@@ -62,32 +63,6 @@ class StoreVerdict:
 
 
 @dataclass
-class VerifyResult:
-    """The result of verify over many stores.
-
-    Attributes:
-        stores: One verdict each, in the order in which they were given.
-        failed: What could not be read.
-    """
-
-    stores: list[StoreVerdict] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-
-    @property
-    def clean(self) -> bool:
-        """Everything could be read, and nothing worse than an information was found."""
-        return not self.failed and all(store.clean for store in self.stores)
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the result as the jobs' json contract has it."""
-        return {
-            "clean": self.clean,
-            "stores": [store.as_json() for store in self.stores],
-            "failed": [each.as_json() for each in self.failed],
-        }
-
-
-@dataclass
 class VerifyPlan:
     """What is to be done: made without Spark, so that a wrong path is told at once.
 
@@ -96,14 +71,12 @@ class VerifyPlan:
         items: Roots and channels.
         owners: For each item the number of its store, and the path or URL of what it is.
         failed: What cannot be listed.
-        has_channels: There is more than the roots of stores.
     """
 
     stores: list[StoreRef] = field(default_factory=list)
     items: list[ChannelRef | Task[RootReport | ChannelReport]] = field(default_factory=list)
     owners: list[tuple[int, str]] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
-    has_channels: bool = False
 
     @property
     def bytes(self) -> int:
@@ -111,16 +84,21 @@ class VerifyPlan:
         return sum(item.size for item in self.items)
 
 
-def plan_verify(found: Sequence[FoundStore], unreadable: Sequence[Unreadable], options: TableOptions) -> VerifyPlan:
-    """Lists what has to be verified.
+def plan_verify(options: TableOptions, found: Sequence[FoundStore] | None = None) -> VerifyPlan:
+    """Finds the stores, and lists what has to be verified.
 
     Args:
-        found: The stores (`tables.discovery.discover`).
-        unreadable: What cannot be read of what was given.
-        options: Channels to take, how to read.
+        options: Paths, channels to take, how to read.
+        found: The stores, if they were found before.
+
+    Raises:
+        StoreUnreadableError: Nothing at all can be read.
+        UsageError: Channels were asked for, and no store has any that matches.
     """
     options = replace(options, table=Table.FINDINGS)
+    found, unreadable = discover(options) if found is None else (found, [])
     plan = VerifyPlan(failed=[Failed.unreadable(each) for each in unreadable])
+    has_channels = False
     for number, store in enumerate(found):
         plan.stores.append(store.ref)
         if store.loose is None:
@@ -130,7 +108,9 @@ def plan_verify(found: Sequence[FoundStore], unreadable: Sequence[Unreadable], o
             plan.items.append(_channel_item(store, channel, options))
             path = channel.directory if isinstance(channel, FoundChannel) else f"{store.ref.root}/{channel.channel}"
             plan.owners.append((number, path))
-            plan.has_channels = True
+            has_channels = True
+    if options.channels and not has_channels:
+        raise options.no_channel()
     return plan
 
 
@@ -140,7 +120,7 @@ def run_verify(
     *,
     progress: Callable[[int], object] | None = None,
     on_finding: Callable[[Finding], object] | None = None,
-) -> VerifyResult:
+) -> JobResult[StoreVerdict]:
     """Verifies stores in tasks.
 
     Args:
@@ -152,13 +132,13 @@ def run_verify(
     Raises:
         StantoolsError: Spark cannot do it.
     """
-    result = VerifyResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
+    result = JobResult([StoreVerdict(ref.root, Verdict()) for ref in plan.stores], list(plan.failed))
     reports: dict[int, RootReport | ChannelReport] = {}
     for done in survey_each(work, plan.items, _verified, progress=progress):
         owner, path = plan.owners[done.place]
         result.stores[owner].verdict.seconds += done.seconds
         if isinstance(done.result, Failure):
-            result.failed.append(Failed.task(path, done.result))
+            result.failed.append(Failed.of(path, done.result))
             result.stores[owner].whole = False
             continue
         reports[done.place] = done.result

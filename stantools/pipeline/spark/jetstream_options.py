@@ -15,10 +15,10 @@ from stantools.migration.plan.names import name_problem, reserved, stream_name, 
 from stantools.migration.plan.planner import METADATA_CHANNEL
 from stantools.migration.plan.remarks import DUPLICATE_WINDOW
 from stantools.nats.context import context_folder, over, read_context
-from stantools.nats.credentials import read_word
 from stantools.nats.options import ConnectOptions, split_servers
 from stantools.notation import parse_duration, parse_size
-from stantools.pipeline.tables.options import count, read_value, truth
+from stantools.pipeline.tables.options import count, read_value, secret_of, truth
+from stantools.secret import Secret
 
 #: Every option, as it is written in the documentation, and what its value is.
 NAMES: Final = {
@@ -74,33 +74,6 @@ class Damaged(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Secret:
-    """A password or token: as it is, or where it is found at the place where it is needed."""
-
-    value: str | None = field(default=None, repr=False)
-    variable: str | None = None
-    file: str | None = None
-
-    def read(self, name: str) -> str | None:
-        """Returns it; None if there is none.
-
-        Raises:
-            UsageError: The variable is not set here.
-            StoreUnreadableError: The file cannot be read here.
-        """
-        if self.variable is not None:
-            if text := os.environ.get(self.variable):
-                return text
-            raise UsageError(
-                f"the environment variable {self.variable}, which option {name}Env names, is not set where a task runs",
-                "set it on all workers, or use a file that they can read",
-            )
-        if self.file is not None:
-            return read_word(Path(self.file), name)
-        return self.value
-
-
-@dataclass(frozen=True)
 class SinkOptions:
     """How messages are written into streams.
 
@@ -143,7 +116,13 @@ class SinkOptions:
         """
         given = {name: getattr(self.connect, name) for name in self.connect.__dataclass_fields__}
         for name, secret in (("password", self.password), ("token", self.token)):
-            if (text := secret.read(name)) is not None:
+            if secret.variable is not None and not os.environ.get(secret.variable):
+                raise UsageError(
+                    f"the environment variable {secret.variable}, which option {name}Env names, is not set where a "
+                    "task runs",
+                    "set it on all workers, or use a file that they can read",
+                )
+            if (text := secret.word(name)) is not None:
                 given[name] = text
         return ConnectOptions(**given).checked()
 
@@ -220,9 +199,9 @@ def sink_options(values: Mapping[str, str]) -> SinkOptions:
         inbox_prefix=given.get("inboxPrefix"),
         timeout=read_value(given, "timeout", _seconds, 5.0, NAMES),
     )
-    password, token = _secret(given, "password"), _secret(given, "token")
+    password, token = secret_of(given, "password"), secret_of(given, "token")
     if "context" in given:
-        stated = [name for name, secret in (("password", password), ("token", token)) if secret != Secret()]
+        stated = [name for name, secret in (("password", password), ("token", token)) if secret.given]
         # A login that is given takes the place of the context's, wherever its secret is.
         marked = ConnectOptions(**{**_fields(connect), **dict.fromkeys(stated, "given")})
         connect = over(marked, read_context(given["context"], context_folder()))
@@ -279,7 +258,7 @@ def _without_login(options: SinkOptions) -> ConnectOptions:
     """Returns how to connect with stand-ins for secrets, to check all the rest."""
     given = _fields(options.connect)
     for name, secret in (("password", options.password), ("token", options.token)):
-        if secret != Secret():
+        if secret.given:
             given[name] = "secret"
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if given[name] is not None:
@@ -292,13 +271,6 @@ def _without_login(options: SinkOptions) -> ConnectOptions:
 
 def _fields(options: ConnectOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in options.__dataclass_fields__}
-
-
-def _secret(given: Mapping[str, str], name: str) -> Secret:
-    names = [each for each in (name, f"{name}Env", f"{name}File") if each in given]
-    if len(names) > 1:
-        raise UsageError(f"the options {' and '.join(names)} exclude each other", "give one of them")
-    return Secret(given.get(name), given.get(f"{name}Env"), given.get(f"{name}File"))
 
 
 def _path(given: Mapping[str, str], name: str) -> Path | None:

@@ -116,7 +116,7 @@ class MessageRows:
         }
         # Which rows there are must not depend on the columns that are asked for.
         opens = options.mode is not Mode.PERMISSIVE or self._wanted & {"data", "size", "status"}
-        key = options.encryption_key() if opens else None
+        key = options.key.key() if opens else None
         self._cipher = None if key is None else ChannelCipher(key, self._channel)
         self._made: dict[str, pa.Array] = {}
         self._makers: dict[str, Callable[[_Part], pa.Array]] = {

@@ -11,14 +11,15 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from stantools.errors import UsageError
+from stantools.escaping import escape
 from stantools.notation import parse_polynomial, parse_range, parse_size, parse_time
 from stantools.pipeline.tables.model import Mode, Table
-from stantools.store.options import key_from_file, key_from_variable
+from stantools.secret import Secret
 
 _Value = TypeVar("_Value")
 
@@ -49,7 +50,6 @@ NAMES = {
 STORAGE = "storage."
 
 _CANONICAL = {name.lower(): name for name in NAMES}
-_KEYS = ("encryptionKey", "encryptionKeyEnv", "encryptionKeyFile")
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,7 @@ class TableOptions:
         archived: Take `.bak` slices as well.
         polynomial: CRC polynomial; None finds it out for each store.
         check_crc: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
-        key_env: Variable with the encryption key, looked up where the files are read.
-        key_file: File with the encryption key, read where the files are read.
+        key: The encryption key, looked up where the files are read.
         split_bytes: A slice with more bytes is read in parts of about this size.
         partition_bytes: Bytes that one task reads, about.
         largest_partition: The same where there would be more than four tasks for each of `partitions` otherwise;
@@ -108,9 +107,7 @@ class TableOptions:
     archived: bool = False
     polynomial: int | None = None
     check_crc: bool = True
-    key: bytes | None = field(default=None, repr=False)
-    key_env: str | None = None
-    key_file: str | None = None
+    key: Secret = Secret()
     split_bytes: int = 64 << 20
     partition_bytes: int = 128 << 20
     largest_partition: int = 0
@@ -135,23 +132,10 @@ class TableOptions:
         paths = tuple(path if "://" in path else os.path.abspath(path) for path in stores)  # noqa: PTH100
         return replace(self, paths=paths, **changes)
 
-    @property
-    def has_key(self) -> bool:
-        """An encryption key was named; whether it can be found is not looked at."""
-        return self.key is not None or self.key_env is not None or self.key_file is not None
-
-    def encryption_key(self) -> bytes | None:
-        """Returns the key that the server was given, None if none was named. To be asked for where files are read.
-
-        Raises:
-            StoreUnreadableError: The file with the key cannot be read.
-            UsageError: The variable is not set, or the file is empty.
-        """
-        if self.key is not None:
-            return self.key
-        if self.key_env is not None:
-            return key_from_variable(self.key_env)
-        return None if self.key_file is None else key_from_file(Path(self.key_file))
+    def no_channel(self) -> UsageError:
+        """Returns that none of the stores has a channel that was asked for."""
+        listed = ", ".join(map(escape, self.channels))
+        return UsageError(f"no channel of any store matches {listed}", "see: stantools info STORE")
 
 
 def table_options(values: Mapping[str, str]) -> TableOptions:
@@ -169,12 +153,8 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         options = replace(options, table=_choice("table", given["table"].strip().lower(), list(Table), Table))
     if "mode" in given:
         options = replace(options, mode=_choice("mode", given["mode"].strip().upper(), list(Mode), Mode))
-    keys = [name for name in _KEYS if name in given]
-    if len(keys) > 1:
-        raise UsageError(f"the options {' and '.join(keys)} exclude each other", "give one of them")
     if given.get("encryptionKey") == "":
         raise UsageError("option encryptionKey: the key is empty", "give the key, or leave the option out")
-    key = given.get("encryptionKey")
     return replace(
         options,
         columns=check_columns(options.table, _listed(given.get("columns", ""))),
@@ -183,9 +163,7 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
         archived=read_value(given, "archived", truth, options.archived, NAMES),
         polynomial=read_value(given, "crcPoly", parse_polynomial, None, NAMES),
         check_crc=read_value(given, "checkCrc", truth, options.check_crc, NAMES),
-        key=None if key is None else key.encode("utf-8", "surrogateescape"),
-        key_env=given.get("encryptionKeyEnv"),
-        key_file=given.get("encryptionKeyFile"),
+        key=secret_of(given, "encryptionKey"),
         split_bytes=read_value(given, "splitBytes", _size, options.split_bytes, NAMES),
         partition_bytes=read_value(given, "partitionBytes", _size, options.partition_bytes, NAMES),
         partitions=read_value(given, "partitions", count, options.partitions, NAMES),
@@ -307,6 +285,23 @@ def read_value(
         return read(given[name].strip())
     except ValueError as problem:
         raise UsageError(f"option {name}: {problem}", f"{name} is {names[name]}") from problem
+
+
+def secret_of(given: Mapping[str, str], name: str) -> Secret:
+    """Returns the secret that an option gives, or says where to find: `name`, `nameEnv` or `nameFile`.
+
+    Raises:
+        UsageError: More than one was given.
+    """
+    names = [each for each in (name, f"{name}Env", f"{name}File") if each in given]
+    if len(names) > 1:
+        raise UsageError(f"the options {' and '.join(names)} exclude each other", "give one of them")
+    value, file = given.get(name), given.get(f"{name}File")
+    return Secret(
+        None if value is None else value.encode("utf-8", "surrogateescape"),
+        given.get(f"{name}Env"),
+        None if file is None else Path(file),
+    )
 
 
 def truth(text: str) -> bool:

@@ -14,11 +14,12 @@ def main(way: str, out: Path, stores: tuple[str, ...]) -> None:
     from stantools.pipeline.tables.model import Table
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import plan
+    from stantools.secret import Secret
 
     out.mkdir()
     for table in Table:
         for key in (None, KEY) if table is Table.MESSAGES else (None,):
-            options = TableOptions(stores, table=table, archived=True, partition_bytes=4 << 20, key=key)
+            options = TableOptions(stores, table=table, archived=True, partition_bytes=4 << 20, key=Secret(key))
             planned = plan(options)
             for format in (Format.CSV, Format.NDJSON):
                 for compression in (Compression.NONE, Compression.GZIP):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from stantools.format.crc import Crc
 from stantools.pipeline.jobs.salvage import SalvageJobResult, run_salvage
 from stantools.pipeline.jobs.salvagejob import plan_job
-from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, apply_salvage, plan_salvage
 from stantools.store.directory import open_datastore
@@ -33,9 +32,14 @@ class Pickled(Threads):
             yield number, pickle.loads(pickle.dumps(result))
 
 
-@contextmanager
-def silent(_task: str, _total: int) -> Iterator[Callable[[int], object]]:
-    yield lambda _: None
+class Silent(nullcontext["Silent"]):
+    """Shows nothing."""
+
+    def __init__(self, _task: str, _total: int) -> None:
+        super().__init__(self)
+
+    def advance(self, count: int) -> None:
+        """Says nothing."""
 
 
 def run_job(
@@ -43,9 +47,10 @@ def run_job(
 ) -> SalvageJobResult:
     """Does what the command does."""
     force = options.pop("force", False)
-    found = discover(TableOptions(tuple(map(str, stores)), polynomial=polynomial))
-    job = plan_job(*found, SalvageOptions(**options), out, dry_run=out is None, force=force)
-    return run_salvage(Pickled(1), job, silent)
+    reading = TableOptions((), polynomial=polynomial).of([str(store) for store in stores])
+    where = None if out is None else str(out)
+    job = plan_job(reading, SalvageOptions(**options), where, dry_run=out is None, force=force)
+    return run_salvage(Pickled(1), job, Silent)
 
 
 def salvage_here(root: Path, out: Path, polynomial: int, **options: Any) -> SalvagePlan:

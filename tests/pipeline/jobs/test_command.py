@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stantools.cli.main import cli
-from stantools.cli.pipelineoptions import JOBS, submit_file
+from stantools.cli.pipeline import JOBS, submit_file
 from stantools.errors import ExitCode
 
 ROOT = Path(__file__).parents[3]

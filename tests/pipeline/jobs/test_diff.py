@@ -48,8 +48,8 @@ def test_golden_stores_are_compared_as_by_the_local_diff(
     plan = plan_diff([Pair(refs[one], refs[other]) for one, other in paths], [], TableOptions(()))
     result = run_diff(SparkWork(spark), plan)
     assert not result.failed
-    assert len(result.pairs) == len(paths) > 25
-    for (one, other), got in zip(paths, result.pairs, strict=True):
+    assert len(result.stores) == len(paths) > 25
+    for (one, other), got in zip(paths, result.stores, strict=True):
         assert got.found == compare_stores(sides[one], sides[other]), (one, other)
 
 

@@ -20,6 +20,7 @@ from stantools.format.crc import Crc
 from stantools.inspection import survey
 from stantools.pipeline.jobs import salvage, salvagejob
 from stantools.pipeline.jobs.salvageplaces import REPORTS, store_names
+from stantools.pipeline.tables.options import TableOptions
 from stantools.recovery.salvage import SalvageOptions, plan_salvage
 from stantools.recovery.salvage import apply as apply_module
 from stantools.recovery.salvage.apply import building, copy_channels
@@ -212,7 +213,7 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     assert [each.report for each in again.stores] == json.loads(json.dumps([each.report for each in first.stores]))
     assert tree(out) == before
     # The new stores are not salvaged themselves.
-    job = salvagejob.plan_job(*_discovered(tmp_path), SalvageOptions(), out)
+    job = salvagejob.plan_job(TableOptions((str(tmp_path),)), SalvageOptions(), str(out))
     assert sorted(work.name for work in job.stores) == ["second", "store"]
     assert sum("was made by a salvage" in text for text in job.passed) == 2
 
@@ -237,13 +238,6 @@ def test_what_is_finished_is_kept_and_anything_else_is_refused(
     assert f"{out}/store: exists already, and is another salvage" in changed
     assert f"{out}/second: exists already, and is no salvage" in strange
     assert (out / "second" / "letter").read_text() == "mine"
-
-
-def _discovered(*paths: Path):
-    from stantools.pipeline.tables.discovery import discover
-    from stantools.pipeline.tables.options import TableOptions
-
-    return discover(TableOptions(tuple(map(str, paths))))
 
 
 def test_what_fails_does_not_keep_the_rest_from_being_done(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stantools.cli.pipelineoptions import submit_file
+from stantools.cli.pipeline import submit_file
 from stantools.errors import ExitCode
 from stantools.inspection.verify import verify
 from stantools.store.directory import open_datastore

@@ -24,6 +24,7 @@ from stantools.pipeline.tables.messages import read_piece, read_unreadable
 from stantools.pipeline.tables.model import Mode, Piece, SliceRef, StoreRef, Unreadable, plain_text
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.schema import MESSAGES
+from stantools.secret import Secret
 from tests.pipeline.tables.reading import rows_of
 
 CRC = Crc(IEEE)
@@ -214,30 +215,30 @@ def test_encrypted_payloads(sealed: SliceRef) -> None:
         (6, b"\1short", 6, "sealed", "r6"),
     ]
     columns = ("seq", "data", "size", "status", "reply")
-    assert values(sealed, *columns, key=KEY) == expected
+    assert values(sealed, *columns, key=Secret(KEY)) == expected
     for size in (1, 7, 100):
-        assert values(sealed, *columns, key=KEY, batch_bytes=size, split_bytes=size) == expected
-    assert values(sealed, "size", key=KEY) == [3, 5, 6, len(stored[3]), 0, 6]
+        assert values(sealed, *columns, key=Secret(KEY), batch_bytes=size, split_bytes=size) == expected
+    assert values(sealed, "size", key=Secret(KEY)) == [3, 5, 6, len(stored[3]), 0, 6]
     assert values(sealed, "status") == ["ok"] * 6
     # Which rows there are does not depend on the columns.
     for each in ("seq", "offset", "data"):
-        assert len(values(sealed, each, key=KEY, mode=Mode.DROPMALFORMED)) == 4
+        assert len(values(sealed, each, key=Secret(KEY), mode=Mode.DROPMALFORMED)) == 4
         with pytest.raises(StoreUnreadableError, match=r"sequence 4: the payload looks encrypted"):
-            values(sealed, each, key=KEY, mode=Mode.FAILFAST)
+            values(sealed, each, key=Secret(KEY), mode=Mode.FAILFAST)
 
 
 def test_where_the_key_comes_from(sealed: SliceRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_KEY", KEY.decode())
     file = tmp_path / "key"
     file.write_bytes(KEY + b"\n")
-    assert values(sealed, "data", key_env="THE_KEY")[0] == b"aes"
-    assert values(sealed, "data", key_file=str(file))[0] == b"aes"
-    assert values(sealed, "seq", key_env="NOT_THERE") == [1, 2, 3, 4, 5, 6]
-    for wrong in ({"key_env": "NOT_THERE"}, {"key_file": str(tmp_path / "gone")}, {"key": b""}):
+    assert values(sealed, "data", key=Secret(variable="THE_KEY"))[0] == b"aes"
+    assert values(sealed, "data", key=Secret(file=file))[0] == b"aes"
+    assert values(sealed, "seq", key=Secret(variable="NOT_THERE")) == [1, 2, 3, 4, 5, 6]
+    for wrong in (Secret(variable="NOT_THERE"), Secret(file=tmp_path / "gone"), Secret(b"")):
         with pytest.raises(StantoolsError):
-            values(sealed, "data", **wrong)
+            values(sealed, "data", key=wrong)
     with pytest.raises(UsageError, match="NOT_THERE"):
-        values(sealed, "seq", key_env="NOT_THERE", mode=Mode.FAILFAST)
+        values(sealed, "seq", key=Secret(variable="NOT_THERE"), mode=Mode.FAILFAST)
 
 
 def test_what_cannot_be_read_is_a_row(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from stantools.inspection.messages import Selection
 from stantools.pipeline.tables.model import SliceRef
 from stantools.pipeline.tables.options import Bounds, TableOptions
+from stantools.secret import Secret
 from stantools.store.directory import open_datastore
 from stantools.store.options import ReadOptions, resolve_crc
 from tests.conftest import GOLDEN, MUTATION_SETS, golden_cases, load_expected
@@ -38,7 +39,7 @@ def check_store(root: Path, key: bytes | None = None, sizes: tuple[int, ...] = (
     cut = 0
     for files in channels_of(root):
         slices = [(each, ref_of(root, files.name, each, polynomial)) for each in slices_of(files)]
-        options = TableOptions((str(root),), key=key)
+        options = TableOptions((str(root),), key=Secret(key))
         rows = {each.name: rows_of(ref, options) for each, ref in slices}
         found = [row for each, _ in slices for row in rows[each.name]]
         assert found_messages(found) == expected_messages(files, polynomial, key, Selection()), files.name

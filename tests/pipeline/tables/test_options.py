@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from stantools.errors import UsageError
 from stantools.format.crc import CASTAGNOLI
 from stantools.pipeline.tables.model import Mode, Table
 from stantools.pipeline.tables.options import NAMES, Bounds, TableOptions, check_columns, table_options
+from stantools.secret import Secret
 
 
 def test_everything_has_a_default() -> None:
@@ -48,7 +50,7 @@ def test_every_option_whatever_its_case() -> None:
         archived=True,
         polynomial=CASTAGNOLI,
         check_crc=False,
-        key_env="KEY",
+        key=Secret(variable="KEY"),
         split_bytes=1 << 20,
         partition_bytes=4096,
         partitions=7,
@@ -57,8 +59,8 @@ def test_every_option_whatever_its_case() -> None:
         storage=(("anon", "true"),),
     )
     assert {name.lower() for name in NAMES} - {name.lower() for name in given} == {"encryptionkey", "encryptionkeyfile"}
-    assert table_options({"path": "x", "encryptionKey": "sécret"}).key == "sécret".encode()
-    assert table_options({"path": "x", "encryptionKeyFile": "/k"}).key_file == "/k"
+    assert table_options({"path": "x", "encryptionKey": "sécret"}).key == Secret("sécret".encode())
+    assert table_options({"path": "x", "encryptionKeyFile": "/k"}).key == Secret(file=Path("/k"))
 
 
 @pytest.mark.parametrize(

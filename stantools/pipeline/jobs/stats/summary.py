@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from stantools.errors import ExitCode
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.stats.sums import HOUR, SCHEMA, Kind, bucket_of, percentile
 from stantools.pipeline.spark.failures import clear_errors
@@ -133,6 +134,11 @@ class Stats:
     def clean(self) -> bool:
         """Everything could be read, and nothing is damaged."""
         return not self.failed and not any(each.damaged for each in self.channels)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code that says so."""
+        return ExitCode.CLEAN if self.clean else ExitCode.FINDINGS
 
     def as_json(self) -> dict[str, Any]:
         """Returns the result as the jobs' json contract has it."""

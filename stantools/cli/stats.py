@@ -8,24 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stantools.cli import console
+from stantools.cli import console, pipeline
 from stantools.cli.options import options_of
 from stantools.cli.output import show, table_text
-from stantools.cli.pipelineoptions import (
-    Cluster,
-    cluster_options,
-    job,
-    no_channel,
-    on_spark,
-    report_failed,
-    stores_argument,
-    table_reading_options,
-)
-from stantools.errors import ExitCode, StantoolsError, UsageError
+from stantools.errors import StantoolsError, UsageError
 from stantools.notation import counted, format_size, format_time
 from stantools.options import ARCHIVED, CHANNELS, SINCE, UNTIL, option
 
 if TYPE_CHECKING:
+    from stantools.cli.pipeline import Cluster
     from stantools.pipeline.jobs.stats.summary import ChannelStats, Stats
     from stantools.pipeline.tables.options import TableOptions
 
@@ -78,12 +69,12 @@ class Counting:
     overwrite: bool = option("Write over the page if it is there.", default=False)
 
 
-@job("stats", "table", "json", "ndjson", "csv")
-@stores_argument
+@pipeline.job("stats", "table", "json", "ndjson", "csv")
+@pipeline.stores_argument
 @options_of(Counting, "counting")
-@table_reading_options()
-@cluster_options
-def command(stores: tuple[str, ...], counting: Counting, reading: TableOptions, cluster: Cluster) -> int:
+@pipeline.reading_options()
+@pipeline.cluster_options
+def job(stores: tuple[str, ...], counting: Counting, reading: TableOptions, cluster: Cluster) -> int:
     """Count the messages of STORES by channel and hour: how many, how big, how fast, with what gaps.
 
     Only intact messages are counted; damaged places are counted by themselves. Missing are sequences between the first
@@ -107,14 +98,13 @@ def command(stores: tuple[str, ...], counting: Counting, reading: TableOptions, 
     )
     planned = plan(options)
     if counting.channels and not any(split.cost for split in planned.splits) and not planned.unreadable:
-        raise no_channel(counting.channels)
+        raise options.no_channel()
     total = sum(split.cost for split in planned.splits)
-    with Progress("stats", total) as shown, on_spark(cluster, "stats", shown) as spark:
-        stats = run_stats(spark, planned, options, progress=shown.advance)
+    with Progress("stats", total) as shown, cluster.work("stats", shown) as work:
+        stats = run_stats(work.spark, planned, options, progress=shown.advance)
     show(stats.as_json, lambda: _print(stats), _COLUMNS, map(_row, stats.channels))
     _write(stats, counting.directory, counting.report)
-    report_failed(stats.failed)
-    return ExitCode.CLEAN if stats.clean else ExitCode.FINDINGS
+    return pipeline.ended(stats)
 
 
 def _check_outputs(counting: Counting) -> None:
