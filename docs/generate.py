@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -19,9 +19,12 @@ from broker.config.catalogue import State, reference
 from stantools.cli.main import cli
 from stantools.cli.verbs import QUESTIONS
 from stantools.inspection.catalogue import GROUPS, Entry
-from stantools.pipeline.spark import jetstream_options
-from stantools.pipeline.tables import options
+from stantools.options import Option
+from stantools.pipeline.spark import options as spark_options
+from stantools.pipeline.spark.jetstream_options import SinkOptions
+from stantools.pipeline.tables.options import STORAGE, TableOptions
 from stantools.pipeline.tables.schema import MEANINGS, SCHEMAS
+from stantools.pipeline.tables.texts import names_of
 from tui.app import bindings
 
 DOCS = Path(__file__).parent
@@ -130,10 +133,6 @@ Of `spark.readStream.format("stan")`, on top of those of the source:
 
 | option | |
 |---|---|
-| `startingOffsets` | earliest (what is there comes first) or latest (only what is added); for a new query only |
-| `maxBytesPerTrigger` | bytes of data files that one batch takes, about; a channel gives at least one message |
-| `maxRowsPerTrigger` | messages that one batch takes at most |
-| `maxFilesPerTrigger` | slices that one batch touches at most |
 """
 
 
@@ -195,13 +194,18 @@ def pipeline_options() -> str:
             for field in schema
         ]
     lines.append('\n## Options of the source\n\nOf `spark.read.format("stan")`:\n\n| option | |\n|---|---|\n')
-    lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in options.NAMES.items()]
-    lines.append(f"| `{options.STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")
-    lines.append("| `pushdown` | true hands conditions of the query to the source; see the guide before using it |\n")
+    lines += _told(names_of(TableOptions))
+    lines.append(f"| `{STORAGE}NAME` | the option NAME of fsspec, for stores that are URLs |\n")
+    lines += _told({spark_options.PUSHDOWN: spark_options.PUSHDOWN_OPTION})
     lines.append(_STREAM_OPTIONS)
+    lines += _told(spark_options.STREAM_OPTIONS)
     lines.append('\n## Options of the sink\n\nOf `df.write.format("jetstream")`:\n\n| option | |\n|---|---|\n')
-    lines += [f"| `{name}` | {_cell(text)} |\n" for name, text in jetstream_options.NAMES.items()]
+    lines += _told(names_of(SinkOptions))
     return "".join(lines)
+
+
+def _told(names: Mapping[str, Option]) -> Iterator[str]:
+    return (f"| `{name}` | {_cell(option.help)} |\n" for name, option in names.items())
 
 
 def _kind(text: str) -> str:

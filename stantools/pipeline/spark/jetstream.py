@@ -36,7 +36,7 @@ from stantools.pipeline.spark.failures import clear_errors, plain_errors, tellin
 from stantools.pipeline.spark.jetstream_options import SinkOptions, sink_options
 from stantools.pipeline.spark.jetstream_rows import OPTIONAL, REQUIRED, check_columns
 from stantools.pipeline.spark.jetstream_task import Written, check_server, commit, write_rows
-from stantools.pipeline.spark.read import Value, spark_name, spark_text
+from stantools.pipeline.tables.texts import Value, spark_name, spark_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,11 +1,6 @@
 """What `format("stan")` is told, by `spark.read` and by `readStream`: options, and the columns of a schema.
 
-The options of the tables are those of `stantools.pipeline.tables.options`. Streams have these on top of them:
-
-    startingOffsets      earliest (what is there comes first) or latest (only what is added); for a new query only
-    maxBytesPerTrigger   bytes of data files that one batch takes, about; at least one message
-    maxRowsPerTrigger    messages that one batch takes at most
-    maxFilesPerTrigger   slices that one batch touches at most
+The options of the tables are those of `TableOptions`; streams have those of `StreamOptions` on top of them.
 """
 
 from __future__ import annotations
@@ -18,23 +13,57 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader
 
 from stantools.errors import UsageError
-from stantools.notation import parse_size
+from stantools.options import Option
 from stantools.pipeline.tables.discovery import absolute
+from stantools.pipeline.tables.follow import Limit
 from stantools.pipeline.tables.options import TableOptions, check_columns, table_options
 from stantools.pipeline.tables.schema import SCHEMAS
+from stantools.pipeline.tables.texts import SIZE, Given, names_of, told
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from stantools.pipeline.tables.follow import Limit
-
-#: Options that are for Spark alone. `pushdown`: auto (where Spark does it safely), true or false.
+#: An option for Spark alone.
 PUSHDOWN = "pushdown"
+PUSHDOWN_OPTION = Option(
+    help="true hands conditions of the query to the source; see the guide before using it",
+    choices=("auto", "true", "false"),
+)
 
-#: Options of `readStream`; what they mean is written in the head of this module.
-STREAM_OPTIONS = ("startingOffsets", "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger")
 
-_EARLIEST, _LATEST = "earliest", "latest"
+@dataclass(frozen=True)
+class StreamOptions:
+    """What is special about a stream.
+
+    Attributes:
+        starting: `latest` begins with what is added.
+        limit: What one batch takes.
+    """
+
+    starting: str = told(
+        "earliest",
+        startingOffsets=Option(
+            help="earliest (what is there comes first) or latest (only what is added); for a new query only",
+            choices=("earliest", "latest"),
+        ),
+    )
+    limit: Limit = told(
+        Limit(),
+        maxBytesPerTrigger=SIZE.like(
+            help="bytes of data files that one batch takes, about; a channel gives at least one message"
+        ),
+        maxRowsPerTrigger=SIZE.like(help="messages that one batch takes at most"),
+        maxFilesPerTrigger=SIZE.like(help="slices that one batch touches at most"),
+    )
+
+    @property
+    def latest(self) -> bool:
+        """It begins with what is added."""
+        return self.starting == "latest"
+
+
+#: Options of `readStream`.
+STREAM_OPTIONS = names_of(StreamOptions)
 
 
 def source_options(values: Mapping[str, str]) -> TableOptions:
@@ -58,10 +87,8 @@ def may_push(values: Mapping[str, str]) -> bool:
     Raises:
         UsageError: The option has another value.
     """
-    text = values.get(PUSHDOWN, "auto")
-    wanted = text.strip().lower()
-    if wanted not in ("auto", "true", "false"):
-        raise UsageError(f"option pushdown: {text!r} is not known", "it takes one of: auto, true, false")
+    given = {name: value for name, value in values.items() if name.lower() == PUSHDOWN}
+    wanted = Given(given, {PUSHDOWN: PUSHDOWN_OPTION}).value(PUSHDOWN, "auto")
     # What came with LIMIT push-down: the plan of a query belongs to that query alone.
     return wanted == "true" or (wanted == "auto" and hasattr(DataSourceReader, "pushLimit"))
 
@@ -95,39 +122,13 @@ def spark_schema(options: TableOptions) -> StructType:
     return from_arrow_schema(pa.schema([schema.field(name) for name in wanted]))
 
 
-@dataclass(frozen=True)
-class StreamOptions:
-    """What is special about a stream.
-
-    Attributes:
-        latest: Begin with what is added.
-        limit: What one batch takes.
-    """
-
-    latest: bool
-    limit: Limit
-
-
 def stream_options(values: Mapping[str, str]) -> StreamOptions:
     """Reads the options that only streams have.
 
     Raises:
         UsageError: One makes no sense.
     """
-    from stantools.pipeline.tables.follow import Limit
-
-    given = {name.lower(): str(value).strip() for name, value in values.items()}
-    starting = given.get("startingoffsets", _EARLIEST).lower()
-    if starting not in (_EARLIEST, _LATEST):
-        raise UsageError(f"option startingOffsets: {starting!r} is none", f"it takes one of: {_EARLIEST}, {_LATEST}")
-    sizes = {}
-    for name in ("maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger"):
-        if (text := given.get(name.lower())) is not None:
-            try:
-                sizes[name] = parse_size(text)
-            except ValueError as error:
-                raise UsageError(f"option {name}: {error}", "give a number of 1 or more") from error
-            if sizes[name] < 1:
-                raise UsageError(f"option {name}: {text!r} is not 1 or more", "leave it out to have no limit")
-    limit = Limit(sizes.get("maxBytesPerTrigger"), sizes.get("maxRowsPerTrigger"), sizes.get("maxFilesPerTrigger"))
-    return StreamOptions(starting == _LATEST, limit)
+    known = {name.lower() for name in STREAM_OPTIONS}
+    given = Given({name: value for name, value in values.items() if name.lower() in known}, STREAM_OPTIONS)
+    sizes = (given.value(f"max{what}PerTrigger") for what in ("Bytes", "Rows", "Files"))
+    return StreamOptions(**given.fields(StreamOptions), limit=Limit(*sizes))

@@ -11,12 +11,10 @@ from stantools.errors import UsageError
 from stantools.pipeline.spark.options import PUSHDOWN, source_options
 from stantools.pipeline.spark.source import FORMAT, register
 from stantools.pipeline.tables.model import Table
+from stantools.pipeline.tables.texts import Value, spark_name, spark_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-#: A value of an option: numbers and truth values are written out, several values are joined with commas.
-Value = str | int | float | bool | os.PathLike[str] | list[str] | tuple[str, ...]
 
 
 def read(spark: SparkSession, *paths: str | os.PathLike[str], **options: Value | Mapping[str, str]) -> DataFrame:
@@ -85,21 +83,6 @@ def _texts(
         absolute = [str(path) if "://" in str(path) else os.path.abspath(path) for path in paths]  # noqa: PTH100
         values["paths"] = json.dumps(absolute)
     return values
-
-
-def spark_name(name: str) -> str:
-    """Returns the name of an option as Spark users write it: crc_poly is crcPoly."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-def spark_text(value: Value) -> str:
-    """Returns the value of an option as Spark takes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ",".join(value)
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
 def _cores(spark: SparkSession) -> int:

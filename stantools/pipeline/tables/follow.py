@@ -43,7 +43,7 @@ FollowWork = Piece | Lost | Unreadable
 _Answer = TypeVar("_Answer")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Limit:
     """What one batch may take; None is no limit.
 

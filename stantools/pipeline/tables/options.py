@@ -1,55 +1,23 @@
-"""How a table is to be read: one value that can be sent to another process, also made of the texts of options.
-
-Texts come from `spark.read.option` and the command line. Names are taken whatever their case, because Spark does so.
-Nothing is guessed: what is not known or makes no sense is refused with what was expected.
-"""
+"""How a table is to be read: one value that can be sent to another process, also made of the texts of options."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stantools.errors import UsageError
 from stantools.escaping import escape
-from stantools.notation import parse_polynomial, parse_range, parse_size, parse_time
+from stantools.notation import parse_polynomial, parse_range, parse_time
+from stantools.options import Option
 from stantools.pipeline.tables.model import Mode, Table
+from stantools.pipeline.tables.texts import NUMBER, SIZE, TRUTH, Given, instead, listed, names_of, told
 from stantools.secret import Secret
 
-_Value = TypeVar("_Value")
-
-#: Every option, as it is written in the documentation, and what its value is.
-NAMES = {
-    "path": "a store, a slice or a directory of them; glob patterns and URLs are taken",
-    "paths": "several paths as a json list",
-    "table": "|".join(Table),
-    "columns": "the columns that are wanted, with commas; all if not given",
-    "mode": "|".join(Mode),
-    "channels": "channels to take, with commas; * is one token, > the rest",
-    "seq": "A:B, both ends included",
-    "since": "not older: RFC 3339, or an age such as 1d3h",
-    "until": "older than this: RFC 3339, or an age such as 1d3h",
-    "archived": "true takes .bak slices as well",
-    "crcPoly": "auto, a number, ieee, castagnoli or koopman",
-    "checkCrc": "false counts messages with a wrong CRC as intact",
-    "encryptionKey": "the server's encryption key",
-    "encryptionKeyEnv": "the variable that holds the key where the files are read",
-    "encryptionKeyFile": "the file that holds the key where the files are read",
-    "splitBytes": "a slice with more bytes is read in parts of about this size",
-    "partitionBytes": "bytes that one task reads, about; if not given, more of large stores without the column data",
-    "partitions": "tasks there shall be at least, as far as there is work for them",
-    "batchRows": "rows of one Arrow batch, at most",
-    "batchBytes": "payload bytes of one Arrow batch, about",
-}
 #: What begins so is passed to fsspec under the rest of its name.
 STORAGE = "storage."
-
-_CANONICAL = {name.lower(): name for name in NAMES}
 
 
 @dataclass(frozen=True)
@@ -75,45 +43,63 @@ class TableOptions:
 
     Attributes:
         paths: Stores, slices or directories of slices; with glob patterns or as URLs.
-        table: Which table.
-        columns: Columns that are wanted, in this order; all if empty.
-        mode: What to do with damage and with what cannot be read.
-        channels: Patterns with NATS wildcards; all channels if empty.
         stores: Only these stores, as the column `store` names them; all if empty.
         slices: Only these slices, as the column `slice` names them; all if empty.
         bounds: Which messages.
-        archived: Take `.bak` slices as well.
-        polynomial: CRC polynomial; None finds it out for each store.
         check_crc: False counts messages with a wrong CRC as intact; without `data` the index alone is then enough.
         key: The encryption key, looked up where the files are read.
-        split_bytes: A slice with more bytes is read in parts of about this size.
-        partition_bytes: Bytes that one task reads, about.
-        largest_partition: The same where there would be more than four tasks for each of `partitions` otherwise;
-            no more than `partition_bytes` if it is less.
-        partitions: Tasks there shall be at least, as far as there is work for them.
-        batch_rows: Rows of one Arrow batch, at most.
-        batch_bytes: Payload bytes of one Arrow batch, about; a single longer message comes alone.
+        largest_partition: As `partition_bytes`, where there would be more than four tasks for each of `partitions`
+            otherwise; no more than `partition_bytes` if it is less.
         storage: Options for fsspec, by name.
     """
 
-    paths: tuple[str, ...]
-    table: Table = Table.MESSAGES
-    columns: tuple[str, ...] = ()
-    mode: Mode = Mode.PERMISSIVE
-    channels: tuple[str, ...] = ()
+    paths: tuple[str, ...] = told(
+        (),
+        path=Option(help="a store, a slice or a directory of them; glob patterns and URLs are taken"),
+        paths=Option(help="several paths as a json list"),
+    )
+    table: Table = told(Table.MESSAGES, table=Option(help="|".join(Table), choices=Table))
+    columns: tuple[str, ...] = told(
+        (), columns=Option(help="the columns that are wanted, with commas; all if not given", read=listed)
+    )
+    mode: Mode = told(Mode.PERMISSIVE, mode=Option(help="|".join(Mode), choices=Mode))
+    channels: tuple[str, ...] = told(
+        (), channels=Option(help="channels to take, with commas; * is one token, > the rest", read=listed)
+    )
     stores: tuple[str, ...] = ()
     slices: tuple[str, ...] = ()
-    bounds: Bounds = Bounds()
-    archived: bool = False
-    polynomial: int | None = None
-    check_crc: bool = True
-    key: Secret = Secret()
-    split_bytes: int = 64 << 20
-    partition_bytes: int = 128 << 20
+    bounds: Bounds = told(
+        Bounds(),
+        seq=Option(help="A:B, both ends included", read=parse_range),
+        since=Option(help="not older: RFC 3339, or an age such as 1d3h", read=parse_time),
+        until=Option(help="older than this: RFC 3339, or an age such as 1d3h", read=parse_time),
+    )
+    archived: bool = told(False, archived=TRUTH.like(help="true takes .bak slices as well"))
+    polynomial: int | None = told(
+        None, crcPoly=Option(help="auto, a number, ieee, castagnoli or koopman", read=parse_polynomial)
+    )
+    check_crc: bool = told(True, checkCrc=TRUTH.like(help="false counts messages with a wrong CRC as intact"))
+    key: Secret = told(
+        Secret(),
+        encryptionKey=Option(help="the server's encryption key"),
+        encryptionKeyEnv=Option(help="the variable that holds the key where the files are read"),
+        encryptionKeyFile=Option(help="the file that holds the key where the files are read"),
+    )
+    split_bytes: int = told(
+        64 << 20, splitBytes=SIZE.like(help="a slice with more bytes is read in parts of about this size")
+    )
+    partition_bytes: int = told(
+        128 << 20,
+        partitionBytes=SIZE.like(
+            help="bytes that one task reads, about; if not given, more of large stores without the column data"
+        ),
+    )
     largest_partition: int = 0
-    partitions: int = 0
-    batch_rows: int = 16384
-    batch_bytes: int = 8 << 20
+    partitions: int = told(
+        0, partitions=NUMBER.like(help="tasks there shall be at least, as far as there is work for them")
+    )
+    batch_rows: int = told(16384, batchRows=SIZE.like(help="rows of one Arrow batch, at most"))
+    batch_bytes: int = told(8 << 20, batchBytes=SIZE.like(help="payload bytes of one Arrow batch, about"))
     storage: tuple[tuple[str, str], ...] = ()
 
     def of(self, stores: Sequence[str], **changes: Any) -> TableOptions:
@@ -142,34 +128,28 @@ def table_options(values: Mapping[str, str]) -> TableOptions:
     """Reads the options of a table.
 
     Args:
-        values: What was given, by name; see `NAMES`.
+        values: What was given, by name; see `names_of(TableOptions)`.
 
     Raises:
         UsageError: A name is not known, or a value makes no sense.
     """
-    given, storage = _sorted(values)
-    options = TableOptions(_paths(given), storage=storage)
-    if "table" in given:
-        options = replace(options, table=_choice("table", given["table"].strip().lower(), list(Table), Table))
-    if "mode" in given:
-        options = replace(options, mode=_choice("mode", given["mode"].strip().upper(), list(Mode), Mode))
-    if given.get("encryptionKey") == "":
+    storage = {
+        name[len(STORAGE) :]: str(value)
+        for name, value in values.items()
+        if name.lower().startswith(STORAGE) and len(name) > len(STORAGE)
+    }
+    passed_over = {f"{STORAGE}{name}".lower() for name in storage}
+    given = Given(values, names_of(TableOptions), passed_over)
+    if given.text("encryptionKey") == "":
         raise UsageError("option encryptionKey: the key is empty", "give the key, or leave the option out")
-    return replace(
-        options,
-        columns=check_columns(options.table, _listed(given.get("columns", ""))),
-        channels=_listed(given.get("channels", "")),
+    options = TableOptions(
+        **given.fields(TableOptions),
+        paths=_paths(given),
         bounds=_bounds(given),
-        archived=read_value(given, "archived", truth, options.archived, NAMES),
-        polynomial=read_value(given, "crcPoly", parse_polynomial, None, NAMES),
-        check_crc=read_value(given, "checkCrc", truth, options.check_crc, NAMES),
-        key=secret_of(given, "encryptionKey"),
-        split_bytes=read_value(given, "splitBytes", _size, options.split_bytes, NAMES),
-        partition_bytes=read_value(given, "partitionBytes", _size, options.partition_bytes, NAMES),
-        partitions=read_value(given, "partitions", count, options.partitions, NAMES),
-        batch_rows=read_value(given, "batchRows", _size, options.batch_rows, NAMES),
-        batch_bytes=read_value(given, "batchBytes", _size, options.batch_bytes, NAMES),
+        key=given.secret("encryptionKey"),
+        storage=tuple(sorted(storage.items())),
     )
+    return replace(options, columns=check_columns(options.table, options.columns))
 
 
 def check_columns(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -185,45 +165,24 @@ def check_columns(table: Table, columns: tuple[str, ...]) -> tuple[str, ...]:
     found = [canonical.get(name.lower(), "") for name in columns]
     for name, known in zip(columns, found, strict=True):
         if not known:
-            raise UsageError(f"the table {table} has no column {name!r}", _instead(name, have, "its columns are"))
+            raise UsageError(f"the table {table} has no column {name!r}", instead(name, have, "its columns are"))
     twice = next((name for name in found if found.count(name) > 1), None)
     if twice:
         raise UsageError(f"the column {twice!r} is asked for twice", "name each column once")
     return tuple(found)
 
 
-def _sorted(values: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """Returns the options under their documented names, and those for fsspec."""
-    given: dict[str, str] = {}
-    storage: dict[str, str] = {}
-    for name, value in values.items():
-        if name.lower().startswith(STORAGE) and len(name) > len(STORAGE):
-            storage[name[len(STORAGE) :]] = str(value)
-            continue
-        known = _CANONICAL.get(name.lower())
-        if known is None:
-            raise UsageError(f"there is no option {name!r}", _instead(name, list(NAMES), "the options are"))
-        given[known] = str(value)
-    return given, tuple(sorted(storage.items()))
-
-
-def _instead(name: str, have: list[str], words: str) -> str:
-    by_case = {each.lower(): each for each in have}
-    close = [by_case[each] for each in difflib.get_close_matches(name.lower(), by_case, n=3)]
-    guess = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{guess}{words}: {', '.join(have)}"
-
-
-def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    paths = [given["path"]] if "path" in given else []
-    if "paths" in given:
+def _paths(given: Given) -> tuple[str, ...]:
+    path, several = given.text("path"), given.text("paths")
+    paths = [] if path is None else [path]
+    if several is not None:
         try:
-            several = json.loads(given["paths"])
+            more = json.loads(several)
         except ValueError:
-            several = None
-        if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
+            more = None
+        if not isinstance(more, list) or not all(isinstance(each, str) for each in more):
             raise UsageError("option paths: is not a json list of texts", 'write it as ["/data/a", "/data/b"]')
-        paths += several
+        paths += more
     if not paths or not all(paths):
         raise UsageError(
             "no path is given" if not paths else "a path is empty", 'name a store: .option("path", …) or .load(…)'
@@ -231,100 +190,14 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _choice(name: str, text: str, have: list[str], kind: Callable[[str], _Value]) -> _Value:
-    if text not in have:
-        raise UsageError(f"option {name}: {text!r} is not known", _instead(text, have, "it takes one of"))
-    return kind(text)
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part for each in text.split(",") if (part := each.strip()))
-
-
-def _size(text: str) -> int:
-    size = parse_size(text)
-    if size < 1:
-        raise ValueError(f"{text!r} is not 1 or more")
-    return size
-
-
-def _bounds(given: Mapping[str, str]) -> Bounds:
-    everything: tuple[int | None, int | None] = (None, None)
-    first, last = read_value(given, "seq", parse_range, everything, NAMES)
+def _bounds(given: Given) -> Bounds:
+    first, last = given.value("seq", (None, None))
     if (first or 0) < 0 or (last or 0) < 0:
         raise UsageError(
-            f"option seq: {given['seq']!r} counts from the end, and every channel of a table has another end",
+            f"option seq: {given.text('seq')!r} counts from the end, and every channel of a table has another end",
             "give sequences that count from the start, such as 10:20, 10: or :20",
         )
-    now = time.time_ns()
-    since = read_value(given, "since", lambda text: parse_time(text, now), None, NAMES)
-    until = read_value(given, "until", lambda text: parse_time(text, now), None, NAMES)
+    since, until = given.value("since"), given.value("until")
     if since is not None and until is not None and until <= since:
         raise UsageError("the options since and until leave no time in between", "until has to be later than since")
     return Bounds(first, last, since, until)
-
-
-def read_value(
-    given: Mapping[str, str], name: str, read: Callable[[str], _Value], default: _Value, names: Mapping[str, str]
-) -> _Value:
-    """Returns the value of an option.
-
-    Args:
-        given: The options that are there.
-        name: The option.
-        read: Reads its text; raises ValueError saying what is wrong with it.
-        default: Its value if it is not there.
-        names: What each option is, for the message.
-
-    Raises:
-        UsageError: It cannot be read.
-    """
-    if name not in given:
-        return default
-    try:
-        return read(given[name].strip())
-    except ValueError as problem:
-        raise UsageError(f"option {name}: {problem}", f"{name} is {names[name]}") from problem
-
-
-def secret_of(given: Mapping[str, str], name: str) -> Secret:
-    """Returns the secret that an option gives, or says where to find: `name`, `nameEnv` or `nameFile`.
-
-    Raises:
-        UsageError: More than one was given.
-    """
-    names = [each for each in (name, f"{name}Env", f"{name}File") if each in given]
-    if len(names) > 1:
-        raise UsageError(f"the options {' and '.join(names)} exclude each other", "give one of them")
-    value, file = given.get(name), given.get(f"{name}File")
-    return Secret(
-        None if value is None else value.encode("utf-8", "surrogateescape"),
-        given.get(f"{name}Env"),
-        None if file is None else Path(file),
-    )
-
-
-def truth(text: str) -> bool:
-    """Reads true or false.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    lowered = text.lower()
-    if lowered in ("true", "yes", "on", "1"):
-        return True
-    if lowered in ("false", "no", "off", "0"):
-        return False
-    raise ValueError(f"{text!r} is neither true nor false")
-
-
-def count(text: str) -> int:
-    """Reads a number of 0 or more.
-
-    Raises:
-        ValueError: It is none.
-    """
-    # Only digits: int() would take signs, blanks and underscores as well.
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is not a number of 0 or more")
-    return int(text)

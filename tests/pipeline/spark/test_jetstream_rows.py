@@ -169,7 +169,7 @@ def test_no_room_to_put_messages_aside(tmp_path: Path, monkeypatch: pytest.Monke
         ({"maxAge": "soon"}, "option maxAge: 'soon' is not a duration"),
         ({"maxMsgs": "-1"}, "option maxMsgs: '-1' is not a number"),
         ({"replicas": "7"}, "option replicas: '7' is not a number from 1 to 5"),
-        ({"storage": "tape"}, "option storage: 'tape' is none of file, memory"),
+        ({"storage": "tape"}, "option storage: 'tape' is not known"),
         ({"timeout": "0"}, "option timeout"),
         ({"user": "me"}, "no password"),
         ({"user": "me", "passwordEnv": "A", "passwordFile": "B"}, "exclude each other"),

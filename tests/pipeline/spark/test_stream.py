@@ -117,7 +117,7 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingOffsets": "yesterday"}, "option startingOffsets: 'yesterday' is none"),
+        ({"startingOffsets": "yesterday"}, "option startingOffsets: 'yesterday' is not known"),
         ({"maxRowsPerTrigger": "0"}, "is not 1 or more"),
         ({"maxBytesPerTrigger": "much"}, "option maxBytesPerTrigger: "),
         ({"table": "clients"}, "cannot be followed"),

@@ -10,7 +10,8 @@ import pytest
 from stantools.errors import UsageError
 from stantools.format.crc import CASTAGNOLI
 from stantools.pipeline.tables.model import Mode, Table
-from stantools.pipeline.tables.options import NAMES, Bounds, TableOptions, check_columns, table_options
+from stantools.pipeline.tables.options import Bounds, TableOptions, check_columns, table_options
+from stantools.pipeline.tables.texts import names_of
 from stantools.secret import Secret
 
 
@@ -58,7 +59,10 @@ def test_every_option_whatever_its_case() -> None:
         batch_bytes=2 << 20,
         storage=(("anon", "true"),),
     )
-    assert {name.lower() for name in NAMES} - {name.lower() for name in given} == {"encryptionkey", "encryptionkeyfile"}
+    assert {name.lower() for name in names_of(TableOptions)} - {name.lower() for name in given} == {
+        "encryptionkey",
+        "encryptionkeyfile",
+    }
     assert table_options({"path": "x", "encryptionKey": "sécret"}).key == Secret("sécret".encode())
     assert table_options({"path": "x", "encryptionKeyFile": "/k"}).key == Secret(file=Path("/k"))
 
