@@ -11,7 +11,7 @@ import click
 from stantools.cli import console
 from stantools.cli.options import node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 
 if TYPE_CHECKING:
     from stantools.format.crc import Crc
@@ -40,12 +40,7 @@ def command(store: Path, history: bool, reading: ReadOptions) -> int:
     """
     from stantools.cli.opening import node_at, open_store
 
-    if (node := node_at(store)) and history:
-        raise UsageError(
-            "a clustered node keeps no history of single records",
-            "stantools records FILE prints the entries of its raft.log",
-        )
-    if node:
+    if node := node_at(store, history=history):
         from stantools.inspection.node import node_overview
 
         return _print(node_overview(node, reading)[1])

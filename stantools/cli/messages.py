@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import functools
 import json
@@ -19,7 +18,7 @@ import click
 from stantools.cli import console
 from stantools.cli.completion import complete_channel
 from stantools.cli.options import options_of, reading_options, store_argument, verb
-from stantools.cli.output import hex_dump, ndjson_line, plain
+from stantools.cli.output import hex_dump, ndjson_line, payload_text, plain
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_time
 from stantools.options import ARCHIVED, COUNT, DATA, SEQUENCES, SINCE, UNTIL, option
@@ -224,18 +223,11 @@ class _Printer:
             "reply": message.reply.decode("utf-8", "surrogateescape"),
         }
         if self._format != "none":
-            record["data"] = self._data(message.data)
+            record["data"] = payload_text(message.data, self._format)
         record["size"] = len(message.data)
         if message.error:
             record["error"] = message.error
         return record
-
-    def _data(self, data: bytes) -> str:
-        if self._format == "base64":
-            return base64.b64encode(data).decode("ascii")
-        if self._format == "hex":
-            return data.hex()
-        return data.decode("utf-8", "surrogateescape")
 
     def _show_line(self, message: StoredMessage) -> None:
         data = message.data
@@ -253,5 +245,5 @@ class _Printer:
         if self._format == "text":
             line += f"  {console.escape(shown)}"
         elif self._format == "base64":
-            line += f"  {base64.b64encode(shown).decode('ascii')}"
+            line += f"  {payload_text(shown, self._format)}"
         self._write(f"{line} {more}\n" if more and self._format != "none" else f"{line}\n")

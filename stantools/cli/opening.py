@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from stantools.cli import console
-from stantools.errors import StoreUnreadableError
+from stantools.errors import StoreUnreadableError, UsageError
 from stantools.format import kernels
 from stantools.format.crc import IEEE, Crc
 from stantools.store.directory import SERVER_FILE, ChannelFiles, Datastore, open_datastore
@@ -77,10 +77,23 @@ def describe_node(ctx: click.Context, text: str) -> str:
     return str(node.path)
 
 
-def node_at(path: Path) -> NodeFiles | None:
-    """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing."""
+def node_at(path: Path, *, history: bool = False) -> NodeFiles | None:
+    """Returns the clustered node that has its directories at or below a path; None if that is a store, or nothing.
+
+    Args:
+        path: The path.
+        history: Single records are asked for.
+
+    Raises:
+        UsageError: They are asked for of a node.
+    """
     described: dict[Path, NodeFiles] = click.get_current_context().meta.get(_NODES, {})
     node = described.get(path) or find_node(path)
+    if node and history:
+        raise UsageError(
+            "a clustered node keeps no history of single records",
+            "stantools records FILE prints the entries of its raft.log",
+        )
     if node and console.is_verbose():
         console.note(f"a clustered node: Raft directory {node.raft}, file store {node.data or 'not here'}")
     return node

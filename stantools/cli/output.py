@@ -300,6 +300,13 @@ def rows_as(output: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) 
         print_ndjson(dict(zip(headers, row, strict=True)) for row in rows)
 
 
+def payload_text(data: bytes, how: str) -> str:
+    """Returns a payload as programs are shown it: base64, hex or text."""
+    if how == "base64":
+        return base64.b64encode(data).decode("ascii")
+    return data.hex() if how == "hex" else data.decode("utf-8", "surrogateescape")
+
+
 def hex_dump(data: bytes, width: int = 16) -> str:
     """Returns bytes as lines of offset, hexadecimal and text."""
     out = io.StringIO()

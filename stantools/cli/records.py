@@ -10,7 +10,7 @@ import click
 
 from stantools.cli import console
 from stantools.cli.options import given, reading_options, verb
-from stantools.cli.output import hex_dump, plain, print_csv, print_ndjson
+from stantools.cli.output import hex_dump, payload_text, plain, print_csv, print_ndjson
 from stantools.errors import ExitCode, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.notation import format_time
@@ -117,10 +117,8 @@ def _json(record: FileRecord, data_format: str) -> dict[str, Any]:
         fields = dict(record.fields)
         if data_format == "none":
             del fields["data"]
-        elif data_format == "hex":
-            fields["data"] = data.hex()
-        elif data_format == "text":
-            fields["data"] = data.decode("utf-8", "surrogateescape")
+        else:
+            fields["data"] = payload_text(data, data_format)
         value["fields"] = fields
     return value
 
@@ -148,9 +146,7 @@ def _print_line(record: FileRecord, data_format: str) -> None:
         if data_format == "hex":
             click.echo(hex_dump(data), nl=False)
         else:
-            import base64
-
-            shown = base64.b64encode(data).decode() if data_format == "base64" else console.escape(data)
+            shown = console.escape(data) if data_format == "text" else payload_text(data, data_format)
             click.echo(f"{'':>26}{shown}")
 
 

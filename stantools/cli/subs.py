@@ -12,7 +12,7 @@ import click
 from stantools.cli import console
 from stantools.cli.options import channel_option, node_option, reading_options, store_argument, verb
 from stantools.cli.output import print_table, show, show_records
-from stantools.errors import ExitCode, UsageError
+from stantools.errors import ExitCode
 from stantools.notation import counted, describe_ranges
 
 if TYPE_CHECKING:
@@ -61,12 +61,7 @@ def command(
     """
     from stantools.cli.opening import channel_names, node_at, open_store
 
-    if (node := node_at(store)) and history:
-        raise UsageError(
-            "a clustered node keeps no history of single records",
-            "stantools records FILE prints the entries of its raft.log",
-        )
-    if node:
+    if node := node_at(store, history=history):
         from stantools.inspection.node import node_overview
 
         report, result = node_overview(node, reading, patterns=channels)

@@ -263,9 +263,19 @@ def _check_index(buffer: Buffer, data: Buffer, channel: bytes, crc: Crc) -> tupl
 
 def _last_agrees(data: Buffer, last: np.void, channel: bytes, crc: Crc) -> bool:
     """Returns whether the message that the last record of an index names is there."""
+    found = message_at(data, int(last["offset"]), channel, crc.checking)
+    return found is not None and bool(found.sequence[0] == last["sequence"] and found.size[0] == last["size"])
+
+
+def message_at(data: Buffer, offset: int, channel: bytes, crc: Crc) -> MessageColumns | None:
+    """Reads the message at an offset of a data file; None if there is no good one.
+
+    Returns:
+        Columns of which the first row counts, valid until the thread asks for another message.
+    """
     columns, stops = _few_columns(), np.zeros(1, np.uint8)
-    kernels.read_messages_at(data, len(data), np.array([last["offset"]]), crc.checking, channel, columns, stops)
-    return bool(stops[0] == Stop.END and columns.sequence[0] == last["sequence"] and columns.size[0] == last["size"])
+    kernels.read_messages_at(data, len(data), np.array([offset], np.int64), crc, channel, columns, stops)
+    return columns if stops[0] == Stop.END else None
 
 
 def index_ends(files: SliceFiles, channel: bytes, crc: Crc) -> tuple[int, int] | None:

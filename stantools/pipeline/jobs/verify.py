@@ -167,14 +167,8 @@ def _channel_item(
     slices = store.slices(channel, archived=True)
     if is_remote(ref.root):
         return Task(size, partial(_verify_remote_slices, channel.directory, name, tuple(slices), crc, options))
-    files = ChannelFiles(name, Path(channel.directory), [slice_files(each) for each in slices])
+    files = ChannelFiles(name, Path(channel.directory), [each.files for each in slices])
     return ChannelRef(channel.directory, crc, files=files, size=size, loose=True)
-
-
-def slice_files(ref: SliceRef) -> SliceFiles:
-    """Returns the local files of a slice."""
-    index = None if ref.index is None else Path(ref.index)
-    return SliceFiles(ref.number, Path(ref.data), index, ref.archived, ref.data_size, ref.index_size)
 
 
 def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:

@@ -146,11 +146,23 @@ class CommitMessage(WriterCommitMessage):
         self.written = written
 
 
-class JetStreamWriter(DataSourceArrowWriter):
-    """Writes a job; pickled and sent to the tasks."""
+class _Writer:
+    """What writes; pickled and sent to the tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
+        with plain_errors(), telling():
+            return CommitMessage(write_rows(self._options, batches))
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with plain_errors(), telling():
+            commit(self._options, [each.written for each in messages if isinstance(each, CommitMessage)])
+
+
+class JetStreamWriter(_Writer, DataSourceArrowWriter):
+    """Writes a job."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Writes the rows of a task.
@@ -158,7 +170,7 @@ class JetStreamWriter(DataSourceArrowWriter):
         Raises:
             StantoolsError: Something that may be otherwise at the next attempt.
         """
-        return _write(self._options, iterator)
+        return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Finishes all streams.
@@ -166,17 +178,14 @@ class JetStreamWriter(DataSourceArrowWriter):
         Raises:
             StantoolsError: A task could not do its work, or a stream is not as it was left.
         """
-        _commit(self._options, messages)
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leaves streams as they are: they say that they are not complete, and the same job goes on with them."""
 
 
-class JetStreamStreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches; pickled and sent to the tasks."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+class JetStreamStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes micro-batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Writes the rows of a task, which come in no order.
@@ -184,7 +193,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             StantoolsError: Something that may be otherwise at the next attempt.
         """
-        return _write(self._options, _sorted(iterator))
+        return self._write(_sorted(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Finishes all streams of a micro-batch; Spark may ask for that again after a restart.
@@ -192,20 +201,10 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             StantoolsError: A task could not do its work, or a stream is not as it was left.
         """
-        _commit(self._options, messages)
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leaves streams as they are: Spark repeats a micro-batch with the same rows."""
-
-
-def _write(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
-    with plain_errors(), telling():
-        return CommitMessage(write_rows(options, batches))
-
-
-def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    with plain_errors(), telling():
-        commit(options, [each.written for each in messages if isinstance(each, CommitMessage)])
 
 
 def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

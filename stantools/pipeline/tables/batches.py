@@ -64,11 +64,29 @@ def message_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([MESSAGES.field(name) for name in columns]) if columns else MESSAGES
 
 
-def message_row(options: TableOptions, **values: Any) -> pa.RecordBatch:
-    """Returns a row of the messages table that is none of a message, with the columns that are asked for."""
+def odd_row(
+    options: TableOptions, problem: StoreUnreadableError, place: tuple[str, str | None, str | None], **values: Any
+) -> Iterator[pa.RecordBatch]:
+    """Yields the row of the messages table for something that is no message.
+
+    Args:
+        options: Which columns, and whether there are such rows.
+        problem: What is the matter.
+        place: The store, the channel and the slice that it is about.
+        values: Those of other columns.
+
+    Raises:
+        StoreUnreadableError: The mode is FAILFAST.
+    """
+    if options.mode is Mode.FAILFAST:
+        raise problem
+    if options.mode is Mode.DROPMALFORMED:
+        return
+    store, channel, file = (plain_text(each) for each in place)
+    values |= {"store": store, "channel": channel, "slice": file or None}
     schema = message_schema(options.columns)
     arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass

@@ -13,23 +13,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from stantools.errors import StoreUnreadableError
-from stantools.format import kernels
 from stantools.format.columns import MessageColumns
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, Flag
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, message_row
-from stantools.pipeline.tables.model import Mode, Piece, ReadCounter, SliceRef, Unreadable, plain_text
+from stantools.pipeline.tables.batches import REMEDY, MessageRows, Status, gathered, odd_row
+from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.pieces import selection_of
 from stantools.pipeline.tables.sliceindex import checked, crc_of, end_of, good_records, records_of, unchecked_records
 from stantools.store.indexes import INDEX_ROWS, IndexView
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.reading import scan_slice
+from stantools.store.reading import message_at, scan_slice
 from stantools.store.resync import Damage, Repair
 
 #: Columns for which an index is enough, if CRCs are not to be checked.
@@ -79,17 +76,9 @@ def read_unreadable(part: Unreadable, options: TableOptions) -> Iterator[pa.Reco
     Raises:
         StoreUnreadableError: The mode is FAILFAST.
     """
-    if options.mode is Mode.FAILFAST:
-        raise StoreUnreadableError(part.message, part.remedy)
-    if options.mode is Mode.DROPMALFORMED:
-        return
-    yield message_row(
-        options,
-        store=plain_text(part.root),
-        channel=plain_text(part.channel),
-        slice=plain_text(part.file) or None,
-        status=Status.UNREADABLE.value,
-    )
+    place = (part.root, part.channel, part.file)
+    error = StoreUnreadableError(part.message, part.remedy)
+    yield from odd_row(options, error, place, status=Status.UNREADABLE.value)
 
 
 class _Neighbour(NamedTuple):
@@ -263,9 +252,8 @@ class _PieceReader:
 
     def _next(self, at: int) -> _Neighbour | None:
         """The message that begins behind a piece."""
-        columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
-        kernels.read_messages_at(self._data, len(self._data), np.array([at]), self._crc, self._channel, columns, stops)
-        return _neighbour(columns, 0) if stops[0] == Stop.END else None
+        found = message_at(self._data, at, self._channel, self._crc)
+        return None if found is None else _neighbour(found, 0)
 
 
 def _can_concern(selection: Selection, before: _Neighbour | None, after: _Neighbour | None) -> bool:

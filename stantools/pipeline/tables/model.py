@@ -8,7 +8,10 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import overload
+
+from stantools.store.directory import SliceFiles
 
 
 @overload
@@ -97,6 +100,12 @@ class SliceRef:
         if data.startswith(root):
             return plain_text(data[len(root) :].lstrip("/"))
         return plain_text(data.rpartition("/")[2])
+
+    @property
+    def files(self) -> SliceFiles:
+        """Its files, which have to be local ones."""
+        index = None if self.index is None else Path(self.index)
+        return SliceFiles(self.number, Path(self.data), index, self.archived, self.data_size, self.index_size)
 
 
 @dataclass(frozen=True)

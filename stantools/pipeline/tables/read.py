@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from stantools.errors import StoreUnreadableError
 from stantools.pipeline.tables.arrow import pa
-from stantools.pipeline.tables.batches import gathered, message_row
+from stantools.pipeline.tables.batches import gathered, odd_row
 from stantools.pipeline.tables.copies import copied_part, copied_pieces
 from stantools.pipeline.tables.follow import FollowWork
 from stantools.pipeline.tables.messages import read_piece, read_unreadable
@@ -173,16 +173,11 @@ def _lost(lost: Lost, options: TableOptions) -> Iterator[pa.RecordBatch]:
     Raises:
         StoreUnreadableError: The mode is FAILFAST.
     """
-    if options.mode is Mode.FAILFAST:
-        raise StoreUnreadableError(lost.message, FOLLOW_REMEDY)
-    if options.mode is Mode.DROPMALFORMED:
-        return
-    yield message_row(
+    return odd_row(
         options,
-        store=plain_text(lost.root),
-        channel=plain_text(lost.channel),
+        StoreUnreadableError(lost.message, FOLLOW_REMEDY),
+        (lost.root, lost.channel, lost.file),
         seq=int64(lost.sequence),
-        slice=plain_text(lost.file) or None,
         offset=lost.offset,
         size=lost.size,
         status=lost.status,

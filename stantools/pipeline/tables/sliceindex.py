@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,16 +18,14 @@ import numpy as np
 
 from stantools.errors import StoreUnreadableError
 from stantools.format import index, kernels
-from stantools.format.columns import MessageColumns
 from stantools.format.crc import Crc
 from stantools.format.envelope import check_file_version
-from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE, Stop
+from stantools.format.layout import FILE_HEADER_SIZE, INDEX_RECORD_SIZE, RECORD_HEADER_SIZE
 from stantools.inspection.messages import Selection, chosen
 from stantools.pipeline.tables.model import Piece, ReadCounter, SliceRef
-from stantools.store.directory import SliceFiles
 from stantools.store.indexes import IndexView, index_parts, scan_index
 from stantools.store.mapping import Buffer, mapped
-from stantools.store.reading import trusted_index
+from stantools.store.reading import message_at, trusted_index
 
 
 @lru_cache(maxsize=8)
@@ -47,8 +45,7 @@ def trusted_chain(ref: SliceRef, data: Buffer, crc: Crc, counter: ReadCounter) -
     if ref.index is None or check_file_version(data):
         yield None
         return
-    files = SliceFiles(ref.number, Path(ref.data), Path(ref.index), ref.archived, ref.data_size, ref.index_size)
-    with trusted_index(files, data, os.fsencode(ref.channel), crc.checking) as (records, _):
+    with trusted_index(ref.files, data, os.fsencode(ref.channel), crc.checking) as (records, _):
         counter.index(ref.index_size)
         if records is None or not len(records) or int(records["offset"][0]) != FILE_HEADER_SIZE:
             yield None
@@ -93,12 +90,10 @@ def agrees(data: Buffer, record: np.void, channel: bytes, crc: Crc) -> bool | No
     Returns:
         None if the record in the data file is damaged, so that it tells nothing.
     """
-    columns, stops = MessageColumns(1), np.zeros(1, np.uint8)
-    offset = np.array([record["offset"]], np.int64)
-    kernels.read_messages_at(data, len(data), offset, crc, channel, columns, stops)
-    if stops[0] != Stop.END:
+    found = message_at(data, int(record["offset"]), channel, crc)
+    if found is None:
         return None
-    return all(getattr(columns, name)[0] == record[name] for name in ("sequence", "size", "timestamp"))
+    return all(getattr(found, name)[0] == record[name] for name in ("sequence", "size", "timestamp"))
 
 
 @contextmanager
@@ -108,15 +103,7 @@ def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[I
     Yields:
         The records from the first to the last good one, or None if there are none.
     """
-    if ref.index is None:
-        yield None
-        return
-    with ExitStack() as stack:
-        try:
-            buffer = stack.enter_context(mapped(Path(ref.index)))
-        except StoreUnreadableError:
-            yield None
-            return
+    with _index_of(ref) as buffer:
         counter.index(len(buffer))
         count = scan_index(buffer, crc)[0] if len(buffer) > FILE_HEADER_SIZE else 0
         yield index.view(buffer, count) if count else None
@@ -125,17 +112,21 @@ def good_records(ref: SliceRef, crc: Crc, *, counter: ReadCounter) -> Iterator[I
 @contextmanager
 def unchecked_records(ref: SliceRef, data: Buffer) -> Iterator[IndexView | None]:
     """Opens the index of a slice without looking at its records; None if it has none."""
-    if ref.index is None or check_file_version(data):
-        yield None
-        return
-    with ExitStack() as stack:
-        try:
-            buffer = stack.enter_context(mapped(Path(ref.index)))
-        except StoreUnreadableError:
-            yield None
-            return
+    with _index_of(ref) as buffer:
         count = (len(buffer) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
-        yield index.view(buffer, count) if count > 0 and not check_file_version(buffer) else None
+        fit = count > 0 and not check_file_version(data) and not check_file_version(buffer)
+        yield index.view(buffer, count) if fit else None
+
+
+@contextmanager
+def _index_of(ref: SliceRef) -> Iterator[Buffer]:
+    """Maps the index of a slice; it is empty where there is none, or it cannot be read."""
+    with ExitStack() as stack:
+        buffer: Buffer = memoryview(b"")
+        if ref.index is not None:
+            with suppress(StoreUnreadableError):
+                buffer = stack.enter_context(mapped(Path(ref.index)))
+        yield buffer
 
 
 def checked(records: IndexView, low: int, high: int, crc: Crc, counter: ReadCounter) -> IndexView:
