@@ -170,7 +170,8 @@ def _forecast_cluster(files: Sequence[NodeFiles], reading: ReadOptions) -> int:
             line += f"sequences {lost.first} to {lost.last}, {counted(lost.subscriptions, 'subscription')}"
             click.echo(console.wrapped(line, 4))
     if any(each.forgets for each in said.outcomes):
-        advice = "copy all directories first; give the data directory of a whole node to the one that lost its own"
+        advice = "copy all directories first; then stantools merge NODE... --out NEW, or give the data directory of a "
+        advice += "whole node to the one that lost its own"
         click.echo(console.wrapped(f"next: {advice}", 2))
     elif not said.harmless:
         click.echo(console.wrapped("next: stantools verify NODE for each node that does not start", 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +14,21 @@ from stantools.cli.connecting import connection_options, or_selected
 from stantools.cli.migrationview import show_outcome, show_plan, show_plans, show_stores
 from stantools.cli.options import (
     GroupedCommand,
+    StoreArgument,
     dry_run_option,
+    each_of,
     given,
     in_group,
     limit_options,
+    node_option,
     options_of,
     reading_options,
-    store_argument,
     workers_option,
     yes_option,
 )
 from stantools.cli.options import command as command_of
 from stantools.cli.verbs import CONTEXT, summaries
-from stantools.errors import ExitCode, InterruptionError, UsageError
+from stantools.errors import ExitCode, InterruptionError, StoreUnreadableError, UsageError
 from stantools.escaping import shell_word
 from stantools.migration.options import KEEP_ENCRYPTED, Applying, Planning
 from stantools.migration.plan.model import Places
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from stantools.pipeline.tables.options import TableOptions
     from stantools.store.directory import Datastore
     from stantools.store.options import ReadOptions
+    from stantools.store.raft import NodeFiles
 
 _PLAIN = "run"
 _PLACES = dict(declared(Places))
@@ -146,8 +149,21 @@ _plan_argument = click.argument("plan_file", type=click.Path(path_type=Path), me
 _PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=Path, metavar="FILE")
 
 
+_sources = each_of(
+    click.argument(
+        "stores",
+        cls=StoreArgument,
+        nargs=-1,
+        required=True,
+        type=click.Path(readable=False, path_type=Path),
+        metavar="STORE | NODE...",
+    ),
+    node_option,
+)
+
+
 @_stage(_PLAIN)
-@store_argument
+@_sources
 @_places
 @connection_options
 @_planning
@@ -157,7 +173,7 @@ _PLAN_FILE = Option(help="Where the plan is written.", flags=("--plan",), kind=P
 @dry_run_option
 @yes_option
 def run(
-    store: Path,
+    stores: tuple[Path, ...],
     places: Places,
     connecting: ConnectOptions,
     planning: Planning,
@@ -176,14 +192,17 @@ def run(
     restored, compared message by message, and noted in a journal beside the plan. Interrupted? The same command
     goes on. --dry-run stops after the plan is shown, and writes none.
 
+    Several nodes of a cluster, or one, are merged for it as `stantools merge` does, without writing the result; name
+    all that there are.
+
     Exit code 0: done and proven. 1: something differs. 3: the server, or the store, cannot be used. 4: refused; nothing
     was changed. 5: done, with the loss that --accept-loss accepted.
     """
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file
 
     with opened(places, or_selected(connecting), start=not dry_run, note=console.note) as target:
-        source, plan = _make_plan(store, planning, reading, target)
-        file = plan_file or default_plan_file(store)
+        source, plan = _make_plan(stores, planning, reading, target)
+        file = plan_file or default_plan_file(Path(plan.source.path))
         if not dry_run:
             check_plan_file(file, plan)
         migration = Migration(plan, source, target, applying.options(plan.way), file)
@@ -191,14 +210,14 @@ def run(
 
 
 @_stage("plan")
-@store_argument
+@_sources
 @_places
 @connection_options
 @_planning
 @_reading
 @given(plan_file=_PLAN_FILE.like(help="Where to; - is standard output."))
 def plan_stage(
-    store: Path,
+    stores: tuple[Path, ...],
     places: Places,
     connecting: ConnectOptions,
     planning: Planning,
@@ -215,12 +234,12 @@ def plan_stage(
     from stantools.migration.workflow import Migration, check_plan_file, default_plan_file, serious
 
     with opened(places, or_selected(connecting), start=False, note=console.note) as target:
-        source, plan = _make_plan(store, planning, reading, target)
+        source, plan = _make_plan(stores, planning, reading, target)
         problems = Migration(plan, source, target).problems()
     if str(plan_file) == "-":
         click.echo(render_plan(plan), nl=False)
     else:
-        file = plan_file or default_plan_file(store)
+        file = plan_file or default_plan_file(Path(plan.source.path))
         check_plan_file(file, plan)
         write_plan(file, plan)
         console.note(f"the plan is in {file}; go on with: stantools migrate apply {shell_word(str(file))}")
@@ -279,36 +298,66 @@ def verify_stage(plan_file: Path, connecting: ConnectOptions, reopening: Reopeni
     return show_outcome(plan, results, None)
 
 
-def _make_plan(store: Path, planning: Planning, reading: ReadOptions, target: Destination) -> tuple[StoreSource, Plan]:
-    """Reads the store and plans."""
-    from stantools.cli.opening import open_store
+def _make_plan(
+    stores: Sequence[Path], planning: Planning, reading: ReadOptions, target: Destination
+) -> tuple[StoreSource, Plan]:
+    """Reads the store, or the nodes, and plans."""
+    from stantools.cli.opening import node_at, open_store, part_of_node
     from stantools.migration.plan.planner import make_plan
 
     # Everything that can be wrong at once is found before the long reading.
     key = reading.encryption_key
-    found = open_store(store, reading)
+    merged = len(stores) > 1 or node_at(stores[0]) is not None
+    found = None if merged else open_store(stores[0], reading)
     options = planning.options(target.reference(), planning.overrides(), decrypted=key is not None)
-    source = _read_source(found, planning.taking(key))
+    taking = planning.taking(key)
+    source = _read_source(found, taking) if found else _merge([part_of_node(each) for each in stores], reading, taking)
     return source, make_plan(source, options, options.target.version)
 
 
 def _reopen(plan: Plan, reopening: Reopening) -> StoreSource:
-    """Reads the store that a plan was made for."""
+    """Reads the store, or the nodes, that a plan was made for."""
     from stantools.cli.opening import open_store
+    from stantools.store.raft import node_of
 
-    found = open_store(reopening.store or Path(plan.source.path), reopening.reading(plan.source))
-    return _read_source(found, reopening.taking(plan.source))
+    reading, taking = reopening.reading(plan.source), reopening.taking(plan.source)
+    if not plan.source.nodes:
+        return _read_source(open_store(reopening.store or Path(plan.source.path), reading), taking)
+    if reopening.store:
+        raise UsageError("the plan is of the nodes of a cluster", "where they lie elsewhere now, change `nodes` in it")
+    try:
+        nodes = [node_of(each) for each in plan.source.nodes]
+    except ValueError as error:
+        raise StoreUnreadableError(f"a node of the plan is not there: {error}") from error
+    return _merge(nodes, reading, taking)
+
+
+def _merge(nodes: Sequence[NodeFiles], reading: ReadOptions, taking: SourceOptions) -> StoreSource:
+    from stantools.cli.progress import Progress
+    from stantools.migration.source import open_merged
+
+    _warn_of_uses(path for node in nodes for path in (node.raft, node.data) if path)
+    with Progress("read") as shown:
+        return open_merged(nodes, reading, taking, progress=shown.advance)
+
+
+def _warn_of_uses(directories: Iterable[Path]) -> None:
+    from stantools.store.locks import check_not_in_use
+
+    for each in directories:
+        for use in check_not_in_use(each, force=True):
+            console.warning(
+                f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration"
+            )
 
 
 def _read_source(found: tuple[Datastore, Crc], taking: SourceOptions) -> StoreSource:
     from stantools.cli.opening import channel_names
     from stantools.cli.progress import Progress
     from stantools.migration.workflow import read_source
-    from stantools.store.locks import check_not_in_use
 
     store, crc = found
-    for use in check_not_in_use(store.path, force=True):
-        console.warning(f"{use.detail}: what it writes from now on is not migrated", "stop it for a complete migration")
+    _warn_of_uses([store.path])
     names = channel_names(store, taking.patterns)
     with Progress("read", store.data_size(names)) as shown:
         return read_source(store, crc, taking, progress=shown.advance)

@@ -646,10 +646,13 @@ _DIFFERENCES = (
     ),
 )
 
-_NODE = "take the log from a copy of this node, or the state from another node of the cluster"
+_NODE = (
+    "take the log from a copy of this node, or the state from another node of the cluster; "
+    "`stantools merge NODE... --out NEW` takes from each what is whole"
+)
 _AMNESIA = (
     "do not start this node before the directories of all nodes are copied: as a leader it makes the cluster forget; "
-    "give it the data directory of a node that is whole"
+    "give it the data directory of a node that is whole, or merge them: `stantools merge NODE... --out NEW`"
 )
 _RAFT = (
     Entry(

@@ -39,6 +39,7 @@ def _line(pattern: str, meaning: str, cause: str = "", remedy: str = "", *codes:
 
 _CRASH = "a crash or power failure while the file was being written"
 _LOOK = "stop the server, then: `stantools doctor STORE`"
+_MERGE = "`stantools merge NODE... --out NEW` puts together what all nodes have"
 _SALVAGE = "`stantools salvage STORE --out NEW` keeps every intact record"
 _CUT = (
     "`stantools truncate-bad-eof STORE --dry-run` shows what the server's repair would cut; "
@@ -358,6 +359,41 @@ LINES = (
         r"cannot restart server in clustered mode if it was not previously clustered",
         "the store was written by a standalone server; a clustered one does not take it over.",
         remedy="start it standalone, or begin a new store and replay the messages",
+    ),
+    _line(
+        r"failed to load any existing snapshots",
+        "no snapshot in the node's Raft directory is usable, and it does not start without one.",
+        "a crash or bit rot; or files of different nodes or times were put together",
+        f"`stantools verify NODE` says what is wrong with each; {_MERGE}",
+        "snapshot-damaged",
+    ),
+    _line(
+        r"log not found",
+        "an entry is missing in the node's Raft log, behind what its newest usable snapshot holds.",
+        "a page of raft.log that was lost or not written, or a snapshot that is damaged or was removed",
+        f"`stantools verify NODE` names the entries; {_MERGE}",
+        "raft-gap",
+        "raft-start-missing",
+    ),
+    _line(
+        r"failed to get all reachable pages|fatal error: fault",
+        "a page of the node's raft.log is damaged or cut off.",
+        "a crash, a full disk, or a copy that is not whole",
+        f"`stantools verify NODE` names the pages; {_MERGE}",
+        "raft-page",
+    ),
+    _line(
+        r"streaming state was recovered but cluster log path (?P<path>\".*?\") is empty",
+        "the node has its data directory and no Raft log at {path}.",
+        "the Raft directory was lost, or the server was started in another working directory",
+        f"look for the old Raft directory first; {_MERGE}",
+    ),
+    _line(
+        r"unable to restore messages",
+        "the node asked the leader for messages that its snapshot names and its store lacks, and did not get them.",
+        "its data directory was restored from an older copy, or no leader has these messages",
+        f"start it when a leader with all messages runs; {_MERGE}",
+        "store-behind-snapshot",
     ),
     _line(
         r"rejecting channel (?P<new>\".*?\") because channel (?P<old>\".*?\") alreay exists",

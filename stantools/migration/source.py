@@ -18,9 +18,13 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.inspection.survey import ChannelSurvey
 from stantools.migration.batches import BATCH_BYTES, MAX_SEQUENCE, Batch, Finisher, Piece, StepReader, looks_encrypted
 from stantools.progress import Progress
+from stantools.recovery.merge import plan_merge
+from stantools.recovery.options import MergeOptions
 from stantools.recovery.salvage import SalvageOptions, SalvagePlan, plan_salvage
 from stantools.recovery.salvage.model import SPLIT, ChannelPlan, Copy, Dropped, Step
 from stantools.store.directory import Datastore, subject_matches
+from stantools.store.options import ReadOptions
+from stantools.store.raft import NodeFiles
 from stantools.store.ranges import Ranges
 from stantools.store.reading import BATCH_ROWS
 from stantools.store.sublog import Subscription
@@ -287,11 +291,13 @@ class StoreSource:
         plan: What salvage would do with it.
         channels: Its channels, sorted by name as bytes.
         key: How payloads are decrypted.
+        nodes: The nodes of the cluster that it was merged from; none for a store by itself.
     """
 
     plan: SalvagePlan
     channels: list[ChannelSource]
     key: Key = Key()
+    nodes: tuple[NodeFiles, ...] = ()
 
     @property
     def dropped(self) -> list[Dropped]:
@@ -379,6 +385,35 @@ def open_source(
     plan.channels = _chosen(store, plan)
     key = Key(options.key, options.keep_encrypted)
     return StoreSource(plan, [ChannelSource(channel, plan.crc, key) for channel in plan.channels], key)
+
+
+def open_merged(
+    nodes: Sequence[NodeFiles], reading: ReadOptions, options: SourceOptions, *, progress: Progress | None = None
+) -> StoreSource:
+    """Reads the nodes of a cluster and says what can be migrated from what they have together; nothing is written.
+
+    Args:
+        nodes: Their directories.
+        reading: How to read them.
+        options: What is taken; of several generations always the newest.
+        progress: Told the number of bytes as they are read.
+
+    Raises:
+        RefusedError: They are not of one cluster.
+        StoreUnreadableError: Something cannot be read at all.
+        UsageError: The key is empty.
+    """
+    merging = MergeOptions(
+        options.patterns,
+        _NO_CLUSTER,
+        archived=options.archived,
+        workers=options.workers,
+        keep_positions=True,
+    )
+    plan = plan_merge(nodes, reading, merging, progress=progress)
+    key = Key(options.key, options.keep_encrypted)
+    channels = [ChannelSource(channel, plan.crc, key) for channel in plan.channels]
+    return StoreSource(plan, channels, key, tuple(each.named for each in plan.nodes))
 
 
 def _chosen(store: Datastore, plan: SalvagePlan) -> list[ChannelPlan]:

@@ -65,6 +65,11 @@ class NodeFiles:
     raft: Path | None
     data: Path | None
 
+    def __str__(self) -> str:
+        """Describes it as `node_of` reads it."""
+        parts = [f"{kind}={each}" for kind, each in (("data", self.data), ("raft", self.raft)) if each]
+        return f"{self.path.name}:{','.join(parts)}"
+
     @property
     def log(self) -> Path | None:
         """The Raft log, which may be missing."""

@@ -246,6 +246,45 @@ def test_a_store_for_a_stopped_server(store: Path, start_server: Callable[..., A
     check_all(store, server.url)
 
 
+@pytest.mark.golden
+def test_the_nodes_of_a_cluster(golden_clusters: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
+    """What a merge writes, and what a migration of the nodes themselves makes, are the same."""
+    server, place = start_server(), tmp_path / "work"
+    nodes = tmp_path / "nodes"
+    shutil.copytree(golden_clusters / "lost_store_snapshot" / "nodes", nodes)
+    shutil.rmtree(nodes / "c" / "data" / "orders")
+    (nodes / "a" / "data" / "orders" / "msgs.1.dat").write_bytes(b"")  # its end is in Raft logs only
+    refused = run(place, "migrate", nodes / "a", nodes / "b", nodes / "c", "--server", server.url, "--yes", expect=4)
+    assert "30 messages are lost" in " ".join(refused.stderr.split())
+    words = ("--node", f"c:data={nodes / 'c' / 'data'},raft={nodes / 'c' / 'raft'}", "--server", server.url)
+    planned = run(place, "migrate", "plan", nodes / "a", nodes / "b", *words, expect=1)
+    assert "stantools migrate apply" in planned.stderr
+    (plan,) = place.glob("*.yaml")
+    assert [each.partition(":")[0] for each in read_plan(plan).source.nodes] == ["a", "b", "c"]
+    run(place, "migrate", "apply", plan, "--server", server.url, "--yes", "--accept-loss", expect=5)
+    run(place, "merge", *nodes.iterdir(), "--out", "merged", expect=5)
+    assert streamed(server.url, "orders") == stored(place / "merged", "orders")
+    assert streamed(server.url, "events_eu") == stored(place / "merged", "events.eu")
+    found = asyncio.run(consumers_of(server.url, "events_eu")).values()
+    assert len([each for each in found if each.config.durable_name]) == 3  # the others are of who has read it here
+    run(place, "migrate", "verify", plan, "--server", server.url)
+    assert "a node of the plan is not there" in moved(place, plan, nodes)
+
+
+def moved(place: Path, plan: Path, nodes: Path) -> str:
+    """What is said when nodes have gone away."""
+    nodes.rename(nodes.with_name("elsewhere"))
+    assert "the nodes of a cluster" in run(place, "migrate", "verify", plan, "--store", nodes, expect=2).stderr
+    return run(place, "migrate", "verify", plan, expect=3).stderr
+
+
+def test_stores_of_no_cluster_are_not_merged(store: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(store, other)
+    refused = run(tmp_path / "work", "migrate", store, other, "--out", "backup", "--yes", expect=4)
+    assert "a server that is in no cluster" in refused.stderr
+
+
 def test_an_existing_stream(store: Path, start_server: Callable[..., Any], tmp_path: Path) -> None:
     server, place = start_server(), tmp_path / "work"
     words = ["migrate", store, "--server", server.url, "--yes"]

@@ -62,6 +62,7 @@ class SourceRef:
         generation: As in `SalvageOptions.generation`.
         archived: Take messages from `.bak` slices too.
         decrypted: It is read with the encryption key. The key itself is never part of a plan.
+        nodes: Of a cluster, which is merged for it: its nodes, as --node describes them. The path is above them all.
     """
 
     path: str
@@ -70,6 +71,7 @@ class SourceRef:
     generation: str = "split"
     archived: bool = False
     decrypted: bool = False
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -410,7 +412,10 @@ class Plan:
     def digest(self) -> str:
         """What identifies the work: equal for plans that make the same of the same store."""
         streams = [asdict(replace(each, created_ns=0)) for each in self.streams]
-        work = {"way": self.way, "source": asdict(self.source), "streams": streams}
+        source = asdict(self.source)
+        if not self.source.nodes:
+            del source["nodes"]  # earlier versions did not have them: their journals go on
+        work = {"way": self.way, "source": source, "streams": streams}
         text = json.dumps(work, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

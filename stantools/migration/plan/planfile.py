@@ -117,6 +117,7 @@ def _source(section: Section) -> SourceRef:
         _text(section, "generation") or SourceRef.generation,
         _flag(section, "archived"),
         _flag(section, "decrypted"),
+        _texts(section.get("nodes")),
     )
     section.finish()
     return source

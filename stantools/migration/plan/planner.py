@@ -113,6 +113,7 @@ def _source_ref(source: StoreSource, options: PlanOptions) -> SourceRef:
         salvage.options.generation,
         salvage.options.archived,
         options.decrypted,
+        tuple(str(each) for each in source.nodes),
     )
 
 

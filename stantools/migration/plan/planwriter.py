@@ -144,6 +144,8 @@ def _moment(timestamp: int) -> str:
 def _source(plan: Plan) -> list[str]:
     source = plan.source
     lines = ["source:", f"  store: {quoted(source.path)}"]
+    if source.nodes:
+        lines += ["  nodes:", *(f"    - {quoted(each)}" for each in source.nodes)]
     if source.patterns:
         lines.append(f"  channels: {write_list(source.patterns)}")
     lines.append(f"  generation: {quoted(source.generation)}")

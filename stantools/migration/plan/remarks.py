@@ -200,7 +200,7 @@ def store_notes(source: StoreSource, options: PlanOptions, streams: Sequence[Str
         yield Note(Level.INFO, stream.name, text)
     if source.plan.server.node_id:
         text = "the store was written by a clustered server: its durables are in the raft log and not in the store"
-        remedy = "note the position of each durable from the running cluster, and make its consumer by hand"
+        remedy = "name the nodes of the cluster instead, with their raft directories: stantools migrate NODE NODE NODE"
         yield Note(Level.WARNING, "", text, remedy)
     if options.way is Way.PUBLISH:
         text = "published messages get the time of publishing; the old times, sequences and channels are in headers"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -156,6 +156,11 @@ class MergedNode:
     report: NodeReport | None = None
     messages: int = 0
     stale: bool = True
+
+    @property
+    def named(self) -> NodeFiles:
+        """Its directories, under its name."""
+        return replace(self.files, path=Path(self.name))
 
     def as_json(self) -> dict[str, Any]:
         """Returns it for reports."""

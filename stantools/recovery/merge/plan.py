@@ -125,7 +125,15 @@ class _Merge:
     def _identity(self) -> tuple[pb.ServerInfo, str]:
         """Returns server.dat of a server that is in no cluster."""
         asked = self._options.cluster_id
-        found = [find_identity(store, self._crc, asked or "?")[0] for store in self._stores if store and store.server]
+        found = []
+        for node, store in zip(self._nodes, self._stores, strict=True):
+            if store and store.server:
+                found.append(find_identity(store, self._crc, "?")[0])
+                if not node.report and not found[-1].node_id and found[-1].cluster_id != b"?":
+                    raise RefusedError(
+                        f"{store.path}: is the store of a server that is in no cluster",
+                        "name the directories of a cluster's nodes",
+                    )
         ids = {each.cluster_id.decode("utf-8", "surrogateescape") for each in found} - {"?"}
         ids |= {each.files.cluster_id for each in self._log_nodes}
         if len(ids) > 1:
