@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import enum
 import importlib
+import re
 from dataclasses import dataclass
 from typing import Any
+
+from stantools.notation import format_time, parse_time
 
 
 class View(enum.StrEnum):
@@ -58,6 +61,29 @@ class Place:
     offset: int | None = None
     code: str | None = None
     plan: str | None = None
+
+
+_SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
+_CLOCK = re.compile(r"\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?")
+
+
+def share_of(text: str) -> float | None:
+    """Returns the share that a text such as `50%` means, from 0 to 1; None if it means none."""
+    match = _SHARE.fullmatch(text)
+    return min(float(match[1]) / 100, 1.0) if match else None
+
+
+def time_of(text: str, today: int) -> int:
+    """Returns the time that a text means, in nanoseconds since 1970.
+
+    Args:
+        text: A time, an age, or a time of day.
+        today: A time on the day that a time of day means.
+
+    Raises:
+        ValueError: It means none.
+    """
+    return parse_time(f"{format_time(today)[:10]}T{text}" if _CLOCK.fullmatch(text) else text)
 
 
 def screen_class(view: View) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterable
@@ -15,8 +16,10 @@ from textual import events
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from stantools.store import locks
+from tui.screens import base
 from tui.screens.base import ViewScreen
 
 SCREENS = Path(__file__).parent / "golden"
@@ -65,12 +68,13 @@ def _kept(name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-async def check_both_sizes(pilot: Any, name: str, *, masks: dict[str, str] | None = None) -> None:
-    """Compares the screen in a small terminal, and in a large one, with those that are kept under `name-80` and `-140`.
+async def check_sizes(pilot: Any, name: str, *, layout: bool = False, masks: dict[str, str] | None = None) -> None:
+    """Compares the screen in a small terminal with that which is kept under `name-80`.
 
+    Where its layout matters as well, also in a large one, with `name-140`: one screen of each kind is enough for that.
     What a view shows in a large terminal does not depend on how large it was when the view was opened.
     """
-    for size in (SMALL, LARGE):
+    for size in (SMALL, LARGE) if layout else (SMALL,):
         if pilot.app.size != size:
             await pilot.resize_terminal(*size)
             await idle(pilot)
@@ -105,10 +109,11 @@ class Hands(Pilot[None]):
     """Presses keys as a user does. Waits until all that they lead to is done and drawn, not for a time."""
 
     async def press(self, *keys: str) -> None:
-        """Presses keys one after the other."""
-        for key in keys:
+        """Presses keys one after the other. What is typed into a field is typed fast; all else is waited for."""
+        for key, following in zip(keys, [*keys[1:], ""], strict=True):
             self.app.post_message(key_event(key))
-            await self.pause()
+            if not (len(key) == len(following) == 1 and isinstance(self.app.focused, Input)):
+                await self.pause()
 
     async def pause(self, delay: float | None = None) -> None:
         """Waits until no message is under way between the widgets, and the screen is drawn."""
@@ -130,16 +135,19 @@ class Hands(Pilot[None]):
 
     async def _answered(self, nodes: Iterable[MessagePump], call: Callable[..., bool]) -> None:
         """Waits until all have called back; what is removed meanwhile, or lies below another screen now, need not."""
-        screen, waiting = self.app.screen, set(nodes)
+        screen, waiting, all_did = self.app.screen, set(nodes), asyncio.Event()
 
         def answered(node: MessagePump) -> None:
             waiting.discard(node)
+            if not waiting:
+                all_did.set()
 
         for node in tuple(waiting):
             if not call(node, answered, node):
                 waiting.discard(node)
         while waiting and self._alive and screen is self.app.screen:
-            await asyncio.sleep(0.0005)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(all_did.wait(), 0.01)
             waiting.difference_update([node for node in waiting if not (node.is_running and node.is_attached)])
 
 
@@ -177,8 +185,9 @@ async def idle(pilot: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_long_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores that were just written are watched for a moment only."""
+    """Stores that were just written are watched for a moment only, and views look for news more often."""
     monkeypatch.setattr(locks, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(base, "LOOK", 0.02)
 
 
 @pytest.fixture

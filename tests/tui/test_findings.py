@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stantools.inspection.catalogue import CATALOGUE
 from stantools.inspection.findings import Finding, Severity
-from tests.tui.conftest import LARGE, SMALL, check_both_sizes, screen_text, until
+from tests.tui.conftest import LARGE, SMALL, check_sizes, screen_text, until
 from tui.app import Browser
 from tui.screens.findingrows import FindingRows, Group, Grouping
 from tui.screens.findings import FindingsScreen, place_of
@@ -28,7 +28,7 @@ SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 async def opened(pilot: Any, place: Place | None = None) -> FindingsScreen:
     """Opens the view."""
     pilot.app.push_screen(FindingsScreen(pilot.app.session, place or Place()))
-    await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen) and not pilot.app.screen._rows.behind)
+    await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen) and not pilot.app.screen.rows.behind)
     await until(pilot, lambda: "Quit" in screen_text(pilot.app) and "finding" in screen_text(pilot.app))
     screen: FindingsScreen = pilot.app.screen
     return screen
@@ -55,7 +55,7 @@ def test_golden(case: str, golden: Path, browse: Any, monkeypatch: pytest.Monkey
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press("j")
-        await check_both_sizes(pilot, f"findings-{case}")
+        await check_sizes(pilot, f"findings-{case}", layout=case == "durables")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look)
@@ -101,7 +101,7 @@ def test_enter_opens_the_place(
     async def look(pilot: Any) -> None:
         screen = await opened(pilot)
         if code is ...:
-            assert screen._rows.findings
+            assert screen.rows.findings
             screen.query_one(RowTable).cursor = 1
         else:
             assert screen.go_to(code) == ""
@@ -154,8 +154,8 @@ def test_every_finding_of_every_golden_store_is_shown_and_has_a_place_or_none(go
 def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
     async def look(pilot: Any) -> None:
         screen = await opened(pilot)
-        rows, table = screen._rows, screen.query_one(RowTable)
-        assert [group.name for group in rows._order] == ["", "beta.two", "alpha"]
+        rows, table = screen.rows, screen.query_one(RowTable)
+        assert [group.name for group in rows.groups] == ["", "beta.two", "alpha"]
         screen.go_to("ghost-durable-queue")
         finding = screen.finding
         for grouping in (Grouping.CODE, Grouping.SEVERITY, Grouping.CHANNEL):
@@ -170,7 +170,7 @@ def test_grouping_folding_and_errors(golden: Path, browse: Any) -> None:
         assert len(rows) == 3
         await pilot.press("z", "n")
         assert len(rows) == 7
-        assert rows.at(table.cursor) is rows._order[2]
+        assert rows.at(table.cursor) is rows.groups[2]
         await pilot.press("N", "N", "e")
         await until(pilot, lambda: "errors only" in screen_text(pilot.app))
         assert len(rows) == 0
@@ -235,11 +235,11 @@ def test_the_cursor_stays_on_its_finding(golden_copy: Callable[[str], Path], bro
         table.cursor = row
         # Something worse comes for a channel that was there before.
         session.channels["aaa"] = facts = type(session.channels["alpha"])("aaa")
-        screen._rows._waiting.append(facts)
+        screen.rows._waiting.append(facts)
         facts.findings = [Finding("log-torn", Severity.ERROR, "aaa/subs.dat", at, 1, "aaa") for at in range(5)]
         facts.verdict = session.channels["alpha"].verdict
         session.touch()
-        await until(pilot, lambda: len(screen._rows.findings) == 9)
+        await until(pilot, lambda: len(screen.rows.findings) == 9)
         assert screen.finding is finding
         assert table.cursor == row + 6
 
@@ -256,7 +256,7 @@ def test_the_cursor_stays_when_the_store_is_read_again(golden_copy: Callable[[st
         await pilot.pause()
         finding = screen.finding
         await pilot.press("R")
-        await until(pilot, lambda: session.scanned and len(screen._rows.findings) == 4)
+        await until(pilot, lambda: session.scanned and len(screen.rows.findings) == 4)
         await until(pilot, lambda: screen.finding == finding and screen.finding is not finding)
 
     browse(store, look)
@@ -277,11 +277,11 @@ def test_the_cursor_waits_for_its_finding(
         root, channels = session.root_findings, session.channels
         monkeypatch.setattr(session, "start", lambda: setattr(session, "root_findings", list(root)))
         await pilot.press("R")
-        await until(pilot, lambda: len(screen._rows.findings) == 1)
+        await until(pilot, lambda: len(screen.rows.findings) == 1)
         session.channels = channels
-        screen._rows._waiting = list(channels.values())
+        screen.rows._waiting = list(channels.values())
         session.touch()
-        await until(pilot, lambda: len(screen._rows.findings) == 4)
+        await until(pilot, lambda: len(screen.rows.findings) == 4)
         assert screen.finding == finding
         assert screen.query_one(RowTable).cursor == row
 
@@ -310,11 +310,11 @@ def test_hostile_findings_are_shown_harmlessly(size: tuple[int, int], golden: Pa
         screen = await opened(pilot)
         session = pilot.app.session
         session.channels[name] = facts = type(session.channels["events"])(name)
-        screen._rows._waiting.append(facts)
+        screen.rows._waiting.append(facts)
         facts.findings = [Finding("log-torn", Severity.ERROR, f"{name}/subs.dat", 1, 1, name, None, name + "\n", name)]
         facts.verdict = session.channels["events"].verdict
         session.touch()
-        await until(pilot, lambda: len(screen._rows.findings) == 1)
+        await until(pilot, lambda: len(screen.rows.findings) == 1)
         for key in ("j", "b", "b", "b"):
             await pilot.press(key)
             await pilot.pause()
@@ -350,8 +350,8 @@ def test_rows_and_findings_find_each_other(
     while rows.take(0.001) or rows.behind:
         pass
     for place in folded:
-        if place < len(rows._order):
-            rows.toggle(rows._order[place])
+        if place < len(rows.groups):
+            rows.toggle(rows.groups[place])
     wanted = [each for each in made if not errors_only or each[0] is Severity.ERROR]
     assert rows.shown == len(wanted)
     assert len(rows.rows(0, len(rows) + 5)) == len(rows)
@@ -373,7 +373,7 @@ def test_rows_and_findings_find_each_other(
             assert number in seen or isinstance(rows.at(row), Group)
     ranks = [
         [("error", "warning", "info").index(rows.findings[n].severity) for part in g.members for n in part]
-        for g in rows._order
+        for g in rows.groups
     ]
     assert ranks == [sorted(each) for each in ranks]
     assert rows.at(-1) is None

@@ -91,11 +91,11 @@ def test_a_remapped_key_of_a_view_works_and_is_in_its_help(tmp_path: Path, brows
         await pilot.press("6")
         await until(pilot, lambda: isinstance(pilot.app.screen, FindingsScreen))
         screen: FindingsScreen = pilot.app.screen
-        before = screen._rows.grouping
+        before = screen.rows.grouping
         await pilot.press("b")
-        assert screen._rows.grouping is before
+        assert screen.rows.grouping is before
         await pilot.press("ctrl+g")
-        assert screen._rows.grouping is not before
+        assert screen.rows.grouping is not before
         await pilot.press("question_mark")
         await until(pilot, lambda: "findings.group" in screen_text(pilot.app))
         line = next(line for line in screen_text(pilot.app).splitlines() if "findings.group" in line)

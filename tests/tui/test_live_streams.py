@@ -148,9 +148,9 @@ def test_equal_and_after_damage(browse: Callable[..., None], place: Place) -> No
         await pilot.press("escape", "G", "equals_sign")
 
         async def compared() -> Any:
-            await until(pilot, lambda: isinstance(app.screen, LiveCompareScreen) and not app.screen._job.running)
+            await until(pilot, lambda: isinstance(app.screen, LiveCompareScreen) and not app.screen.job.running)
             await pilot.pause(0.1)
-            return app.screen._job.result
+            return app.screen.job.result
 
         result = await compared()
         assert result.equal
@@ -200,7 +200,7 @@ def test_durables(browse: Callable[..., None], place: Place, tmp_path: Path) -> 
         await until(pilot, lambda: "[Streams 2]" in screen_text(pilot.app))
         await pilot.press("G", "equals_sign")
         await until(pilot, lambda: "consumer-missing" in screen_text(pilot.app))
-        seconds = f"in {pilot.app.screen._job.result.proof.seconds:.1f} s"
+        seconds = f"in {pilot.app.screen.job.result.proof.seconds:.1f} s"
         await settle(pilot)
         check_screen(pilot.app, "live-compare-durables-80", masks={seconds: "in 0.0 s"})
 
@@ -222,7 +222,7 @@ def test_a_missing_tail(browse: Callable[..., None], place: Place, tmp_path: Pat
         assert "5 of them are missing in the stream" in screen_text(app)
         await pilot.press("G")
         await until(pilot, lambda: "5 messages of stream orders_new: 201-205" in screen_text(app))
-        assert "last sequence is 200 instead of 205" in str(app.screen._findings)
+        assert "last sequence is 200 instead of 205" in str(app.screen.findings)
 
     browse("longer", look, connecting=place.connecting)
 
@@ -237,12 +237,12 @@ def test_several_channels_in_one_stream(browse: Callable[..., None], place: Plac
         assert "all 2 of them" in screen_text(app)
         await pilot.press("enter")
         await until(pilot, lambda: "message-payload" in screen_text(app))
-        assert app.screen._job.result.channels == ["a.b", "c.d"]
+        assert app.screen.job.result.channels == ["a.b", "c.d"]
         await pilot.press("escape", "equals_sign")
         await until(pilot, lambda: isinstance(app.screen, ChannelChoice))
         await pilot.press("G", "enter")
         await until(pilot, lambda: "message-extra" in screen_text(app))
-        assert app.screen._job.result.channels == ["c.d"]
+        assert app.screen.job.result.channels == ["c.d"]
 
     browse("store", look, connecting=place.connecting)
 
@@ -263,7 +263,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         await pilot.press("G", "equals_sign")
         await until(pilot, lambda: begun)
         assert "The stream is read through a consumer" in screen_text(app)
-        job = app.screen._job
+        job = app.screen.job
         await pilot.press("c")
         await until(pilot, lambda: job.state is State.CANCELLED)
         await until(pilot, lambda: "cancelled" in screen_text(app))
@@ -271,7 +271,7 @@ def test_cancelling_a_comparison(browse: Callable[..., None], place: Place, monk
         begun.clear()
         await pilot.press("equals_sign")
         await until(pilot, lambda: begun)
-        job = app.screen._job
+        job = app.screen.job
         await pilot.press("escape")
         await until(pilot, lambda: job.state is State.CANCELLED)
 

@@ -20,7 +20,7 @@ from stantools.store.sample import SampleOptions, write_sample
 from stantools.store.slicewriter import SliceWriter
 from tests.conftest import load_expected
 from tests.cutting import DATA, LEFT, write_store
-from tests.tui.conftest import LARGE, SCREENS, SMALL, check_both_sizes, check_screen, screen_text, until
+from tests.tui.conftest import LARGE, SCREENS, SMALL, check_screen, check_sizes, screen_text, until
 from tui.views import Place, View
 from tui.widgets.messagedetail import MessageDetail
 from tui.widgets.rowtable import RowTable
@@ -119,7 +119,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", list(DAMAGED))
 def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every kind of damage is in its place and says what it is, in both sizes."""
+    """Every kind of damage is in its place and says what it is."""
 
     async def look(pilot: Any, screen: Any) -> None:
         table = screen.query_one(RowTable)
@@ -131,7 +131,7 @@ def test_damage(case: str, golden: Path, browse: Browse, monkeypatch: pytest.Mon
         assert table.cursor == DAMAGED[case] and isinstance(row_now(screen), Note)
         await pilot.press("space")
         await settled(pilot)
-        await check_both_sizes(pilot, f"messages-{case}")
+        await check_sizes(pilot, f"messages-{case}", layout=case == "dmg_length_flip_noidx")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", opened(Place(channel="alpha"), look))
@@ -149,7 +149,7 @@ def test_healthy(
     async def look(pilot: Any, screen: Any) -> None:
         await pilot.press("space")
         await settled(pilot)
-        await check_both_sizes(pilot, f"messages-{case}")
+        await check_sizes(pilot, f"messages-{case}", layout=case == "basic")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", opened(Place(channel=channel, seq=seq), look))
@@ -162,7 +162,7 @@ def test_encrypted(key: bool, golden: Path, browse: Browse, monkeypatch: pytest.
     async def look(pilot: Any, screen: Any) -> None:
         await pilot.press("space")
         await settled(pilot)
-        await check_both_sizes(pilot, f"messages-encrypted-{'key' if key else 'no-key'}")
+        await check_sizes(pilot, f"messages-encrypted-{'key' if key else 'no-key'}")
 
     monkeypatch.chdir(golden / "encrypted_aes")
     reading = ReadOptions(encryption_key=secret if key else None)
@@ -216,10 +216,7 @@ HOSTILE = [
 ]
 
 
-@SIZES
-def test_hostile_payloads(
-    size: tuple[int, int], tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_payloads(tmp_path: Path, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in a payload or a reply reaches the terminal as more than text."""
     replies = [
         b"\x1b[5mreply" if number == 0 else b"[red]r[/]" if number == 1 else b"" for number in range(len(HOSTILE))
@@ -227,8 +224,7 @@ def test_hostile_payloads(
     write_channel(tmp_path / "store", HOSTILE, name="host\u202eile[b]", replies=replies)
 
     async def look(pilot: Any, screen: Any) -> None:
-        if size == SMALL:
-            await pilot.press("space")
+        await pilot.press("space")
         for number in range(len(HOSTILE)):
             assert screen.query_one(RowTable).cursor == number
             for _ in Form:
@@ -243,7 +239,7 @@ def test_hostile_payloads(
         while screen.query_one(MessageDetail).form is not Form.JSON:
             await pilot.press("v")
         await pilot.pause()
-        check_screen(pilot.app, f"messages-hostile-{size[0]}")
+        await check_sizes(pilot, "messages-hostile", layout=True)
         await pilot.press("plus", "plus")
         await pilot.pause()
         assert "deepest" in "".join(
@@ -253,7 +249,7 @@ def test_hostile_payloads(
         )
 
     monkeypatch.chdir(tmp_path)
-    browse("store", opened(Place(channel="host\u202eile[b]"), look), size=size)
+    browse("store", opened(Place(channel="host\u202eile[b]"), look))
 
 
 def test_a_large_payload_is_read_in_the_background(tmp_path: Path, browse: Browse) -> None:

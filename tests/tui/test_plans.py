@@ -16,7 +16,7 @@ from stantools.errors import RefusedError, StantoolsError
 from stantools.format.crc import Crc
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
-from tests.tui.conftest import check_both_sizes, screen_text, until
+from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import Job, State
 from tui.plans.flow import Flow, Pace, Step, duration
 from tui.plans.form import FLAG, NO, YES, Field, FieldError, Form, optional, path, whole_number
@@ -258,12 +258,12 @@ def test_chooser(golden: Path, browse: Callable[..., None], monkeypatch: pytest.
         app = pilot.app
         await pilot.press("7")
         await until(pilot, lambda: "▸ salvage" in screen_text(app))
-        await check_both_sizes(pilot, "plans")
+        await check_sizes(pilot, "plans", layout=True)
         for number, each in enumerate(WIZARDS):
             await pilot.press("g", *["j"] * number, "enter")
             await until(pilot, lambda: isinstance(app.screen, WizardScreen) and app.focused is not None)
             assert app.screen.flow.wizard.VERB == each.verb  # noqa: SIM300
-            await check_both_sizes(pilot, f"plans-{each.verb}-form")
+            await check_sizes(pilot, f"plans-{each.verb}-form", layout=each.verb == "migrate")
             await pilot.press("escape")
             await until(pilot, lambda: not isinstance(app.screen, WizardScreen))
         await pilot.press("escape")
@@ -341,6 +341,6 @@ def test_preview_is_cancelled(tmp_path: Path, browse: Callable[..., None], monke
         await until(pilot, lambda: "cancelling" in screen_text(app))
         gate.open()
         await wizards.step(pilot, Step.CHOOSE)
-        assert app.screen._job.state is State.CANCELLED
+        assert app.screen.job.state is State.CANCELLED
 
     browse(store, scenario)

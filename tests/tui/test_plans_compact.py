@@ -11,7 +11,7 @@ import pytest
 from stantools.errors import ExitCode, RefusedError, StantoolsError
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
-from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
+from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import State
 from tui.plans.compact import CompactWizard
 from tui.plans.flow import Step
@@ -100,7 +100,7 @@ def test_in_place_on_the_screen(
         await until(pilot, lambda: app.focused is not None)
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        await check_both_sizes(pilot, "plans-compact-preview")
+        await check_sizes(pilot, "plans-compact-preview")
         await pilot.press("escape")
         await wizards.step(pilot, Step.CHOOSE)
         await pilot.press("down", "space", "down")

@@ -12,7 +12,7 @@ import pytest
 from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwritableError
 from stantools.store.sample import SampleOptions, write_sample
 from tests.tui import wizards
-from tests.tui.conftest import check_both_sizes, screen_text, until
+from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import State
 from tui.plans.export import ExportWizard
 from tui.plans.flow import Step
@@ -122,7 +122,7 @@ def test_on_the_screen(
         app.focused.value = "all.csv"
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        await check_both_sizes(pilot, "plans-export-preview")
+        await check_sizes(pilot, "plans-export-preview")
         await wizards.confirm(pilot)
         await wizards.step(pilot, Step.RESULT)
         assert "1 row of these tell of damage" in screen_text(app) or "1 of these" in screen_text(app)

@@ -16,7 +16,7 @@ from stantools.store.options import ReadOptions
 from stantools.store.sample import SampleOptions, write_sample
 from tests.servers import free_port
 from tests.tui import wizards
-from tests.tui.conftest import check_both_sizes, screen_text, until
+from tests.tui.conftest import check_sizes, screen_text, until
 from tui.jobs import Job, State
 from tui.plans.flow import Step
 from tui.plans.form import FieldError
@@ -243,7 +243,9 @@ def test_on_the_screen(
         assert app.focused.value == server.url
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        await check_both_sizes(pilot, "plans-migrate-preview", masks={port: "127.0.0.1:4222", server.version: "2.x.y"})
+        await check_sizes(
+            pilot, "plans-migrate-preview", layout=True, masks={port: "127.0.0.1:4222", server.version: "2.x.y"}
+        )
         await wizards.confirm(pilot)
         await wizards.step(pilot, Step.RESULT)
         assert "2 streams are as the plan says" in screen_text(app)

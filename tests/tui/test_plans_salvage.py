@@ -15,7 +15,7 @@ from stantools.errors import ExitCode, RefusedError, StantoolsError, StoreUnwrit
 from stantools.recovery import place
 from stantools.store import locks
 from tests.tui import wizards
-from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
+from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import State
 from tui.plans import salvage
 from tui.plans.flow import Flow, Step
@@ -155,7 +155,7 @@ def test_from_a_broken_store_to_a_clean_one(
     monkeypatch.setattr(salvage, "apply_salvage", wizards.gated(salvage.apply_salvage, gate))
 
     async def check(pilot: Any, name: str) -> None:
-        await check_both_sizes(pilot, f"plans-salvage-{name}")
+        await check_sizes(pilot, f"plans-salvage-{name}", layout=name in ("preview", "result"))
 
     async def scenario(pilot: Any) -> None:
         app = pilot.app
@@ -357,7 +357,7 @@ def test_leaving_the_program_cancels(
         await wizards.step(pilot, Step.PREVIEW)
         await wizards.confirm(pilot)
         await until(pilot, gate.reached.is_set)
-        job = pilot.app.screen._job
+        job = pilot.app.screen.job
         found.append(job)
         cancel = job.cancel
 

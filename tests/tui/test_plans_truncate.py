@@ -13,7 +13,7 @@ import pytest
 from stantools.errors import ExitCode, StantoolsError
 from tests.conftest import load_expected
 from tests.tui import wizards
-from tests.tui.conftest import check_both_sizes, scanned, screen_text, until
+from tests.tui.conftest import check_sizes, scanned, screen_text, until
 from tui.jobs import Job, State
 from tui.plans import truncate
 from tui.plans.flow import Step
@@ -121,7 +121,7 @@ def test_on_the_screen(
         await wizards.open_wizard(pilot, "truncate-bad-eof")
         await pilot.press("enter")
         await wizards.step(pilot, Step.PREVIEW)
-        await check_both_sizes(pilot, "plans-truncate-preview")
+        await check_sizes(pilot, "plans-truncate-preview")
         await pilot.press("enter")
         await wizards.step(pilot, Step.CONFIRM)
         assert "The store itself is changed" in screen_text(app)
@@ -134,7 +134,7 @@ def test_on_the_screen(
         await scanned(pilot)
         app.clear_notifications()
         await until(pilot, lambda: "unlocked:" not in screen_text(app))
-        await check_both_sizes(pilot, "plans-truncate-result")
+        await check_sizes(pilot, "plans-truncate-result")
         # The session has been read anew: the broken end is gone from the findings.
         assert not any(each.severity == "error" for each in app.session.findings())
 

@@ -77,8 +77,8 @@ def row_text(pilot: Any, name: str) -> str:
 def record(pilot: Any) -> tuple[int, str]:
     """Offset and type of the record at the cursor."""
     screen: RecordScreen = pilot.app.screen
-    assert screen._row is not None
-    return screen._row.offset, screen._row.type
+    assert screen.row is not None
+    return screen.row.offset, screen.row.type
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ def test_opened_at_a_sequence(golden: Path, browse: Browse) -> None:
         pilot.app.open_view(View.SLICES, Place(channel="alpha", seq=33))
         await until(pilot, lambda: isinstance(pilot.app.screen, RecordScreen))
         await settled(pilot)
-        assert pilot.app.screen._row.sequence == 33
+        assert pilot.app.screen.row.sequence == 33
         await press(pilot, "escape")
         assert pilot.app.go_to("#17") == ""
         await settled(pilot)
-        assert pilot.app.screen._row.sequence == 17
+        assert pilot.app.screen.row.sequence == 17
         await press(pilot, "escape")
         assert "no slice" in pilot.app.go_to("#99")
 
@@ -205,7 +205,7 @@ def test_opened_at_an_offset(file: str, offset: int, expected: tuple[int, str], 
     async def look(pilot: Any) -> None:
         screen = await opened(pilot, "alpha", file=file, offset=offset)
         assert record(pilot) == expected
-        part = screen._parts[screen.query_one(HexView).field]
+        part = screen.parts[screen.query_one(HexView).field]
         assert part.start <= offset < part.end
         assert pilot.app.commands[-1].endswith(file)
         await press(pilot, "escape")
@@ -246,7 +246,7 @@ def test_going_about_in_a_file(golden: Path, browse: Browse, monkeypatch: pytest
         assert go("5000") == "the file has 802 bytes"
         assert go("#29") == ""
         await settled(pilot)
-        assert screen._row.sequence == 29
+        assert screen.row.sequence == 29
         assert go("#77") == ""
         await settled(pilot)
         assert "sequence 77 is not in this file" in notices(pilot.app)
@@ -270,15 +270,15 @@ def test_bytes_and_fields(size: tuple[int, int], golden: Path, browse: Browse) -
         await press(pilot, "enter")
         assert hexview.has_focus
         await press(pilot, "l", "l", "l")
-        assert screen._parts[hexview.field].name == "sequence" and fields.cursor == hexview.field
+        assert screen.parts[hexview.field].name == "sequence" and fields.cursor == hexview.field
         assert "sequence (13): 16" in screen_text(pilot.app)
         await press(pilot, "h")
-        assert screen._parts[hexview.field].name == "sequence: tag"
+        assert screen.parts[hexview.field].name == "sequence: tag"
         await press(pilot, "j", "G", "g", "pagedown", "pageup", "k")
         await press(pilot, "f")
         assert fields.has_focus and "field 2, 5 bytes" in screen_text(pilot.app)
         await press(pilot, "j", "j", "j")
-        assert screen._parts[hexview.field].name == "subject"
+        assert screen.parts[hexview.field].name == "subject"
         await press(pilot, "f")
         assert hexview.has_focus
         await press(pilot, "escape")
@@ -295,7 +295,7 @@ def test_a_click_on_a_byte(golden: Path, browse: Browse) -> None:
         # A mark, eight digits, a space; three columns for each byte.
         await pilot.click(HexView, offset=(1 + 11 + 3 * 4, 0))
         await settled(pilot)
-        assert screen._parts[screen.query_one(HexView).field].name == "CRC"
+        assert screen.parts[screen.query_one(HexView).field].name == "CRC"
 
     browse(golden / "damage_base" / "datastore", look)
 
@@ -308,16 +308,14 @@ def test_many_records(tmp_path: Path, browse: Browse) -> None:
     async def look(pilot: Any) -> None:
         screen = await opened(pilot, "c", file="c/msgs.1.dat")
         await press(pilot, "G")
-        assert screen._row.sequence == len(payloads)
+        assert screen.row.sequence == len(payloads)
         assert "512,0" in screen_text(pilot.app)
         await press(pilot, "enter", "G")
-        assert "timestamp" in "".join(part.name for part in screen._parts)
+        assert "timestamp" in "".join(part.name for part in screen.parts)
         last = screen_text(pilot.app).splitlines()[-3]
-        assert (
-            last[2:10] == f"{(screen._row.offset + screen._row.length - 1) // 16 * 16 % 16 + int(last[2:10], 16):08x}"
-        )
+        assert last[2:10] == f"{(screen.row.offset + screen.row.length - 1) // 16 * 16 % 16 + int(last[2:10], 16):08x}"
         await press(pilot, "escape", "k", "k")
-        assert screen._row.sequence == len(payloads) - 2
+        assert screen.row.sequence == len(payloads) - 2
 
     browse(store, look)
 

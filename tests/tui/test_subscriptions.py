@@ -14,7 +14,7 @@ from stantools.format.proto import store_pb2 as pb
 from stantools.store.logwriter import ClientsLog, SubsLog
 from tests.cli.expected import renamed
 from tests.conftest import golden_cases, load_expected
-from tests.tui.conftest import LARGE, SMALL, check_both_sizes, check_screen, notices, screen_text, until
+from tests.tui.conftest import LARGE, SMALL, check_screen, check_sizes, notices, screen_text, until
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subrows import Gathered
 from tui.screens.subscriptions import SubscriptionsScreen
@@ -29,18 +29,18 @@ CRC = Crc()
 async def opened(pilot: Any, place: Place | None = None) -> SubscriptionsScreen:
     """Opens the view for a channel, or for the whole store."""
     pilot.app.push_screen(SubscriptionsScreen(pilot.app.session, place or Place()))
-    await until(pilot, lambda: isinstance(pilot.app.screen, SubscriptionsScreen) and pilot.app.screen._gathered.known)
+    await until(pilot, lambda: isinstance(pilot.app.screen, SubscriptionsScreen) and pilot.app.screen.gathered.known)
     await until(pilot, lambda: "Quit" in screen_text(pilot.app))
     screen: SubscriptionsScreen = pilot.app.screen
-    await until(pilot, lambda: screen._asked <= screen._losses.keys())
+    await until(pilot, lambda: not screen.working)
     return screen
 
 
 async def history(pilot: Any) -> HistoryScreen:
     """Opens the history of what is at the cursor."""
     await pilot.press("enter")
-    await until(pilot, lambda: isinstance(pilot.app.screen, HistoryScreen) and pilot.app.screen.ready)
-    await until(pilot, lambda: pilot.app.screen._rows is not None and "Quit" in screen_text(pilot.app))
+    await until(pilot, lambda: isinstance(pilot.app.screen, HistoryScreen) and pilot.app.screen.rows is not None)
+    await until(pilot, lambda: "Quit" in screen_text(pilot.app))
     found: HistoryScreen = pilot.app.screen
     return found
 
@@ -86,7 +86,7 @@ def test_subscriptions(
     async def look(pilot: Any) -> None:
         await opened(pilot, Place(channel=channel))
         where = f"-{channel}" if channel else ""
-        await check_both_sizes(pilot, f"subscriptions-{case}{where}")
+        await check_sizes(pilot, f"subscriptions-{case}{where}", layout=case == "durables")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look)
@@ -96,7 +96,7 @@ def test_queue_groups(golden: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press("tab", "j", "j")
-        await check_both_sizes(pilot, "subscriptions-groups-durables")
+        await check_sizes(pilot, "subscriptions-groups-durables", layout=True)
 
     monkeypatch.chdir(golden / "durables")
     browse("datastore", look)
@@ -111,7 +111,7 @@ def test_clients(case: str, golden: Path, browse: Any, monkeypatch: pytest.Monke
     async def look(pilot: Any) -> None:
         await opened(pilot)
         await pilot.press("shift+tab")
-        await check_both_sizes(pilot, f"clients-{case}")
+        await check_sizes(pilot, f"clients-{case}", layout=case == "durables")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look)
@@ -124,7 +124,7 @@ def test_history(case: str, keys: str, golden: Path, browse: Any, monkeypatch: p
         await pilot.press(*keys)
         await history(pilot)
         await pilot.press("j")
-        await check_both_sizes(pilot, f"subscriptions-history-{case}")
+        await check_sizes(pilot, f"subscriptions-history-{case}", layout=case == "durables")
 
     monkeypatch.chdir(golden / case)
     browse("datastore", look)
@@ -350,7 +350,7 @@ def test_hostile_names_are_shown_harmlessly(size: tuple[int, int], hostile: Path
             assert all(character.isprintable() for line in text.splitlines() for character in line)
             await pilot.press(key)
             await pilot.pause()
-        await until(pilot, lambda: isinstance(pilot.app.screen, HistoryScreen) and pilot.app.screen.ready)
+        await until(pilot, lambda: isinstance(pilot.app.screen, HistoryScreen) and not pilot.app.screen.working)
         text = screen_text(pilot.app)
         assert "[bold]" in text
         assert all(character.isprintable() for line in text.splitlines() for character in line)
@@ -387,7 +387,7 @@ def test_a_file_that_changes_while_it_is_shown(golden_copy: Callable[[str], Path
         found.query_one(RowTable).reload()
         await until(pilot, lambda: "the file has changed since it was read" in screen_text(pilot.app))
         await pilot.press("escape", "R")
-        await until(pilot, lambda: pilot.app.session.scanned and screen._gathered.known)
+        await until(pilot, lambda: pilot.app.session.scanned and screen.gathered.known)
         await until(pilot, lambda: "the server stops reading at offset" in screen_text(pilot.app))
 
     browse(store, look)

@@ -16,8 +16,6 @@ from tui.screens.timeline import TimelineScreen
 from tui.views import Place, View
 from tui.widgets.plot import Plot, span_text, tick_text
 
-SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
-
 
 async def opened(pilot: Any, channel: str, **place: Any) -> TimelineScreen:
     """Opens the timeline and waits until it has been read."""
@@ -49,7 +47,6 @@ def cursor_line(pilot: Any) -> str:
     return " ".join(screen_text(pilot.app).splitlines()[-4:-2])
 
 
-@SIZES
 @pytest.mark.parametrize(
     ("case", "channel"),
     [
@@ -63,7 +60,6 @@ def cursor_line(pilot: Any) -> str:
 def test_golden(
     case: str,
     channel: str,
-    size: tuple[int, int],
     golden: Path,
     browse: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -72,10 +68,19 @@ def test_golden(
         screen = await opened(pilot, channel)
         if case != "basic":
             await press(pilot, screen, "n")
-        check_screen(pilot.app, f"timeline-{case}-{size[0]}")
+        check_screen(pilot.app, f"timeline-{case}-80")
 
     monkeypatch.chdir(golden / case)
-    browse("datastore", look, size=size)
+    browse("datastore", look)
+
+
+def test_golden_layout(golden: Path, browse: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(pilot: Any) -> None:
+        await opened(pilot, "foo")
+        check_screen(pilot.app, "timeline-basic-140")
+
+    monkeypatch.chdir(golden / "basic")
+    browse("datastore", look, size=LARGE)
 
 
 def test_before_the_scan(tmp_path: Path, browse: Callable[..., None]) -> None:

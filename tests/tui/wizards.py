@@ -131,8 +131,7 @@ async def step(pilot: Any, wanted: Step) -> None:
 
 
 async def type_text(pilot: Any, text: str) -> None:
-    for character in text:
-        await pilot.press({".": "full_stop", "_": "underscore", "-": "minus"}.get(character, character))
+    await pilot.press(*text)
 
 
 async def confirm(pilot: Any) -> None:

@@ -178,13 +178,18 @@ class ViewScreen(Screen[None]):
         cells: list[Cell] = [lock]
         if self._session is not None:
             cells += [" ", (store_name(self._session.path), "strong")]
-        if self.NAME:
-            cells += [" › ", self.NAME]
-        if self.place.channel is not None:
-            cells += [" › ", (name_text(self.place.channel), "strong")]
+        for part in self.trail():
+            cells += [" › ", part]
         if self._session is not None:
             cells += ["  ", *_scan_cells(self._session)]
         return cells
+
+    def trail(self) -> Iterable[Cell]:
+        """Yields where we are in the store."""
+        if self.NAME:
+            yield self.NAME
+        if self.place.channel is not None:
+            yield name_text(self.place.channel), "strong"
 
     def go_to(self, text: str) -> str | None:
         """Goes to a place within this view that the user has typed after `:`.
@@ -205,6 +210,35 @@ class ViewScreen(Screen[None]):
     def note(self, *words: str) -> None:
         """Remembers the command line that shows the same."""
         self.browser.note_command(words)
+
+    def begin(
+        self,
+        name: str,
+        work: Callable[[Job[_T]], _T],
+        done: Callable[[_T], None],
+        otherwise: Callable[[], None] = lambda: None,
+        total: int = 0,
+    ) -> None:
+        """Does something in the background.
+
+        Args:
+            name: What, for people.
+            work: Does it.
+            done: Takes the result, in the user interface.
+            otherwise: Called if it was cancelled, or has failed, which is told.
+            total: How much there is to do, if that is known.
+        """
+        job: Job[_T] = Job(name, work, total=total)
+
+        def ended() -> None:
+            if job.problem is not None:
+                self.browser.fail(job.problem)
+            if job.state is State.DONE:
+                done(job.result)
+            else:
+                otherwise()
+
+        self.watch_job(job, ended)
 
     def watch_job(
         self, job: Job[Any], done: Callable[[], None], progress: Callable[[], object] | None = None

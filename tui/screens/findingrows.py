@@ -124,7 +124,7 @@ class FindingRows(RowSource[Group | int]):
         self._begun = 0
         self._next = 0
         self._groups: dict[str, Group] = {}
-        self._order: list[Group] = []
+        self.groups: list[Group] = []
         self._sorted = True
         self._starts: list[int] = []
         self._closed = False
@@ -154,7 +154,7 @@ class FindingRows(RowSource[Group | int]):
     @property
     def shown(self) -> int:
         """How many findings pass the filter."""
-        return sum(group.size for group in self._order)
+        return sum(group.size for group in self.groups)
 
     @property
     def behind(self) -> bool:
@@ -219,7 +219,7 @@ class FindingRows(RowSource[Group | int]):
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = Group(name, open=self._closed == (name in self._toggled))
-            self._order.append(group)
+            self.groups.append(group)
         rank = _RANKS[finding.severity]
         self._sorted &= group.size > 0 and rank >= group.worst
         group.add(number, rank)
@@ -227,16 +227,16 @@ class FindingRows(RowSource[Group | int]):
     def _count_rows(self) -> None:
         """Puts the groups in order and counts their rows."""
         if not self._sorted:
-            self._order.sort(key=attrgetter("worst", "name"))
+            self.groups.sort(key=attrgetter("worst", "name"))
             self._sorted = True
-        ends = list(accumulate(1 + group.size if group.open else 1 for group in self._order))
+        ends = list(accumulate(1 + group.size if group.open else 1 for group in self.groups))
         self._starts = [0, *ends[:-1]] if ends else []
         self._count = ends[-1] if ends else 0
 
     def regroup(self) -> None:
         """Begins anew with the present grouping and filter; `take` does the rest."""
         self.filter = self.filter.casefold()
-        self._groups, self._order, self._next = {}, [], 0
+        self._groups, self.groups, self._next = {}, [], 0
         self.arrange()
         self._count_rows()
 
@@ -253,7 +253,7 @@ class FindingRows(RowSource[Group | int]):
     def toggle_all(self) -> None:
         """Closes all groups, or opens them if they are closed."""
         self._closed, self._toggled = not self._closed, set()
-        for group in self._order:
+        for group in self.groups:
             group.open = not self._closed
         self._count_rows()
 
@@ -262,12 +262,12 @@ class FindingRows(RowSource[Group | int]):
         if not 0 <= row < self._count:
             return None
         place = bisect_right(self._starts, row) - 1
-        group, inside = self._order[place], row - self._starts[place]
+        group, inside = self.groups[place], row - self._starts[place]
         return group.number(inside - 1) if inside else group
 
     def group_of(self, row: int) -> Group | None:
         """Returns the group to which a row belongs."""
-        return self._order[bisect_right(self._starts, row) - 1] if 0 <= row < self._count else None
+        return self.groups[bisect_right(self._starts, row) - 1] if 0 <= row < self._count else None
 
     def row_of(self, what: Group | int) -> int | None:
         """Returns the row of a group or finding; that of its group if it is closed; None if it is not shown."""
@@ -284,7 +284,7 @@ class FindingRows(RowSource[Group | int]):
                 inside += sum(map(len, group.members[:rank])) + at
         if group is None:
             return None
-        return self._starts[self._order.index(group)] + (inside if group.open else 0)
+        return self._starts[self.groups.index(group)] + (inside if group.open else 0)
 
     def next_group(self, row: int, step: int) -> int:
         """Returns the row of the next group, or the one before."""

@@ -18,7 +18,7 @@ from stantools.inspection.findings import Finding, Severity
 from stantools.inspection.records import kind_of
 from tui.cells import SYMBOLS, Cell, counted, number
 from tui.screens.findingrows import FindingRows, Group, Grouping, of_subscription, place_words
-from tui.screens.tableview import FilteredView, FilterField
+from tui.screens.tableview import FilteredView, FilterField, filtering
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
@@ -65,13 +65,12 @@ class FindingsScreen(FilteredView):
         Binding("space", "fold", "Fold", id="findings.fold"),
         Binding("z", "fold_all", "Fold all", show=False, id="findings.fold_all"),
         Binding("e", "errors", "Errors", id="findings.errors"),
-        Binding("slash", "filter", "Filter", key_display="/", id="findings.filter"),
+        *filtering("findings"),
         Binding("n", "next(1)", "Next group", show=False, id="findings.next_group"),
         Binding("N", "next(-1)", "Group before", show=False, id="findings.previous_group"),
         Binding("y", "copy", "Copy", id="findings.copy"),
         Binding("J", "scroll(1)", "Explanation down", show=False, id="findings.explanation_down"),
         Binding("K", "scroll(-1)", "Explanation up", show=False, id="findings.explanation_up"),
-        Binding("escape", "leave", "Clear the filter, or back", show=False, id="findings.leave"),
     ]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
@@ -79,7 +78,7 @@ class FindingsScreen(FilteredView):
         super().__init__(session, Place())
         self._target: Place | None = place if place != Place() else None
         self._searched = 0
-        self._rows = FindingRows(self.session)
+        self.rows = FindingRows(self.session)
         self._pin: Group | int | None = None
         self._reading = 0
 
@@ -92,15 +91,15 @@ class FindingsScreen(FilteredView):
     @property
     def finding(self) -> Finding | None:
         """The finding at the cursor."""
-        what = self._rows.at(self.table.cursor)
-        return self._rows.findings[what] if isinstance(what, int) else None
+        what = self.rows.at(self.table.cursor)
+        return self.rows.findings[what] if isinstance(what, int) else None
 
     def compose_body(self) -> Iterable[Widget]:
         """How many there are, the table, the explanation."""
         yield Line(id="find-summary")
         yield FilterField("part of a channel, code, file or text", id="find-filter")
         with Container(id="find-body"):
-            yield RowTable(self._rows)
+            yield RowTable(self.rows)
             with VerticalScroll(id="find-explain", can_focus=False):
                 yield Line(id="find-lines")
 
@@ -112,9 +111,9 @@ class FindingsScreen(FilteredView):
 
     def on_resize(self) -> None:
         """Puts the explanation beside the table where there is room."""
-        self._rows.wide = self.size.width >= _WIDE
-        self._rows.arrange()
-        self.query_one("#find-body").set_class(self._rows.wide, "-wide")
+        self.rows.wide = self.size.width >= _WIDE
+        self.rows.arrange()
+        self.query_one("#find-body").set_class(self.rows.wide, "-wide")
         self.table.reload()
 
     def facts_changed(self) -> None:
@@ -125,13 +124,13 @@ class FindingsScreen(FilteredView):
     def _take(self) -> None:
         if not self.is_mounted:
             return
-        kept = self._rows.findings[self._pin] if isinstance(self._pin, int) else None
-        news = self._rows.take()
-        if self._reading != self._rows.readings:
+        kept = self.rows.findings[self._pin] if isinstance(self._pin, int) else None
+        news = self.rows.take()
+        if self._reading != self.rows.readings:
             if self._reading and kept is not None and self._target is None:
                 # The store was opened anew: what was at the cursor has another number now, if it is still there.
                 self._target = Place(kept.channel, kept.seq, file=kept.file, offset=kept.offset, code=kept.code)
-            self._reading, self._searched, self._pin = self._rows.readings, 0, None
+            self._reading, self._searched, self._pin = self.rows.readings, 0, None
             news = True
         if news:
             self._show_rows()
@@ -141,26 +140,26 @@ class FindingsScreen(FilteredView):
         table = self.table
         table.reload()
         self._find_target()
-        if self._pin is not None and (row := self._rows.row_of(self._pin)) is not None:
+        if self._pin is not None and (row := self.rows.row_of(self._pin)) is not None:
             table.cursor = row
         self._write()
 
     def _find_target(self) -> None:
         """Chooses the finding that the view was opened for, once it is there."""
         target = self._target
-        if target is None or self._rows.behind:
+        if target is None or self.rows.behind:
             return
-        for at in range(self._searched, len(self._rows.findings)):
-            if _matches(self._rows.findings[at], target) and self._rows.row_of(at) is not None:
+        for at in range(self._searched, len(self.rows.findings)):
+            if _matches(self.rows.findings[at], target) and self.rows.row_of(at) is not None:
                 self._target, self._pin = None, at
                 return
-        self._searched = len(self._rows.findings)
+        self._searched = len(self.rows.findings)
 
     @on(RowTable.Highlighted)
     def _highlighted(self, event: RowTable.Highlighted) -> None:
-        if not self._rows.behind:
+        if not self.rows.behind:
             # At the top nothing was chosen yet: what is worse may still come above.
-            self._pin = self._rows.at(event.row) if event.row else None
+            self._pin = self.rows.at(event.row) if event.row else None
         self._write_explanation()
         self.query_one("#find-explain", VerticalScroll).scroll_home(animate=False)
 
@@ -169,7 +168,7 @@ class FindingsScreen(FilteredView):
         self._target = None
 
     def _write(self) -> None:
-        rows = self._rows
+        rows = self.rows
         cells: list[Cell] = [f"by {rows.grouping.value}: ", (counted(len(rows.findings), "finding"), "strong")]
         if rows.shown != len(rows.findings):
             cells.append((f", {number(rows.shown)} shown", "accent"))
@@ -181,11 +180,11 @@ class FindingsScreen(FilteredView):
         self._write_explanation()
 
     def _write_explanation(self) -> None:
-        what = self._rows.at(self.table.cursor)
+        what = self.rows.at(self.table.cursor)
         self.query_one("#find-lines", Line).show_lines(list(self._explanation(what)))
 
     def _explanation(self, what: Group | int | None) -> Iterator[Sequence[Cell]]:
-        rows = self._rows
+        rows = self.rows
         if isinstance(what, int):
             finding = rows.findings[what]
             yield from finding_lines(finding, place_of(self.session, finding), self.session.path)
@@ -206,20 +205,20 @@ class FindingsScreen(FilteredView):
 
     def _at_cursor(self) -> tuple[RowTable, Group | int | None]:
         table = self.table
-        return table, self._rows.at(table.cursor)
+        return table, self.rows.at(table.cursor)
 
     def _anew(self, change: Callable[[], None]) -> None:
         """Groups and filters anew; the cursor stays with its finding, if that is shown."""
         table, what = self._at_cursor()
         change()
         pin = what if isinstance(what, int) else None
-        self._rows.regroup()
-        self._rows.take()
+        self.rows.regroup()
+        self.rows.take()
         self._pin = pin
         if pin is None:
             table.cursor = 0
         self._show_rows()
-        if pin is not None and not self._rows.behind and self._rows.row_of(pin) is None:
+        if pin is not None and not self.rows.behind and self.rows.row_of(pin) is None:
             self._pin, table.cursor = None, 0
 
     def action_group(self) -> None:
@@ -227,8 +226,8 @@ class FindingsScreen(FilteredView):
         kinds = list(Grouping)
 
         def change() -> None:
-            self._rows.grouping = kinds[(kinds.index(self._rows.grouping) + 1) % len(kinds)]
-            self._rows.forget_folding()
+            self.rows.grouping = kinds[(kinds.index(self.rows.grouping) + 1) % len(kinds)]
+            self.rows.forget_folding()
 
         self._anew(change)
 
@@ -236,34 +235,34 @@ class FindingsScreen(FilteredView):
         """Shows errors only, or everything."""
 
         def change() -> None:
-            self._rows.errors_only = not self._rows.errors_only
+            self.rows.errors_only = not self.rows.errors_only
 
         self._anew(change)
 
     def action_fold(self) -> None:
         """Folds the group at the cursor, or unfolds it."""
         table = self.table
-        group = self._rows.group_of(table.cursor)
+        group = self.rows.group_of(table.cursor)
         if group is None:
             return
-        self._rows.toggle(group)
+        self.rows.toggle(group)
         table.reload()
-        table.cursor = self._rows.row_of(group) or 0
+        table.cursor = self.rows.row_of(group) or 0
         self._write()
 
     def action_fold_all(self) -> None:
         """Folds all groups, or unfolds them."""
         table = self.table
-        group = self._rows.group_of(table.cursor)
-        self._rows.toggle_all()
+        group = self.rows.group_of(table.cursor)
+        self.rows.toggle_all()
         table.reload()
-        table.cursor = (self._rows.row_of(group) or 0) if group else 0
+        table.cursor = (self.rows.row_of(group) or 0) if group else 0
         self._write()
 
     def action_next(self, step: int) -> None:
         """Goes to the next group."""
         table = self.table
-        table.cursor = self._rows.next_group(table.cursor, step)
+        table.cursor = self.rows.next_group(table.cursor, step)
 
     @on(RowTable.Selected)
     def action_open(self) -> None:
@@ -296,14 +295,14 @@ class FindingsScreen(FilteredView):
         """Shows the findings that a text occurs in."""
 
         def change() -> None:
-            self._rows.filter = text
+            self.rows.filter = text
 
         self._anew(change)
 
     def go_to(self, text: str) -> str | None:
         """Goes to the first finding of a code, or of a channel."""
-        for at, finding in enumerate(self._rows.findings):
-            if text in (finding.code, finding.channel) and (row := self._rows.row_of(at)) is not None:
+        for at, finding in enumerate(self.rows.findings):
+            if text in (finding.code, finding.channel) and (row := self.rows.row_of(at)) is not None:
                 self.table.cursor = row
                 return ""
         return f"there is no finding {text} here" if explain(text) else None

@@ -180,13 +180,8 @@ class HistoryScreen(ViewScreen):
         self._path = path
         self._who = who
         self._about = about
-        self._rows: HistoryRows | None = None
+        self.rows: HistoryRows | None = None
         self._job: Job[LogHistory] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Everything that will be shown is shown."""
-        return self._job is None or not (self._job.running or self._job.state is State.WAITING)
 
     def compose_body(self) -> Iterable[Widget]:
         """Whose history it is, and the records."""
@@ -230,12 +225,12 @@ class HistoryScreen(ViewScreen):
             self._say((self._job.problem.message if self._job.problem else "stopped", "bad"))
             return
         history = self._job.result
-        self._rows = HistoryRows(history, of_client=isinstance(self._who, bytes))
+        self.rows = HistoryRows(history, of_client=isinstance(self._who, bytes))
         damage: list[Cell] = []
         if history.damages:
             damage = [(f", {counted(history.damages, 'damaged range')} in the file", "bad")]
         self._say(counted(history.good, "record"), *damage)
-        self.query_one(RowTable).source = self._rows
+        self.query_one(RowTable).source = self.rows
         self._show_record()
 
     @on(RowTable.Highlighted)
@@ -252,7 +247,7 @@ class HistoryScreen(ViewScreen):
         self.query_one("#record", Line).show(*cells)
 
     def _record(self) -> HistoryRecord | StantoolsError | None:
-        return self._rows.at(self.query_one(RowTable).cursor) if self._rows is not None else None
+        return self.rows.at(self.query_one(RowTable).cursor) if self.rows is not None else None
 
     def _at_cursor(self) -> HistoryRecord | None:
         found = self._record()

@@ -14,14 +14,22 @@ from textual.widget import Widget
 
 from stantools.errors import StantoolsError
 from stantools.notation import format_size
-from tui.cells import Cell, Role, counted, cut, name_text, sparkline
+from tui.cells import Cell, Role, counted, cut, name_text
 from tui.live.facts import Server
 from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor
 from tui.live.source import Meter
 from tui.live.watching import Watching
 from tui.rows import Rows
-from tui.screens.livetables import channel_rows, client_rows, rate_text, stream_rows, subscription_rows
+from tui.screens.livetables import (
+    channel_rows,
+    client_rows,
+    rate_cells,
+    rate_text,
+    stream_rows,
+    subscription_rows,
+    trouble_cells,
+)
 from tui.screens.liveview import WATCHING, LiveView
 from tui.session import StoreSession
 from tui.views import Place
@@ -53,7 +61,7 @@ def server_head(monitor: Monitor, width: int) -> Iterable[Sequence[Cell]]:
         *_flow("out", monitor.rates.out_messages, monitor.rates.out_bytes, width // 2, grey),
     ]
     totals = f"{counted(server.messages, 'message')}, {format_size(server.bytes)}"
-    yield [(totals, grey), *_troubled(monitor, grey)]
+    yield [(totals, grey), *trouble_cells(monitor, grey)]
     if width >= 110:
         yield [(_limits(monitor, server), "dim")]
     if server.state == "FT_STANDBY":
@@ -88,17 +96,7 @@ def _flow(title: str, messages: Meter, size: Meter, width: int, grey: Role) -> S
     rate = f"{rate_text(messages.rate) or '…':>5} msg/s"
     amount = f"{format_size(int(size.rate or 0))}/s"
     figures = f"{title} {rate} {amount:>12} "
-    line = sparkline(messages.rates, max(width - len(figures) - 2, 0))
-    return [(figures, grey), (line.ljust(width - len(figures)), grey or "accent")]
-
-
-def _troubled(monitor: Monitor, grey: Role) -> Sequence[Cell]:
-    cells: list[Cell] = []
-    if monitor.stalled:
-        cells.append((f" · ✗ {monitor.stalled:,} stalled", grey or "bad"))
-    if monitor.still:
-        cells.append((f" · ! {monitor.still:,} not moving", grey or "warn"))
-    return cells
+    return rate_cells(figures, messages, width, grey)
 
 
 def _limits(monitor: Monitor, server: Server) -> str:
@@ -301,9 +299,6 @@ class LiveScreen(LiveView):
         self.refresh_bindings()
 
     @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Opens what is at the cursor."""
         chosen = self.row if self._watching is not None else None

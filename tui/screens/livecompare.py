@@ -173,8 +173,8 @@ class LiveCompareScreen(ViewScreen):
         self._streams = streams
         self._stream = stream
         self._channels = channels
-        self._findings: Sequence[Finding] = ()
-        self._job: Job[Compared] | None = None
+        self.findings: Sequence[Finding] = ()
+        self.job: Job[Compared] | None = None
 
     @property
     def channel(self) -> str | None:
@@ -194,12 +194,12 @@ class LiveCompareScreen(ViewScreen):
 
     def action_again(self) -> None:
         """Compares, or compares again."""
-        if self._job is not None and self._job.running:
+        if self.job is not None and self.job.running:
             return
         session = self.session
         self._show_findings(())
-        self._job = Job("compare", lambda job: run_async(job, self._compare(job)))
-        self.watch_job(self._job, self._finished, self._write)
+        self.job = Job("compare", lambda job: run_async(job, self._compare(job)))
+        self.watch_job(self.job, self._finished, self._write)
         words = [word for name in self._channels for word in ("--channel", name)]
         url = self._streams.url if self._streams.answered is not None else ""
         self.note("stantools", "diff", str(session.path), f"{url}#{self._stream}", *words)
@@ -223,19 +223,19 @@ class LiveCompareScreen(ViewScreen):
 
     def action_cancel(self) -> None:
         """Ends it."""
-        if self._job is not None and self._job.running:
-            self._job.cancel()
+        if self.job is not None and self.job.running:
+            self.job.cancel()
             self._write()
 
     def _finished(self) -> None:
-        job = self._job
+        job = self.job
         if job is not None and job.state is State.DONE:
             self._show_findings(job.result.proof.findings)
         self._write()
         self.refresh_bindings()
 
     def _show_findings(self, findings: Sequence[Finding]) -> None:
-        self._findings = findings
+        self.findings = findings
         table = self.query_one(RowTable)
         table.source = ListRows(_DIFFERENCES if findings else (), findings)
         table.cursor = 0
@@ -247,9 +247,9 @@ class LiveCompareScreen(ViewScreen):
 
     def _show_whole(self, row: int) -> None:
         line = self.query_one("#live-finding", Line)
-        line.display = bool(self._findings)
-        if row < len(self._findings):
-            each = self._findings[row]
+        line.display = bool(self.findings)
+        if row < len(self.findings):
+            each = self.findings[row]
             remedy: list[Sequence[Cell]] = [[(each.remedy, "dim")]] if each.remedy else []
             line.show_lines([[each.detail], *remedy])
 
@@ -260,7 +260,7 @@ class LiveCompareScreen(ViewScreen):
         names = ", ".join(map(name_text, self._channels[:5])) + (" …" if len(self._channels) > 5 else "")
         what = "channel" if len(self._channels) == 1 else "channels"
         yield [("stream ", "dim"), (name_text(self._stream), "strong"), (f"  {what} ", "dim"), (names, "strong")]
-        job = self._job
+        job = self.job
         if job is None:
             return
         if job.running:
@@ -278,25 +278,22 @@ class LiveCompareScreen(ViewScreen):
             yield from _verdict(job.result)
 
     @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Shows the messages that the difference at the cursor is about."""
         row = self.query_one(RowTable).cursor
-        if row >= len(self._findings):
+        if row >= len(self.findings):
             return
-        finding = self._findings[row]
+        finding = self.findings[row]
         if finding.channel in self.session.channels:
             place = Place(channel=finding.channel, seq=finding.seq)
             self.browser.open_view(View.MESSAGES, place, above=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There is something to cancel only while it runs."""
-        running = self._job is not None and self._job.running
+        running = self.job is not None and self.job.running
         if action in ("cancel", "again"):
             return running == (action == "cancel")
-        return bool(self._findings) if action == "open" else super().check_action(action, parameters)
+        return bool(self.findings) if action == "open" else super().check_action(action, parameters)
 
 
 def _verdict(result: Compared) -> Iterable[Sequence[Cell]]:

@@ -9,13 +9,13 @@ from textual import on
 from textual.binding import Binding, BindingType
 
 from stantools.notation import format_size
-from tui.cells import Cell, Role, counted, cut, name_text, number, sparkline
+from tui.cells import Cell, Role, counted, cut, name_text, number
 from tui.live.facts import Consumer, Stream
 from tui.live.jetstream import Streams
 from tui.live.monitor import Monitor, Watched, WatchedChannel
 from tui.live.watching import Watching
 from tui.rows import Rows
-from tui.screens.livetables import consumer_rows, rate_text, subjects_text, subscription_rows
+from tui.screens.livetables import consumer_rows, inflow_cells, subjects_text, subscription_rows, trouble_cells
 from tui.screens.liveview import WATCHING, LiveView
 from tui.session import StoreSession
 from tui.views import Place, View
@@ -114,22 +114,11 @@ class LiveChannelScreen(_MonitorView):
             counted(facts.subscriptions_count, "subscription"),
         ]
         yield [(" · ".join(parts), grey)]
-        figures = f"in {rate_text(watched.meter.rate) or '…':>5} msg/s  "
-        line = sparkline(watched.meter.rates, max(min(self.size.width - len(figures) - 4, 60), 0))
-        yield [(figures, grey), (line, grey or "accent")]
-        cells: list[Cell] = [
-            (f"not acknowledged {number(watched.pending)} · worst lag {number(watched.lag)}", grey),
-        ]
-        if watched.stalled:
-            cells.append((f" · ✗ {watched.stalled:,} stalled", grey or "bad"))
-        if watched.still:
-            cells.append((f" · ! {watched.still:,} not moving", grey or "warn"))
-        yield cells
+        yield inflow_cells(watched.meter, self.size.width, grey)
+        waiting = f"not acknowledged {number(watched.pending)} · worst lag {number(watched.lag)}"
+        yield [(waiting, grey), *trouble_cells(watched, grey)]
 
     @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Opens the client of the subscription at the cursor."""
         chosen = self.row
@@ -185,9 +174,6 @@ class LiveClientScreen(_MonitorView):
         yield [(f"not acknowledged {number(pending)}", grey)]
 
     @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
-
     def action_open(self) -> None:
         """Opens the channel of the subscription at the cursor."""
         chosen = self.row
@@ -261,16 +247,11 @@ class LiveStreamScreen(LiveView):
         yield [(" · ".join(parts), grey)]
         if facts.last_time:
             yield [(f"from {facts.first_time} to {facts.last_time}", grey)]
-        figures = f"in {rate_text(watched.meter.rate) or '…':>5} msg/s  "
-        line = sparkline(watched.meter.rates, max(min(self.size.width - len(figures) - 4, 60), 0))
-        yield [(figures, grey), (line, grey or "accent")]
+        yield inflow_cells(watched.meter, self.size.width, grey)
         if watched.consumers is None and facts.consumers:
             yield [(f"asking for {counted(facts.consumers, 'consumer')}", "accent")]
 
     @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_filters()
-
     def action_filters(self) -> None:
         """Shows which subjects a consumer gets, where there is no room for them in the table."""
         consumer = self.row

@@ -50,6 +50,25 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+def trouble_cells(of: Monitor | WatchedChannel, grey: Role) -> list[Cell]:
+    """Says how many subscriptions are stalled, or do not move."""
+    stalled: list[Cell] = [(f" · ✗ {of.stalled:,} stalled", grey or "bad")] if of.stalled else []
+    still: list[Cell] = [(f" · ! {of.still:,} not moving", grey or "warn")] if of.still else []
+    return [*stalled, *still]
+
+
+def rate_cells(figures: str, meter: Meter, width: int, grey: Role) -> list[Cell]:
+    """Draws the last rates of a counter behind its figures, in so many columns with two to spare."""
+    room = width - len(figures)
+    return [(figures, grey), (sparkline(meter.rates, max(room - 2, 0)).ljust(room), grey or "accent")]
+
+
+def inflow_cells(meter: Meter, width: int, grey: Role) -> list[Cell]:
+    """Returns the line about what comes into a channel or stream."""
+    figures = f"in {rate_text(meter.rate) or '…':>5} msg/s  "
+    return rate_cells(figures, meter, min(width - 2, 62 + len(figures)), grey)
+
+
 def _state(state: Callable[[_T], str], otherwise: Callable[[_T], Any]) -> Column[_T]:
     """Returns the column of a state: the worst first, then by something else."""
     return Column(" ", 1, lambda t: state_cell(state(t)), lambda t: (STATES[state(t)][2], otherwise(t)), key="state")

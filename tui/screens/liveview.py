@@ -16,7 +16,7 @@ from tui.live.monitor import Monitor
 from tui.live.watching import Watching
 from tui.rows import Rows
 from tui.screens.livetables import seconds_text
-from tui.screens.tableview import FilterField, TableView
+from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
@@ -30,13 +30,11 @@ _ALWAYS = ("back", "leave")
 
 #: Keys of every view here.
 WATCHING: tuple[BindingType, ...] = (
-    Binding("slash", "filter", "Filter", key_display="/", id="live.filter"),
-    Binding("s", "sort", "Sort", id="live.sort"),
-    Binding("S", "reverse", "Reverse", show=False, id="live.reverse"),
+    *filtering("live", "clear"),
+    *sorting("live"),
     Binding("space", "pause", "Pause", key_display="space", id="live.pause"),
     Binding("plus", "faster", "Ask more often", key_display="+", show=False, id="live.faster"),
     Binding("minus", "slower", "Ask less often", key_display="-", show=False, id="live.slower"),
-    Binding("escape", "leave", "Clear the filter, or back", show=False, id="live.clear"),
 )
 
 
@@ -56,7 +54,7 @@ class LiveView(TableView):
         # A channel that another view shows has nothing to do with what is shown here.
         super().__init__(session, replace(place, channel=None))
         self._watching = watching
-        self._written: tuple[int, ...] | None = None
+        self.written: tuple[int, ...] | None = None
         self._looks = 0
 
     @property
@@ -109,7 +107,7 @@ class LiveView(TableView):
         self._looks += 1
         if self._watching is None or not self._is_seen:
             return
-        if self._watching.revision != self._written:
+        if self._watching.revision != self.written:
             self.update_rows()
         elif self._looks % _SECOND == 0:
             self.write_head()
@@ -118,7 +116,7 @@ class LiveView(TableView):
         """Writes everything anew."""
         if not self.is_mounted or self._watching is None:
             return
-        self._written = self._watching.revision
+        self.written = self._watching.revision
         self.rows.wide = self.size.width >= self.WIDE
         self.rows.grey = self.source is None or self.source.problem is not None
         super().update_rows()

@@ -161,6 +161,7 @@ class MessagesScreen(ViewScreen):
             words = "stantools", "messages", str(self.session.path), self.table.channel
             self.note(*words, "--seq", str(message.sequence), "--cut", "0")
 
+    @on(RowTable.Selected)
     def action_open(self) -> None:
         """Shows a message, or the bytes of what is damaged."""
         row = self.table.row()
@@ -168,10 +169,6 @@ class MessagesScreen(ViewScreen):
             self.action_bytes()
         elif row is not None:
             self.action_detail()
-
-    @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
 
     def action_form(self) -> None:
         """Shows the payload in the next form."""

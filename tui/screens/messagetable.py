@@ -14,14 +14,14 @@ from stantools.browse.window import Note, NoteKind, Row, Window, WindowMessage, 
 from stantools.errors import StantoolsError, StoreUnreadableError
 from stantools.format.layout import Flag
 from stantools.inspection.survey import ChannelSurvey
-from stantools.notation import format_size, format_time, parse_time
+from stantools.notation import format_size
 from stantools.store.directory import ChannelFiles
 from tui.cells import Cell, Role, time_text
 from tui.jobs import Job, State
 from tui.rows import Column, RowSource
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
-from tui.views import Place
+from tui.views import Place, share_of, time_of
 from tui.widgets.rowtable import RowTable
 
 #: How often the files are looked at, in seconds.
@@ -105,9 +105,7 @@ def flag_letters(message: WindowMessage) -> str:
     return letters + ("h" if message.proven else "")
 
 
-_SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
 _NUMBER = re.compile(r"-?\d+")
-_CLOCK = re.compile(r"\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?")
 HINT = "a sequence; -1 the last; 50%; a time such as 2026-11-21T03:00:00Z, 03:00 or 1h (ago)"
 
 
@@ -136,15 +134,13 @@ def find(text: str, window: Window, today: int) -> Jump | None:
         StoreUnreadableError: The channel's files cannot be read.
     """
     text = text.strip()
-    if match := _SHARE.fullmatch(text):
-        return Jump(window.row_of_share(float(match[1]) / 100))
+    if (share := share_of(text)) is not None:
+        return Jump(window.row_of_share(share))
     if _NUMBER.fullmatch(text):
         number = int(text)
         return Jump(window.row_from_end(-number)) if number < 0 else to_sequence(window, number)
-    if _CLOCK.fullmatch(text):
-        text = f"{format_time(today)[:10]}T{text}"
     try:
-        return to_time(window, parse_time(text))
+        return to_time(window, time_of(text, today))
     except (ValueError, OverflowError):
         return None
 
@@ -357,7 +353,7 @@ class MessageTable(RowTable):
         follows = self.follows and self._files is not None
         if follows:
             self._moved = True
-            self.action_to(-1)
+            self.action_edge(1)
             self._catch_up()
         self.post_message(self.Progress())
         return follows

@@ -15,7 +15,7 @@ from stantools.inspection.findings import Finding
 from stantools.notation import format_size
 from tui.cells import SYMBOLS, Cell, Role, bar, counted, cut, name_text, number, time_text
 from tui.rows import Column, Rows
-from tui.screens.tableview import FilterField, TableView
+from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import ChannelFacts, StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
@@ -103,10 +103,8 @@ class OverviewScreen(TableView):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "findings", "Findings", id="overview.findings"),
         Binding("p", "plan", "Plan", id="overview.plan"),
-        Binding("slash", "filter", "Filter", key_display="/", id="overview.filter"),
-        Binding("s", "sort", "Sort", id="overview.sort"),
-        Binding("S", "reverse", "Reverse", show=False, id="overview.reverse"),
-        Binding("escape", "leave", "Clear the filter", show=False, id="overview.clear"),
+        *filtering("overview", "clear", "Clear the filter"),
+        *sorting("overview"),
     ]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
@@ -171,14 +169,11 @@ class OverviewScreen(TableView):
         shown.display = bool(findings)
         shown.show_lines(findings)
 
+    @on(RowTable.Selected)
     def action_open(self) -> None:
         """Opens the messages of the channel at the cursor."""
         if self.channel is not None:
             self.browser.open_view(View.MESSAGES, Place(channel=self.channel), above=True)
-
-    @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
 
     def action_findings(self) -> None:
         """Opens the findings."""

@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from tui.cells import Cell
-from tui.jobs import Job, State
 from tui.plans.wizard import WIZARDS, Entry, Source, Wizard, entry
 from tui.rows import Column, ListRows
 from tui.screens.base import ViewScreen
@@ -91,13 +90,10 @@ class PlansScreen(ViewScreen):
         advice = self.session.advice()
         return entry(advice.command[1]) if advice and len(advice.command) > 1 else None
 
+    @on(RowTable.Selected)
     def action_open(self) -> None:
         """Opens the plan at the cursor."""
         self._open(WIZARDS[self.query_one(RowTable).cursor])
-
-    @on(RowTable.Selected)
-    def _selected(self) -> None:
-        self.action_open()
 
     def _open(self, chosen: Entry) -> None:
         if self._opening:
@@ -105,13 +101,13 @@ class PlansScreen(ViewScreen):
         session = self.session
         source = Source(session.path, session.crc, session.reading, session.workers, self.browser.connecting)
         # What a wizard needs is loaded when it is opened for the first time, which takes longer than a key press may.
-        job: Job[Wizard[Any]] = Job(f"open {chosen.verb}", lambda _: chosen.make(source))
         self._opening = True
-        self.watch_job(job, lambda: self._opened(job))
+        self.begin(f"open {chosen.verb}", lambda _: chosen.make(source), self._opened, self._not_opened)
 
-    def _opened(self, job: Job[Wizard[Any]]) -> None:
+    def _opened(self, wizard: Wizard[Any]) -> None:
         self._opening = False
-        if job.problem is not None:
-            self.browser.fail(job.problem)
-        elif job.state is State.DONE and self.is_current:
-            self.app.push_screen(WizardScreen(self.session, Place(), job.result))
+        if self.is_current:
+            self.app.push_screen(WizardScreen(self.session, Place(), wizard))
+
+    def _not_opened(self) -> None:
+        self._opening = False

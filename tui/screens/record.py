@@ -25,7 +25,7 @@ from tui.jobs import Job, State
 from tui.rows import Column, ListRows, RowSource
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import Place, View, share_of
 from tui.widgets.hexview import HexView
 from tui.widgets.line import Line
 from tui.widgets.rowtable import RowTable
@@ -117,8 +117,8 @@ class RecordScreen(ViewScreen):
         self._problem: StantoolsError | None = None
         self._rows = RecordRows()
         self._wanted = place.offset
-        self._row: RecordRow | None = None
-        self._parts: list[Part] = []
+        self.row: RecordRow | None = None
+        self.parts: list[Part] = []
         self._fields_only = False
         #: A message to go to once the file is open.
         self.sought: int | None = None
@@ -159,18 +159,15 @@ class RecordScreen(ViewScreen):
         """The file was scanned anew."""
         survey = self._known_survey()
         if survey is not None and self._survey is not None and survey is not self._survey:
-            self._wanted = self._row.offset if self._row else self._wanted
+            self._wanted = self.row.offset if self.row else self._wanted
             self._open()
 
-    def status_cells(self) -> Sequence[Cell]:
+    def trail(self) -> Iterable[Cell]:
         """Names the file instead of the view."""
-        cells = list(super().status_cells())
-        shown: list[Cell] = [" › ", (name_text(self._path.name), "strong")]
-        at = next((n for n, cell in enumerate(cells) if cell == self.NAME), None)
-        if at is None:
-            return cells
-        name = cells[at + 1 : at + 3]
-        return [*cells[: at - 1], *name, *shown, *cells[at + 1 + len(name) :]] if self.place.channel else cells
+        if self.place.channel is None:
+            yield self.NAME
+        else:
+            yield from ((name_text(self.place.channel), "strong"), (name_text(self._path.name), "strong"))
 
     # Opening
 
@@ -266,10 +263,10 @@ class RecordScreen(ViewScreen):
         if self._problem is not None:
             yield [(self._problem.remedy, "dim")]
             return
-        row, reader = self._row, self._reader
+        row, reader = self.row, self._reader
         if row is None or reader is None:
             return
-        part = self._parts[self._field] if self._field < len(self._parts) else None
+        part = self.parts[self._field] if self._field < len(self.parts) else None
         where = f" at {row.offset} = 0x{row.offset:x}, {counted(row.length, 'byte')}"
         if row.ok:
             yield [(row.type, "strong"), where]
@@ -300,18 +297,18 @@ class RecordScreen(ViewScreen):
     def _show_record(self) -> None:
         reader, table = self._reader, self.query_one("#records", RowTable)
         row = reader.row(table.cursor) if reader else None
-        self._row = row
+        self.row = row
         hexview = self.query_one(HexView)
         if row is None or reader is None:
-            self._parts = []
+            self.parts = []
             hexview.show(lambda _offset, _length: b"", 0, 0, [])
         else:
-            self._parts = reader.parts(row)
-            hexview.show(reader.read, row.offset, row.length, self._parts)
-            wrong = next((n for n, part in enumerate(self._parts) if part.role is PartRole.WRONG), 0)
+            self.parts = reader.parts(row)
+            hexview.show(reader.read, row.offset, row.length, self.parts)
+            wrong = next((n for n, part in enumerate(self.parts) if part.role is PartRole.WRONG), 0)
             hexview.choose(wrong)
         fields = self.query_one("#fields", RowTable)
-        fields.source = ListRows(_FIELDS, self._parts)
+        fields.source = ListRows(_FIELDS, self.parts)
         fields.cursor = self._field
         self._write()
 
@@ -320,7 +317,7 @@ class RecordScreen(ViewScreen):
     @on(RowTable.Highlighted)
     def _highlighted(self, event: RowTable.Highlighted) -> None:
         if event.table.id == "records":
-            if self._reader is None or self._row is None or self._reader.row(event.row) != self._row:
+            if self._reader is None or self.row is None or self._reader.row(event.row) != self.row:
                 self._show_record()
         elif self.query_one(HexView).field != event.row:
             self.query_one(HexView).choose(event.row)
@@ -364,10 +361,10 @@ class RecordScreen(ViewScreen):
 
     def action_messages(self) -> None:
         """Opens the messages at this one."""
-        if self.channel is None or self._row is None or self._row.sequence is None:
+        if self.channel is None or self.row is None or self.row.sequence is None:
             self.notify("this record is no message of a channel", severity="warning")
             return
-        self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=self._row.sequence), above=True)
+        self.browser.open_view(View.MESSAGES, Place(channel=self.channel, seq=self.row.sequence), above=True)
 
     # Places
 
@@ -380,8 +377,8 @@ class RecordScreen(ViewScreen):
         reader = self._reader
         if reader is None or not reader.map.rows:
             return None
-        if re.fullmatch(r"\d{1,3}(\.\d+)?%", text):
-            return self._go_to_offset(int(reader.map.size * min(float(text[:-1]), 100) / 100))
+        if (share := share_of(text)) is not None:
+            return self._go_to_offset(int(reader.map.size * share))
         if re.fullmatch(r"#\d{1,20}", text):
             return self.find_sequence(int(text[1:]))
         if not _OFFSET.fullmatch(text):
@@ -398,8 +395,8 @@ class RecordScreen(ViewScreen):
         table = self.query_one("#records", RowTable)
         table.cursor = reader.row_at(offset)
         self._show_record()
-        inside = next((n for n, part in enumerate(self._parts) if part.start <= offset < part.end), None)
-        if inside and self._row and self._row.ok:
+        inside = next((n for n, part in enumerate(self.parts) if part.start <= offset < part.end), None)
+        if inside and self.row and self.row.ok:
             self.query_one(HexView).choose(inside)
             self.query_one("#fields", RowTable).cursor = inside
         self._write()
@@ -411,18 +408,13 @@ class RecordScreen(ViewScreen):
         if reader is None or sequence >= 2**64:
             return "there is no such sequence"
 
-        def work(_job: Job[int | None]) -> int | None:
-            return reader.row_of_sequence(sequence)
-
-        job: Job[int | None] = Job("look up", work)
-
-        def done() -> None:
-            if job.state is State.DONE and job.result is not None:
-                self.query_one("#records", RowTable).cursor = job.result
-            elif job.state is State.DONE:
+        def found(row: int | None) -> None:
+            if row is not None:
+                self.query_one("#records", RowTable).cursor = row
+            else:
                 self.notify(f"sequence {sequence} is not in this file", severity="warning")
 
-        self.watch_job(job, done)
+        self.begin("look up", lambda _: reader.row_of_sequence(sequence), found)
         return ""
 
 

@@ -22,7 +22,6 @@ from stantools.store.directory import ChannelFiles, SliceFiles
 from stantools.store.ranges import Ranges
 from tui.cells import SYMBOLS, Cell, Role, counted, cut, name_text, number, time_text
 from tui.jobs import Job
-from tui.jobs import State as JobState
 from tui.rows import Column, RowSource
 from tui.screens.base import ViewScreen
 from tui.screens.record import RecordScreen
@@ -265,18 +264,15 @@ class SlicesScreen(ViewScreen):
         self._scanning.add(path)
         session, channel = self.session, self.channel.encode("utf-8", "surrogateescape")
 
+        def done(survey: SliceSurvey) -> None:
+            self._scanning.discard(path)
+            self._extra[path] = survey
+            self._update()
+
         def work(job: Job[SliceSurvey]) -> SliceSurvey:
             return survey_slice(files, channel, session.crc, job.advance)
 
-        job: Job[SliceSurvey] = Job("scan", work, total=files.data_size)
-
-        def done() -> None:
-            self._scanning.discard(path)
-            if job.state is JobState.DONE:
-                self._extra[path] = job.result
-                self._update()
-
-        self.watch_job(job, done)
+        self.begin("scan", work, done, lambda: self._scanning.discard(path), files.data_size)
 
     # What is shown
 

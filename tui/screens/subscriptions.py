@@ -16,11 +16,10 @@ from stantools.browse.log_history import LogLoss, log_loss
 from stantools.inspection.records import FileKind
 from stantools.inspection.subscribers import text
 from tui.cells import Cell, counted, name_text, number
-from tui.jobs import Job, State
 from tui.screens.history import HistoryScreen, PendingScreen
 from tui.screens.subdetail import detail, loss_lines
 from tui.screens.subrows import ClientRow, Gathered, GroupRow, SubRows, SubscriptionRow
-from tui.screens.tableview import FilterField, TableView
+from tui.screens.tableview import FilterField, TableView, filtering, sorting
 from tui.session import StoreSession
 from tui.views import Place, View
 from tui.widgets.line import Line
@@ -45,18 +44,16 @@ class SubscriptionsScreen(TableView):
         Binding("c", "all_channels", "All", id="subscriptions.all_channels"),
         Binding("m", "messages", "Messages", id="subscriptions.messages"),
         Binding("p", "pending", "Pending messages", show=False, id="subscriptions.pending"),
-        Binding("s", "sort", "Sort", id="subscriptions.sort"),
-        Binding("S", "reverse", "Reverse", show=False, id="subscriptions.reverse"),
-        Binding("slash", "filter", "Filter", key_display="/", id="subscriptions.filter"),
+        *sorting("subscriptions"),
+        *filtering("subscriptions"),
         Binding("J", "scroll(1)", "Details down", show=False, id="subscriptions.details_down"),
         Binding("K", "scroll(-1)", "Details up", show=False, id="subscriptions.details_up"),
-        Binding("escape", "leave", "Clear the filter, or back", show=False, id="subscriptions.leave"),
     ]
 
     def __init__(self, session: StoreSession | None, place: Place) -> None:
         super().__init__(session, place)
         self._home = place.channel
-        self._gathered = Gathered(self.session, place.channel)
+        self.gathered = Gathered(self.session, place.channel)
         self._sources = [SubRows(kind) for kind in _TABS]
         self._cursors = [0, 0, 0]
         self._tab = 0
@@ -123,8 +120,8 @@ class SubscriptionsScreen(TableView):
         if self.session.overview is not self._read:
             # The store was opened anew.
             self._read, self._losses, self._asked = self.session.overview, {}, set()
-        self._stale |= self._gathered.update()
-        facts = (self.session.forecasts, self._gathered.known)
+        self._stale |= self.gathered.update()
+        facts = (self.session.forecasts, self.gathered.known)
         if self._stale and time.monotonic() - self._last >= 10 * self._cost:
             self.update_rows()
         elif facts != self._facts:
@@ -133,7 +130,7 @@ class SubscriptionsScreen(TableView):
 
     def fill_rows(self) -> None:
         """Shows what was gathered."""
-        self.rows.take(self._gathered)
+        self.rows.take(self.gathered)
 
     def update_rows(self) -> None:
         """Shows what was gathered, and the subscription that the view was opened for once it is there."""
@@ -143,7 +140,7 @@ class SubscriptionsScreen(TableView):
             found = self.rows.find(("subscription", self.place.channel or "", str(self._wanted)))
             if found is not None:
                 self.table.cursor, self._wanted = found, None
-        self._stale = self._gathered.behind
+        self._stale = self.gathered.behind
         self._last = time.monotonic()
         self._cost = self._last - begun
         self._write()
@@ -154,7 +151,7 @@ class SubscriptionsScreen(TableView):
         self._write_detail()
 
     def _write_tabs(self) -> None:
-        gathered = self._gathered
+        gathered = self.gathered
         counts = (len(gathered.subscriptions), len(gathered.groups), len(gathered.clients))
         cells: list[Cell] = []
         for place, (name, count) in enumerate(zip(_TABS, counts, strict=True)):
@@ -184,7 +181,7 @@ class SubscriptionsScreen(TableView):
         found = [
             ("clients.dat", FileKind.CLIENTS, each) for each in overview.problems if each.startswith("clients.dat: ")
         ]
-        for name in self._gathered.damaged:
+        for name in self.gathered.damaged:
             facts = self.session.channels.get(name)
             known = facts.overview if facts else None
             problems = [each for each in known.problems if each.startswith("subs.dat: ")] if known else []
@@ -204,17 +201,11 @@ class SubscriptionsScreen(TableView):
         self._asked.add(file)
         session = self.session
 
-        def compare(_job: Job[LogLoss | None]) -> LogLoss | None:
-            return log_loss(path, kind, session.crc)
+        def done(loss: LogLoss | None) -> None:
+            self._losses[file] = loss
+            self._write_problems()
 
-        job: Job[LogLoss | None] = Job("compare", compare)
-
-        def done() -> None:
-            if job.state is State.DONE:
-                self._losses[file] = job.result
-                self._write_problems()
-
-        self.watch_job(job, done)
+        self.begin("compare", lambda _: log_loss(path, kind, session.crc), done)
 
     def _file(self, file: str) -> Path | None:
         path = self.session.store.path / file
@@ -230,7 +221,7 @@ class SubscriptionsScreen(TableView):
         shown.show_lines(list(detail(row, forecast)))
 
     def _nothing(self) -> str:
-        if not self._gathered.known:
+        if not self.gathered.known:
             return "not read yet"
         if self.rows.filter:
             return f"no {_TABS[self._tab]} match the filter"
@@ -267,8 +258,8 @@ class SubscriptionsScreen(TableView):
             return
         row = self.row
         self.place = Place(channel=wanted)
-        self._gathered = Gathered(self.session, wanted)
-        self._gathered.update()
+        self.gathered = Gathered(self.session, wanted)
+        self.gathered.update()
         self.table.cursor = 0
         self.update_rows()
         if row is not None and (found := self.rows.find(row.key)) is not None:

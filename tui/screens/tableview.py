@@ -5,11 +5,28 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from textual import on
+from textual.binding import Binding
 from textual.widgets import Input
 
 from tui.rows import Rows
 from tui.screens.base import ViewScreen
 from tui.widgets.rowtable import RowTable
+
+
+def filtering(group: str, leave: str = "leave", text: str = "Clear the filter, or back") -> list[Binding]:
+    """Returns the keys that filter, with ids of a group; `leave` and `text` name the one that ends it."""
+    return [
+        Binding("slash", "filter", "Filter", key_display="/", id=f"{group}.filter"),
+        Binding("escape", "leave", text, show=False, id=f"{group}.{leave}"),
+    ]
+
+
+def sorting(group: str) -> list[Binding]:
+    """Returns the keys that sort, with ids of a group."""
+    return [
+        Binding("s", "sort", "Sort", id=f"{group}.sort"),
+        Binding("S", "reverse", "Reverse", show=False, id=f"{group}.reverse"),
+    ]
 
 
 class FilterField(Input):

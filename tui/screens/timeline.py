@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -14,18 +13,17 @@ from textual.widget import Widget
 from stantools.browse.histogram import Bucket, Histogram, fitting, narrower, wider, width_text
 from stantools.browse.timeline import BINS, Timeline, read_timeline
 from stantools.inspection.survey import ChannelSurvey
-from stantools.notation import format_size, format_time, parse_time
+from stantools.notation import format_size, format_time
 from tui.cells import Cell, Role, bar, counted, number, text_of, time_text
-from tui.jobs import Job, State
+from tui.jobs import Job
 from tui.screens.base import Latest, ViewScreen
 from tui.session import StoreSession
-from tui.views import Place, View
+from tui.views import Place, View, share_of, time_of
 from tui.widgets.line import Line
 from tui.widgets.plot import Bars, Plot, span_text
 
 _UNITS = ("messages", "bytes", "mean size")
 _SECOND, _MILLISECOND = 10**9, 10**6
-_CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,9})?)?")
 
 
 class TimelineScreen(ViewScreen):
@@ -350,16 +348,13 @@ class TimelineScreen(ViewScreen):
         timeline = self._timeline
         if timeline is None or not timeline.count:
             return None if not text[:1].isdigit() else "there are no messages"
-        if re.fullmatch(r"\d{1,3}(\.\d+)?%", text):
-            low, high = timeline.first, timeline.last
-            self._jump(low + int((high - low) * min(float(text[:-1]), 100) / 100))
+        if (share := share_of(text)) is not None:
+            self._jump(timeline.first + int((timeline.last - timeline.first) * share))
             return ""
         if text.isdecimal():
             return self._jump_to_sequence(int(text))
-        if _CLOCK.fullmatch(text):
-            text = f"{format_time(self._cursor)[:10]}T{text}"
         try:
-            self._jump(parse_time(text))
+            self._jump(time_of(text, self._cursor))
         except ValueError as error:
             return None if not text[:1].isdigit() else str(error)
         return ""
@@ -369,20 +364,13 @@ class TimelineScreen(ViewScreen):
         timeline = self._timeline
         assert timeline is not None
 
-        def work(_job: Job[int | None]) -> int | None:
-            return timeline.time_of(sequence) if sequence < 2**64 else None
-
-        job: Job[int | None] = Job("look up", work)
-
-        def done() -> None:
-            if job.problem is not None:
-                self.browser.fail(job.problem)
-            elif job.state is State.DONE and job.result is not None:
-                self._jump(job.result)
-            elif job.state is State.DONE:
+        def found(time: int | None) -> None:
+            if time is not None:
+                self._jump(time)
+            else:
                 self.notify(f"there is no message {sequence}", severity="warning")
 
-        self.watch_job(job, done)
+        self.begin("look up", lambda _: timeline.time_of(sequence) if sequence < 2**64 else None, found)
         return ""
 
     def _jump(self, timestamp: int) -> None:

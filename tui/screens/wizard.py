@@ -133,7 +133,7 @@ class WizardScreen(ViewScreen):
         super().__init__(session, place)
         self._flow = Flow(wizard)
         self._pace: Pace | None = None
-        self._job: Job[Preview] | Job[Outcome] | None = None
+        self.job: Job[Preview] | Job[Outcome] | None = None
         self._asking: QuestionScreen | None = None
         self._unlocked: bool | None = None
 
@@ -142,11 +142,10 @@ class WizardScreen(ViewScreen):
         """Where the user is."""
         return self._flow
 
-    def status_cells(self) -> Sequence[Cell]:
+    def trail(self) -> Iterable[Cell]:
         """Names the verb behind the view."""
-        cells = list(super().status_cells())
-        place = next((number for number, cell in enumerate(cells) if cell == "  "), len(cells))
-        return [*cells[:place], " › plans › ", (self._flow.wizard.VERB, "strong"), *cells[place:]]
+        yield from super().trail()
+        yield from ("plans", (self._flow.wizard.VERB, "strong"))
 
     def compose_body(self) -> Iterable[Widget]:
         """The way, what is said, one of the steps, the command line."""
@@ -294,7 +293,7 @@ class WizardScreen(ViewScreen):
         if self._pace is None:
             return
         rows: list[Sequence[Cell]] = [self._pace.line(max(min(self.size.width - 50, 40), 10)), [""]]
-        if self._job is not None and self._job.cancelling:
+        if self.job is not None and self.job.cancelling:
             rows.append([("cancelling, and taking back what was begun…", "warn")])
         else:
             rows.append([("c or Escape cancels", "dim")])
@@ -343,7 +342,7 @@ class WizardScreen(ViewScreen):
         self._show()
 
     def _begin(self, job: Job[Preview] | Job[Outcome], unit: str) -> None:
-        self._job = job
+        self.job = job
         self._pace = Pace(job, unit)
 
     def _plan_made(self, job: Job[Preview]) -> None:
@@ -383,7 +382,7 @@ class WizardScreen(ViewScreen):
 
     def action_cancel(self) -> None:
         """Ends what is going on; asks before it ends a run."""
-        job = self._job
+        job = self.job
         if job is None or not job.running:
             return
         if self._flow.step is Step.LOOK:
@@ -394,8 +393,8 @@ class WizardScreen(ViewScreen):
 
     def _asked(self, yes: bool | None) -> None:
         self._asking = None
-        if yes and self._job is not None:
-            self._job.cancel()
+        if yes and self.job is not None:
+            self.job.cancel()
 
     def action_back(self) -> None:
         """Goes a step back, or out of the wizard."""
@@ -425,9 +424,9 @@ class WizardScreen(ViewScreen):
 
     def on_unmount(self) -> None:
         """Leaves a run that is cancelled with the program the time to clean up."""
-        if self._flow.writing and self._job is not None:
-            self._job.cancel()
-            self._job.wait(_PATIENCE)
+        if self._flow.writing and self.job is not None:
+            self.job.cancel()
+            self.job.wait(_PATIENCE)
 
 
 def _problem_rows(problem: StantoolsError) -> list[list[Cell]]:

@@ -12,11 +12,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from stantools.browse.record_fields import Part, PartRole
 from stantools.browse.record_reader import part_at
+from tui.widgets.lines import Lines, moving
 
 _ROW = 16
 #: Bytes that are read at once.
@@ -26,21 +26,16 @@ _BLOCK = 1 << 12
 Read = Callable[[int, int], bytes]
 
 
-class HexView(ScrollView, can_focus=True):
+class HexView(Lines):
     """Shows bytes of a file in rows of sixteen, each field in its color; the chosen field is reversed.
 
     A row that holds something wrong is marked, so that it is found without colors.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "roll(-1)", "Up", show=False, id="hex.up"),
-        Binding("down,j", "roll(1)", "Down", show=False, id="hex.down"),
-        Binding("pageup,ctrl+b", "roll_page(-1)", "Page up", show=False, id="hex.page_up"),
-        Binding("pagedown,ctrl+f", "roll_page(1)", "Page down", show=False, id="hex.page_down"),
+        *moving("hex", "Beginning", "End"),
         Binding("left,h", "field(-1)", "Field before", show=False, id="hex.field_before"),
         Binding("right,l", "field(1)", "Next field", key_display="→", id="hex.next_field"),
-        Binding("home,g", "edge(0)", "Beginning", show=False, id="hex.first"),
-        Binding("end,G", "edge(1)", "End", show=False, id="hex.last"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "hexview--offset",
@@ -91,7 +86,7 @@ class HexView(ScrollView, can_focus=True):
         row = (self._parts[self._field].start - self._start) // _ROW
         top, height = self.scroll_offset.y, max(self.scrollable_content_region.height, 1)
         if not top <= row < top + height:
-            self.scroll_to(y=max(row - height // 3, 0), animate=False, immediate=True, force=True)
+            self.scroll_to_line(max(row - height // 3, 0))
         self.refresh()
 
     def _bytes(self, offset: int, length: int) -> bytes:
@@ -153,23 +148,6 @@ class HexView(ScrollView, can_focus=True):
 
     def _part_style(self, role: PartRole) -> Style:
         return self.get_component_rich_style(f"hexview--{role.value}", partial=True)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Other rows can be seen."""
-        super().watch_scroll_y(old_value, new_value)
-        self.refresh()
-
-    def action_roll(self, rows: int) -> None:
-        """Moves what is shown."""
-        self.scroll_to(y=self.scroll_offset.y + rows, animate=False, immediate=True)
-
-    def action_roll_page(self, pages: int) -> None:
-        """Moves what is shown by what can be seen."""
-        self.action_roll(pages * max(self.scrollable_content_region.height - 1, 1))
-
-    def action_edge(self, which: int) -> None:
-        """Shows the beginning or the end."""
-        self.scroll_to(y=which * self.virtual_size.height, animate=False, immediate=True)
 
     def action_field(self, step: int) -> None:
         """Chooses another field."""

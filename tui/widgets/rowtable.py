@@ -16,26 +16,21 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.cells import Cell, role_of, text_of
 from tui.rows import RowSource
+from tui.widgets.lines import Lines, moving
 
 
-class RowTable(ScrollView, can_focus=True):
+class RowTable(Lines):
     """Shows a source of rows, with a cursor.
 
     Posts `Highlighted` when the cursor has come to another row and `Selected` when one is chosen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="table.up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="table.down"),
-        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="table.page_up"),
-        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="table.page_down"),
-        Binding("home,g", "to(0)", "First", show=False, id="table.first"),
-        Binding("end,G", "to(-1)", "Last", show=False, id="table.last"),
+        *moving("table", "First", "Last"),
         Binding("left,h", "sideways(-8)", "Left", show=False, id="table.left"),
         Binding("right,l", "sideways(8)", "Right", show=False, id="table.right"),
         Binding("enter", "choose", "Open", id="table.open"),
@@ -45,12 +40,6 @@ class RowTable(ScrollView, can_focus=True):
         "rowtable--cursor",
         "rowtable--cursor-blurred",
         "rowtable--wide",
-        "rowtable--good",
-        "rowtable--warn",
-        "rowtable--bad",
-        "rowtable--dim",
-        "rowtable--strong",
-        "rowtable--accent",
     }
 
     cursor = reactive(0, repaint=False)
@@ -173,7 +162,7 @@ class RowTable(ScrollView, can_focus=True):
     def _line(self, cells: Sequence[Cell], base: Style, *, plain: bool) -> Strip:
         """Puts cells side by side. On the cursor's line roles give way, so that it can be read in any theme."""
         if len(cells) == 1 and len(self._widths) > 1:
-            wide = base if plain else base + self._style(cells[0], "rowtable--wide")
+            wide = base if plain else base + self._wide_style(cells[0])
             text = Strip([Segment(text_of(cells[0]), wide)])
             width = max(self.virtual_size.width, self.scrollable_content_region.width)
             if text.cell_length > width:
@@ -183,7 +172,7 @@ class RowTable(ScrollView, can_focus=True):
         for place, (cell, width, column) in enumerate(zip(cells, self._widths, self._source.columns, strict=False)):
             if place:
                 segments.append(Segment(" ", base))
-            style = base if plain else base + self._style(cell)
+            style = base if plain else base + self.role_style(role_of(cell))
             text = Strip([Segment(text_of(cell), style)])
             length = text.cell_length
             if length > width:
@@ -195,10 +184,9 @@ class RowTable(ScrollView, can_focus=True):
                 segments += [*text, Segment(" " * (width - length), base)]
         return Strip(segments)
 
-    def _style(self, cell: Cell, otherwise: str = "") -> Style:
+    def _wide_style(self, cell: Cell) -> Style:
         role = role_of(cell)
-        name = f"rowtable--{role}" if role else otherwise
-        return self.get_component_rich_style(name, partial=True) if name else Style()
+        return self.role_style(role) if role else self.get_component_rich_style("rowtable--wide", partial=True)
 
     def validate_cursor(self, row: int) -> int:
         """Keeps the cursor on a row."""
@@ -226,34 +214,30 @@ class RowTable(ScrollView, can_focus=True):
     def _show_cursor(self) -> None:
         top, height = self.scroll_offset.y, self.visible_rows
         if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, immediate=True, force=True)
+            self.scroll_to_line(self.cursor)
         elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True, force=True)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Another part of the rows can be seen."""
-        super().watch_scroll_y(old_value, new_value)
-        self.refresh()
+            self.scroll_to_line(self.cursor - height + 1)
 
     def show(self, row: int) -> None:
         """Moves the cursor to a row and shows it with what is around it, unless it can be seen already."""
         row = self.validate_cursor(row)
         top, height = self.scroll_offset.y, self.visible_rows
         if not top <= row < top + height:
-            self.scroll_to(y=max(row - height // 2, 0), animate=False, immediate=True, force=True)
+            self.scroll_to_line(max(row - height // 2, 0))
         self.cursor = row
 
-    def action_move(self, rows: int) -> None:
+    @property
+    def page(self) -> int:
+        """Rows of a page."""
+        return max(self.visible_rows - 1, 1)
+
+    def action_by(self, lines: int) -> None:
         """Moves the cursor."""
-        self.cursor += rows
+        self.cursor += lines
 
-    def action_page(self, pages: int) -> None:
-        """Moves the cursor by what can be seen."""
-        self.cursor += pages * max(self.visible_rows - 1, 1)
-
-    def action_to(self, row: int) -> None:
-        """Moves the cursor to a row; negative ones count from the end."""
-        self.cursor = row if row >= 0 else len(self._source) + row
+    def action_edge(self, which: int) -> None:
+        """Moves the cursor to the first row (0) or the last (1)."""
+        self.cursor = which * len(self._source)
 
     def action_sideways(self, columns: int) -> None:
         """Shows what lies to the left or right."""

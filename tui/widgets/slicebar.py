@@ -71,6 +71,6 @@ class SliceTable(RowTable):
             return strip
         start = sum(self._widths[:place]) + place
         end = start + self._widths[place]
-        parts = [Segment(text, base + self._style((text, role))) for text, role in bar_cells(str(cells[place]))]
+        parts = [Segment(text, base + self.role_style(role)) for text, role in bar_cells(str(cells[place]))]
         bar = Strip(parts).adjust_cell_length(end - start, base)
         return Strip.join([strip.crop(0, start), bar, strip.crop(end)])
