@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,21 @@ def test_progress_from_several_threads_adds_up() -> None:
     job = run(work, total=20_000)
     assert job.result == 20_000
     assert job.share == 1.0
+
+
+def test_the_end_of_a_job_is_told_once(golden: Path, browse: Callable[..., None]) -> None:
+    """A timer that was stopped ticks once more when its next tick was due within half a millisecond."""
+
+    async def look(pilot: Any) -> None:
+        screen = pilot.app.screen
+        ticks: list[Callable[[], None]] = []
+        timer = screen.set_interval(1000, lambda: None)
+        screen.set_interval = lambda _seconds, tick: ticks.append(tick) or timer
+        told: list[State] = []
+        job = screen.watch_job(Job("quick", lambda _: None), lambda: told.append(job.state))
+        assert job.wait(10) and screen.working
+        for tick in ticks * 2:
+            tick()
+        assert told == [State.DONE] and not screen.working
+
+    browse(golden / "basic" / "datastore", look)

@@ -257,8 +257,9 @@ class ViewScreen(Screen[None]):
                     progress()
                 return
             timer.stop()
-            self._jobs[:] = [each for each in self._jobs if each[0] is not job]
-            done()
+            if (job, timer) in self._jobs:  # a timer may tick once more after it was stopped
+                self._jobs.remove((job, timer))
+                done()
 
         timer = self.set_interval(LOOK / 2, look)
         self._jobs.append((job, timer))
