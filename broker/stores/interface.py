@@ -38,7 +38,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """A flush of a channel's messages that is under way, until `Store.completed` returns it.
+    """A flush that is under way, of messages or of subscriptions, until `Store.completed` returns it.
 
     Attributes:
         outcome: What became of it.
@@ -152,8 +152,16 @@ class SubscriptionStore(Protocol):
     def acked(self, subscription: int, sequences: Sequence[int]) -> None:
         """Takes note that messages are not pending any more. Raises StorageError."""
 
-    def flush(self) -> None:
-        """Makes it durable as configured. Raises StorageError; the records are kept for the next try."""
+    def flush(self) -> Flush | None:
+        """Makes it durable as configured.
+
+        Returns:
+            None if it is; else what `Store.completed` returns when it is known. Its outcome may be REFUSED; the records
+            are kept for the next try.
+
+        Raises:
+            StorageError: It cannot be written; the records are kept as well.
+        """
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ the order of arrival: one that could go waits for those before it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 CHANNEL_BOUND: Final = 16 << 20
 BOUND: Final = 64 << 20
 
+# Looked up with each publish.
+_STORED: Final = Outcome.STORED
+
 
 @dataclass(slots=True, eq=False)
 class Portion:
@@ -47,7 +50,7 @@ class Portion:
         size: Their bytes.
         outcome: What became of them; None while nobody knows.
         error: Why they were refused.
-        heads: Subjects whose next acknowledgement is one of these.
+        heads: Subjects whose next acknowledgement is one of these, if it waits.
     """
 
     channel: Channel
@@ -55,7 +58,7 @@ class Portion:
     size: int = 0
     outcome: Outcome | None = None
     error: bytes = b""
-    heads: list[bytes] = field(default_factory=list)
+    heads: list[bytes] | None = None
 
 
 @dataclass(slots=True)
@@ -116,6 +119,7 @@ class Commits:
         self._batches: list[Batch] = []
         self._touched: dict[Channel, list[Portion]] = {}
         self._flushes: dict[Flush, Channel] = {}
+        self._followers: dict[Flush, list[Callable[[Flush], None]]] = {}
         self._under_way: dict[Channel, deque[_UnderWay]] = {}
         self._owed: dict[bytes, deque[_Owed]] = {}
         self._waiting = 0
@@ -163,7 +167,7 @@ class Commits:
 
     def commit(self) -> None:
         """Flushes what is staged; what is stored then, or was under way and is now, is delivered and answered."""
-        if self._committing or not (self.staged or self._flushes):
+        if self._committing or not (self.staged or self._flushes or self._followers):
             return
         if self._sleep is not None:
             self._timers.cancel(self._sleep)
@@ -175,7 +179,7 @@ class Commits:
         try:
             for channel, portions in touched.items():
                 self._flush(channel, portions)
-            if self._flushes:
+            if self._flushes or self._followers:
                 self._complete()
             for batch in batches:
                 self._acknowledge(batch)
@@ -184,7 +188,7 @@ class Commits:
 
     def complete(self) -> None:
         """Goes on with what was under way and is stored now, without flushing more."""
-        if self._flushes and not self._committing:
+        if (self._flushes or self._followers) and not self._committing:
             self._committing = True
             try:
                 self._complete()
@@ -208,6 +212,43 @@ class Commits:
         channel.visible = channel.messages.last
         self._settle(portions, outcome, str(error).encode(errors="replace"))
         self._relax(channel)
+
+    def flush_subscriptions(self, channel: Channel) -> Flush | None:
+        """Flushes the subscriptions of a channel; the log tells if that fails. Returns the flush if it is under way."""
+        try:
+            flush = channel.store.flush()
+        except StorageError as error:
+            _tell(channel, str(error))
+            return None
+        if flush is not None:
+            self._follow(flush, lambda flush: _tell(channel, flush.error))
+        return flush
+
+    def when_durable(self, flushes: Iterable[Flush | None], done: Callable[[str], None]) -> None:
+        """Calls `done` when flushes of subscriptions are complete, at once if none is under way.
+
+        Args:
+            flushes: What `flush` has returned.
+            done: Gets the error of one that failed, or nothing.
+        """
+        waiting = {flush for flush in flushes if flush is not None}
+        errors: list[str] = []
+        if not waiting:
+            done("")
+            return
+
+        def completed(flush: Flush) -> None:
+            waiting.discard(flush)
+            errors.append(flush.error)
+            if not waiting:
+                done(max(errors))
+
+        for flush in tuple(waiting):
+            self._follow(flush, completed)
+        self._driver.commit_soon()
+
+    def _follow(self, flush: Flush, action: Callable[[Flush], None]) -> None:
+        self._followers.setdefault(flush, []).append(action)
 
     def _flush(self, channel: Channel, portions: list[Portion]) -> None:
         try:
@@ -237,6 +278,8 @@ class Commits:
     def _complete(self) -> None:
         """Goes on with what the store has completed."""
         for flush in self._store.completed():
+            for follow in self._followers.pop(flush, ()):
+                follow(flush)
             channel = self._flushes.pop(flush, None)
             if channel is None:
                 continue
@@ -261,11 +304,8 @@ class Commits:
         else:
             channel.fresh.clear()
         self._channels.expiry.stored(channel)
-        try:
-            channel.store.flush()
-        except StorageError as error:
-            log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
-        self._settle(portions, Outcome.STORED)
+        self.flush_subscriptions(channel)
+        self._settle(portions, _STORED)
 
     def _failed(self, channel: Channel, error: StorageError | str, outcome: Outcome = Outcome.REFUSED) -> None:
         if outcome is Outcome.UNKNOWN:
@@ -290,11 +330,12 @@ class Commits:
 
     def _settle(self, portions: list[Portion], outcome: Outcome, error: bytes = b"") -> None:
         for portion in portions:
-            portion.outcome = outcome
-            portion.error = error
-        for portion in portions:
-            for reply in portion.heads:
-                self._release(reply)
+            portion.outcome, portion.error = outcome, error
+        if self._owed:
+            for portion in portions:
+                heads, portion.heads = portion.heads, None
+                for reply in heads or ():
+                    self._release(reply)
 
     def _release(self, reply: bytes) -> None:
         """Sends what waits for a subject, up to what nobody knows yet."""
@@ -302,7 +343,7 @@ class Commits:
         while queue:
             batch, portion, begin, end = queue[0]
             if portion.outcome is None:
-                portion.heads.append(reply)
+                _wait_for(portion, reply)
                 return
             queue.popleft()
             self._answer(batch, portion, reply, begin, end)
@@ -310,32 +351,51 @@ class Commits:
 
     def _acknowledge(self, batch: Batch) -> None:
         """Sends the acknowledgements of a batch, or lets them wait for their turn."""
-        if not self._owed and all(portion.outcome is Outcome.STORED for portion in batch.portions):
-            for reply, begin, end in batch.runs:
-                self._acknowledge_rows(batch, reply, begin, end)
-            return
+        if not self._owed:
+            for portion in batch.portions:
+                if portion.outcome is not _STORED:
+                    break
+            else:
+                for reply, begin, end in batch.runs:
+                    if batch.traced:
+                        _trace(batch.traced[begin:end])
+                    self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
+                return
         for portion, reply, begin, end in _pieces(batch):
             queue = self._owed.get(reply)
             if queue is not None:
                 queue.append(_Owed(batch, portion, begin, end))
             elif portion.outcome is None:
                 self._owed[reply] = deque([_Owed(batch, portion, begin, end)])
-                portion.heads.append(reply)
+                _wait_for(portion, reply)
             else:
                 self._answer(batch, portion, reply, begin, end)
 
     def _answer(self, batch: Batch, portion: Portion, reply: bytes, begin: int, end: int) -> None:
         """Tells a publisher what became of its messages; nothing if nobody knows."""
-        if portion.outcome is Outcome.STORED:
-            self._acknowledge_rows(batch, reply, begin, end)
+        if portion.outcome is _STORED:
+            _trace(batch.traced[begin:end])
+            self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
         elif portion.outcome is Outcome.REFUSED:
             for row in range(begin, end):
                 self._bus.publish(Role.SEND, reply, failed(batch.acks.payload(row), portion.error))
 
-    def _acknowledge_rows(self, batch: Batch, reply: bytes, begin: int, end: int) -> None:
-        for names in batch.traced[begin:end]:
-            log.STREAMING.log(log.TRACE, "[Client:%s] Acking Publisher subj=%s guid=%s", *names)
-        self._bus.publish_block(Role.SEND, reply, batch.acks, begin, end)
+
+def _wait_for(portion: Portion, reply: bytes) -> None:
+    """Has the acknowledgements to a subject go on when it is known what became of a portion."""
+    if portion.heads is None:
+        portion.heads = []
+    portion.heads.append(reply)
+
+
+def _trace(rows: Sequence[tuple[str, str, str]]) -> None:
+    for names in rows:
+        log.STREAMING.log(log.TRACE, "[Client:%s] Acking Publisher subj=%s guid=%s", *names)
+
+
+def _tell(channel: Channel, error: str) -> None:
+    if error:
+        log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)
 
 
 def _pieces(batch: Batch) -> Iterator[tuple[Portion, bytes, int, int]]:

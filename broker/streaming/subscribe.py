@@ -121,13 +121,58 @@ class Subscribing:
         self.activate(subscription, client)
         log.STREAMING.debug("%s", story)
         self._channels.expiry.used(channel)
-        # An early ack is not lost: NATS knows the ack inbox before the client does.
-        self._bus.barrier(lambda: self._answer(request, subscription))
+        ack_inbox = subscription.state.ack_inbox
+        try:
+            # Where it is resumed this is not needed for at-least-once, but else it could be offline after a crash.
+            flush = channel.store.flush()
+        except StorageError as error:
+            self._undo(request, message, subscription, ack_inbox, str(error))
+            return
+        self._commits.when_durable([flush], partial(self._durable, request, message, subscription, ack_inbox))
 
-    def _answer(self, request: Request, subscription: Subscription) -> None:
-        response = protocol.SubscriptionResponse(ack_inbox=subscription.state.ack_inbox)
+    def _durable(
+        self,
+        request: Request,
+        message: pb.SubscriptionRequest,
+        subscription: Subscription,
+        ack_inbox: bytes,
+        error: str,
+    ) -> None:
+        """Goes on with a subscription that is durable, or cannot be."""
+        if error:
+            self._undo(request, message, subscription, ack_inbox, error)
+        else:
+            # An early ack is not lost: NATS knows the ack inbox before the client does.
+            self._bus.barrier(lambda: self._answer(request, subscription, ack_inbox))
+
+    def _undo(
+        self,
+        request: Request,
+        message: pb.SubscriptionRequest,
+        subscription: Subscription,
+        ack_inbox: bytes,
+        error: str,
+    ) -> None:
+        """Ends a subscription that could not be stored; a durable that was resumed is offline again."""
+        resumed = subscription.hold is Hold.RESUMED
+        if not resumed:
+            log.STREAMING.error(
+                "Unable to store subscription [%s:%s] on [%s]: %s",
+                text(message.client_id),
+                text(message.inbox),
+                text(message.subject),
+                error,
+            )
+        if subscription.channel.by_ack_inbox.get(ack_inbox) is subscription:
+            self._unsubscribing.end(subscription, unsubscribe=not resumed)
+        log.STREAMING.error("Unable to create subscription on %s: %s", quote(message.subject), error)
+        self._refuse(request, error.encode(errors="surrogateescape"))
+
+    def _answer(self, request: Request, subscription: Subscription, ack_inbox: bytes) -> None:
+        response = protocol.SubscriptionResponse(ack_inbox=ack_inbox)
         self._bus.publish(Role.SEND, request.reply, response.SerializeToString())
-        self.start(subscription)
+        if subscription.channel.by_ack_inbox.get(ack_inbox) is subscription:
+            self.start(subscription)
 
     def activate(self, subscription: Subscription, client: Client) -> None:
         """Adds a subscription to its client and to those that are served, once they are started."""
@@ -219,7 +264,6 @@ class Subscribing:
         )
         try:
             channel.store.create(state)
-            channel.store.flush()
         except StorageError as error:
             log.STREAMING.error(
                 "Unable to store subscription [%s:%s] on [%s]: %s",
@@ -228,8 +272,6 @@ class Subscribing:
                 text(channel.name),
                 error,
             )
-            if state.id:
-                self._unsubscribing.delete(channel, state)
             raise
         if group is not None and not joins:
             group.last_sent = behind
@@ -249,11 +291,8 @@ class Subscribing:
         state.max_in_flight = message.max_in_flight
         state.ack_wait_in_secs = message.ack_wait_in_secs
         state.is_closed = False
-        store = subscription.channel.store
         try:
-            store.update(state)
-            # Not needed for at-least-once, but else a durable that was resumed could be offline after a crash.
-            store.flush()
+            subscription.channel.store.update(state)
         except StorageError:
             state.CopyFrom(before)
             raise

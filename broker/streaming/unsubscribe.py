@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from broker import log
 from broker.stores.interface import StorageError
 from broker.streaming import errors
+from broker.streaming.errors import RefusedError
 from broker.streaming.inflight import store_sent
 from broker.streaming.names import durable_key, text
 from broker.streaming.ports import Role
@@ -18,6 +19,7 @@ from stantools.format.proto import protocol_pb2 as protocol
 from stantools.format.proto import store_pb2 as pb
 
 if TYPE_CHECKING:
+    from broker.stores.interface import Flush
     from broker.streaming.commits import Commits
     from broker.streaming.context import Context
     from broker.streaming.partitioning import Partitions
@@ -72,27 +74,40 @@ class Unsubscribing:
             self._answer(request, errors.INVALID_UNSUBSCRIBE)
             return
         if self._partitions is None or self._partitions.serves(message.subject):
-            self._bus.barrier(lambda: self._answer(request, self._end_requested(message, unsubscribe)))
+            self._bus.barrier(lambda: self._end_requested(request, message, unsubscribe))
 
-    def _end_requested(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> bytes:
-        """Ends a subscription as somebody asked for. Returns the error text, if any."""
+    def _end_requested(self, request: Request, message: pb.UnsubscribeRequest, unsubscribe: bool) -> None:
+        """Ends a subscription as somebody asked for, and answers when that is durable."""
+        try:
+            channel = self._end_found(message, unsubscribe)
+        except RefusedError as error:
+            self._answer(request, error.text)
+            return
+        flush = self._commits.flush_subscriptions(channel)
+        self._commits.when_durable([flush], lambda _error: self._answer(request, b""))
+
+    def _end_found(self, message: pb.UnsubscribeRequest, unsubscribe: bool) -> Channel:
+        """Ends a subscription as somebody asked for. Returns its channel.
+
+        Raises:
+            RefusedError: There is none, or it is another client's.
+        """
         self._commits.commit()
         channel = self._channels.get(message.subject)
         what = "unsubscribe" if unsubscribe else "subscription close"
         if channel is None:
             log.STREAMING.error("[Client:%s] %s request for unknown channel", text(message.client_id), what)
-            return errors.UNKNOWN_CHANNEL
+            raise RefusedError(errors.UNKNOWN_CHANNEL)
         subscription = channel.find(message.inbox)
         if subscription is None:
             log.STREAMING.error("[Client:%s] %s request for unknown inbox", text(message.client_id), what)
-            return errors.INVALID_SUBSCRIPTION
+            raise RefusedError(errors.INVALID_SUBSCRIPTION)
         client = self._clients.get(message.client_id)
         if client is None or subscription not in client.subscriptions:
             log.STREAMING.error("[Client:%s] %s request of another client", text(message.client_id), what)
-            return errors.UNKNOWN_CLIENT
+            raise RefusedError(errors.UNKNOWN_CLIENT)
         self.end(subscription, unsubscribe=unsubscribe)
-        self._flush(channel)
-        return b""
+        return channel
 
     def _answer(self, request: Request, error: bytes) -> None:
         self._bus.publish(Role.SEND, request.reply, protocol.SubscriptionResponse(error=error).SerializeToString())
@@ -113,14 +128,13 @@ class Unsubscribing:
             log.STREAMING.error('Unknown client "%s" in close request', text(client_id))
             self._answer_close(request, errors.UNKNOWN_CLIENT)
             return
-        self.close_client(client)
-        self._answer_close(request, b"")
+        self._commits.when_durable(self.close_client(client), lambda _error: self._answer_close(request, b""))
 
     def _answer_close(self, request: Request, error: bytes) -> None:
         self._bus.publish(Role.GENERAL, request.reply, protocol.CloseResponse(error=error).SerializeToString())
 
-    def close_client(self, client: Client) -> None:
-        """Ends a client: it is forgotten, its subscriptions are closed."""
+    def close_client(self, client: Client) -> list[Flush | None]:
+        """Ends a client: it is forgotten, its subscriptions are closed. Returns what makes that durable."""
         self._commits.commit()
         try:
             self._clients.unregister(client)
@@ -133,9 +147,9 @@ class Unsubscribing:
             self.end(subscription, unsubscribe=False)
             if subscription.state.is_durable:
                 changed[subscription.channel] = None
-        for channel in changed:
-            self._flush(channel)
+        flushes = [self._commits.flush_subscriptions(channel) for channel in changed]
         log.STREAMING.debug("[Client:%s] Closed (Inbox=%s)", text(client.id), text(client.info.hb_inbox))
+        return flushes
 
     def end(self, subscription: Subscription, *, unsubscribe: bool) -> None:
         """Ends an active subscription.
@@ -238,9 +252,3 @@ class Unsubscribing:
             subscription.channel.store.update(subscription.state)
         except StorageError as error:
             log.STREAMING.error("Unable to update subscription subid=%d: %s", subscription.id, error)
-
-    def _flush(self, channel: Channel) -> None:
-        try:
-            channel.store.flush()
-        except StorageError as error:
-            log.STREAMING.error("Unable to flush subscriptions of channel %s: %s", text(channel.name), error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -46,6 +46,7 @@ _CHUNK = 1 << 20
 
 #: A subscription for a compaction: its full state, and the sequences that are pending.
 Live = tuple[pb.SubState, Collection[int]]
+_NOT_DURABLE = "what was written may not be durable"
 
 
 class _Log:
@@ -128,8 +129,26 @@ class _Log:
         """
         self._write_out()
         if self._sync if sync is None else sync:
-            with writing(self.path, "what was written may not be durable"):
+            with writing(self.path, _NOT_DURABLE):
                 os.fsync(self._descriptor)
+
+    def syncing(self) -> Callable[[], None]:
+        """Returns what makes durable what is written now: to be called once, by any thread, also if the log is closed.
+
+        Raises:
+            StoreUnwritableError: There are no more file descriptors; the function that is returned raises it as well.
+        """
+        with writing(self.path, _NOT_DURABLE):
+            descriptor = os.dup(self._descriptor)
+
+        def sync() -> None:
+            try:
+                with writing(self.path, _NOT_DURABLE):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+        return sync
 
     def close(self) -> None:
         """Flushes and closes.

@@ -51,6 +51,19 @@ class SliceState:
         """Returns what changes as messages are added, to `return_to` it when they cannot be written."""
         return self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp
 
+    def copy(self) -> SliceState:
+        """Returns what stays as it is when messages are added."""
+        return SliceState(
+            self.number,
+            self.first_sequence,
+            self.last_sequence,
+            self.first_timestamp,
+            self.last_timestamp,
+            self.count,
+            self.bytes,
+            self.data_size,
+        )
+
     def return_to(self, progress: Progress) -> None:
         """Takes back what was added since."""
         self.count, self.bytes, self.data_size, self.last_sequence, self.last_timestamp = progress

@@ -432,6 +432,38 @@ def test_a_disk_that_hangs(tmp_path: Path) -> None:
         calm(broker)
 
 
+def test_logs_that_hang(tmp_path: Path) -> None:
+    """While a sync of subscriptions or clients hangs, only those who change subscriptions wait."""
+    directory = tmp_path / "store"
+    words = (*_FILE, "-dir", directory, "--file_auto_sync", "200ms")
+    with FailingBroker(tmp_path, *words, http=True) as broker:
+        with Talker(broker.port) as one, Talker(broker.port) as two:
+            slow, fast = Client(one, "slow"), Client(two, "fast")
+            for client in (slow, fast):
+                client.store(client.id, b"first")
+            with broker.failing("fsync HANG clients.dat"):
+                broker.wait_until_it_hangs("clients.dat")
+                served(broker, two, fast, 5)
+                Client(two, "another")
+            with broker.failing("fsync HANG /slow/subs.dat"):
+                wanted = store.SubscriptionRequest(
+                    client_id=slow.id, subject=b"slow", inbox=one.inbox + b".s", durable_name=b"d",
+                    max_in_flight=10, ack_wait_in_secs=30, start_position=4,
+                )  # fmt: skip
+                reply = one.inbox + b".r"
+                answers, messages = one.listen(reply), one.listen(wanted.inbox)
+                one.publish(slow.subjects.sub_requests, wanted.SerializeToString(), reply)
+                broker.wait_until_it_hangs("/slow/subs.dat")
+                served(broker, two, fast, 5)
+                slow.store(b"slow", b"second")
+                assert len(answers) == 0
+            assert not protocol.SubscriptionResponse.FromString(answers.wait(1)[0].data).error
+            assert len(messages.wait(2)) == 2
+        assert broker.stop() == 0
+        verified(directory)
+        calm(broker)
+
+
 def test_the_end_does_not_wait_for_a_disk_for_ever(tmp_path: Path) -> None:
     directory = tmp_path / "store"
     with FailingBroker(tmp_path, *_FILE, "-dir", directory) as broker:

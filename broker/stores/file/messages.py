@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -120,6 +120,7 @@ class FileMessages:
         self._under_way: Flush | None = None
         self._next: Flush | None = None
         self._shown: SliceState | None = None
+        self._synced = max(found.last_number, 1)
         self._complaint: tuple[int, int] = (0, 0)
         self.last = self._writer.last_sequence
         self._learn()
@@ -186,14 +187,14 @@ class FileMessages:
             raise self._taken_back(error) from error
         self._dirty = False
         self._services.unsynced.add(self)
-        self._flushed()
+        self._keep_within_limits()
         return None
 
     def _begin(self, flush: Flush) -> None:
         """Has a thread write and sync what is gathered."""
         self._under_way, self._next = flush, None
         current = self._writer.current
-        self._shown = None if current is None else replace(current)
+        self._shown = None if current is None else current.copy()
         blocks, self._gathered = self._gathered, []
         self._gathered_count = self._gathered_bytes = 0
         self._services.threads.run(partial(self._store, blocks), self._stored, awaited=True)
@@ -230,20 +231,17 @@ class FileMessages:
             flush.outcome, flush.error = Outcome.REFUSED, self._taken_back(problem).message
             return
         self._dirty = bool(self._gathered)
-        self._flushed()
+        self._keep_within_limits()
         if self._next is not None:
             self._begin(self._next)
 
     def _write(self, records: Records) -> None:
         self._writer.append_encoded(records.data, records.starts, records.sizes, records.sequences, records.timestamps)
 
-    def _flushed(self) -> None:
+    def _keep_within_limits(self) -> None:
         slices = self._retention.slices
         if not slices or slices[-1] is not self._writer.current:
             self._retention.catch_up()
-        self._keep_within_limits()
-
-    def _keep_within_limits(self) -> None:
         limits = self.limits
         count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
         if (count > limits.max_msgs > 0) or (size > limits.max_bytes > 0):
@@ -260,14 +258,14 @@ class FileMessages:
         count, size = self.count - self._gathered_count, self.bytes - self._gathered_bytes
         self._marked = (self.first, self._writer.last_sequence, count, size)
 
-    def sync(self) -> None:
-        """Makes everything that was flushed durable. Raises StorageError; nothing is taken back then."""
-        if self._dirty or self._broken:
-            return
-        try:
-            self._writer.flush(sync=True)
-        except StoreUnwritableError as error:
-            raise StorageError(error.message) from error
+    def write_out(self) -> list[Path]:
+        """Returns the files that were written since the last call; all that was flushed is in them."""
+        current = self._writer.current
+        if current is None:
+            return []
+        first, self._synced = min(self._synced, current.number), current.number
+        names = (f"msgs.{number}.{kind}" for number in range(first, current.number + 1) for kind in ("dat", "idx"))
+        return [*(self._directory / name for name in names), self._directory]
 
     def expire(self, now: int) -> int | None:
         """Removes messages that are too old; see `MessageStore.expire`."""

@@ -23,9 +23,9 @@ from stantools.format.quoting import quote
 #: What is left for clients, of the files that the system allows, when nothing is configured: half of them.
 _SHARE = 2
 _LEAST = 64
-#: Threads that write and sync, and the seconds that are a moment for them.
+#: Threads that write and sync, and seconds for which they are waited for. A job that takes as long is slow.
 _THREADS = 8
-_MOMENT = 0.005
+_MOMENT = 0.02
 #: Bytes of payloads that are kept in memory.
 _CACHE_BYTES = 32 << 20
 
@@ -170,7 +170,7 @@ class DiskThreads:
 
     A job runs in one of them; its conclusion is drawn by the caller's thread, in `conclude`, and is told what the job
     raised. What both use is the job's in between. Where the disk is fast, the caller waits: it has more to store next
-    time. Where a job takes long, or the last one did, it goes on at once.
+    time. Where a job takes long, or the last one did, it goes on at once, and is woken.
 
     Attributes:
         wake: Called by a thread when there is something to conclude that nobody waits for.
@@ -178,10 +178,10 @@ class DiskThreads:
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] | None = None
-        self._jobs: SimpleQueue[tuple[Job, Conclusion] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Conclusion, Exception | None, float]] = SimpleQueue()
-        self._threads = self._running = 0
-        self._awaited = self._slow = False
+        self._jobs: SimpleQueue[tuple[Job, Conclusion, bool] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[Conclusion, bool, Exception | None, float]] = SimpleQueue()
+        self._threads = self._running = self._wanted = 0
+        self._waiting = self._slow = False
 
     def run(self, job: Job, conclusion: Conclusion, *, awaited: bool = False) -> None:
         """Has a thread do a job.
@@ -189,42 +189,45 @@ class DiskThreads:
         Args:
             job: May raise StantoolsError, OSError or ValueError.
             conclusion: Gets what it raised, or None.
-            awaited: The caller is going to call `conclude` before it does anything else.
+            awaited: The caller is going to call `conclude` before it does anything else, and waits for this job there.
         """
         self._running += 1
-        self._awaited |= awaited
+        if awaited:
+            self._wanted += 1
+            self._waiting = True
         if self._threads < min(self._running, _THREADS):
             self._threads += 1
             threading.Thread(target=self._work, name="disk", daemon=True).start()
-        self._jobs.put((job, conclusion))
+        self._jobs.put((job, conclusion, awaited))
 
     def conclude(self, patience: float | None = None) -> bool:
         """Draws the conclusions of jobs that are done.
 
         Args:
-            patience: Seconds to wait for the others; None waits for those that take a moment only.
+            patience: Seconds to wait for all others; None waits a moment for those that are awaited.
 
         Returns:
-            Whether none is left.
+            Whether no job is left.
         """
-        if patience is None:
-            patience = 0 if self._slow else _MOMENT
-        end = time.monotonic() + patience
-        self._awaited = True
+        everything = patience is not None
+        end = time.monotonic() + (patience if patience is not None else 0 if self._slow else _MOMENT)
+        self._waiting = True
         while self._running:
+            wait = end - time.monotonic() if self._waiting and (everything or self._wanted) else 0
             try:
-                left = end - time.monotonic() if self._awaited else 0
-                conclusion, problem, seconds = self._done.get(left > 0, left if left > 0 else None)
+                conclusion, awaited, problem, seconds = self._done.get(wait > 0, wait if wait > 0 else None)
             except Empty:
-                if not self._awaited:
+                if not self._waiting:
                     break
-                # Whoever is done now wakes us; who was done before did not.
-                self._awaited = False
+                # Who is done from now on wakes us; who was done before is seen by another look.
+                self._waiting = False
                 continue
             self._running -= 1
-            self._slow = seconds > _MOMENT
+            if awaited:
+                self._wanted -= 1
+                self._slow = seconds > _MOMENT
             conclusion(problem)
-        self._awaited = False
+        self._waiting = False
         return not self._running
 
     def stop(self) -> None:
@@ -235,23 +238,23 @@ class DiskThreads:
 
     def _work(self) -> None:
         while (found := self._jobs.get()) is not None:
-            job, conclusion = found
+            job, conclusion, awaited = found
             problem: Exception | None = None
             begin = time.monotonic()
             try:
                 job()
             except Exception as raised:
                 problem = raised
-            self._done.put((conclusion, problem, time.monotonic() - begin))
-            if not self._awaited and self.wake is not None:
+            self._done.put((conclusion, awaited, problem, time.monotonic() - begin))
+            if not self._waiting and self.wake is not None:
                 self.wake()
 
 
 class Syncable(Protocol):
     """Something that holds what is not durable."""
 
-    def sync(self) -> None:
-        """Makes it durable. Raises StorageError."""
+    def write_out(self) -> list[Path]:
+        """Writes what it has and returns the files that are to be synced. Raises StorageError."""
 
 
 @dataclass(slots=True)

@@ -7,13 +7,15 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.messages import FileMessages
 from broker.stores.file.recovery import Found, FoundChannel, recover_directory
-from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services, Syncable
+from broker.stores.file.services import Archiver, CacheBudget, OpenFiles, Services
 from broker.stores.file.subscriptions import FileSubscriptions, cut_behind
 from broker.stores.interface import ChannelStore, Flush, Recovered, RecoveredSubscription, StorageError
 from broker.stores.options import FileOptions
@@ -23,7 +25,7 @@ from stantools.format.layout import FILE_HEADER_SIZE
 from stantools.format.proto import store_pb2 as pb
 from stantools.store.clientlog import read_clients
 from stantools.store.directory import CLIENTS_FILE, SERVER_FILE
-from stantools.store.durable import replace_file
+from stantools.store.durable import fsync_directory, fsync_file, replace_file, writing
 from stantools.store.limits import ChannelLimits, StoreLimits
 from stantools.store.logwriter import ClientsLog
 from stantools.store.mapping import mapped
@@ -33,8 +35,9 @@ from stantools.store.serverinfo import encode_server_file
 PATIENCE = 10.0
 #: Locks of this process, with how many stores share each: who opens a directory twice is trusted to know why.
 _held: dict[Path, tuple[int, int]] = {}
-#: Nanoseconds that one call of `maintain` takes at most, about.
+#: Nanoseconds that one call of `maintain` takes at most, about, and after which it looks again if a disk is slow.
 _SHARE = 20_000_000
+_AGAIN = 1_000_000_000
 
 
 class FileStore:
@@ -83,6 +86,7 @@ class FileStore:
         self._lock: Path | None = None
         self._channels: dict[bytes, tuple[FileMessages, FileSubscriptions]] = {}
         self._synced = time.monotonic_ns()
+        self._syncing = self._hopeless = False
 
     # The server and its clients.
 
@@ -236,13 +240,13 @@ class FileStore:
         return done
 
     def settle(self) -> None:
-        """Waits for what is under way, 10 seconds at most."""
-        self._services.threads.conclude(PATIENCE)
+        """Waits for what is under way, 10 seconds at most, and only once in vain."""
+        self._hopeless = not self._services.threads.conclude(0 if self._hopeless else PATIENCE)
 
     # From time to time, and at the end.
 
     def maintain(self) -> int | None:
-        """Flushes and syncs everything when it is time (option `auto_sync`); to be called when it said.
+        """Has everything written and synced when it is time (option `auto_sync`); to be called when it said.
 
         Returns:
             Monotonic nanoseconds of the next call; None if none is needed.
@@ -251,38 +255,42 @@ class FileStore:
         if interval <= 0:
             return None
         begin = time.monotonic_ns()
+        services = self._services
+        services.threads.conclude(0)
         if begin < self._synced + interval:
             return self._synced + interval
-        services = self._services
-        if self._clients_log is not None:
-            self._sync(self._clients_log)
+        if self._syncing:
+            return begin + min(interval, _AGAIN)
+        files = [] if self._clients_log is None else [self._clients_log.path]
         for waiting in (services.unsynced, services.unsynced_logs):
-            while waiting:
-                if time.monotonic_ns() - begin > _SHARE:
-                    # Clients are waiting; the rest comes at once after them.
-                    return time.monotonic_ns()
-                self._sync(waiting.pop())
+            while waiting and time.monotonic_ns() - begin <= _SHARE:
+                try:
+                    files += waiting.pop().write_out()
+                except StantoolsError as error:
+                    STREAMING.error("Unable to sync: %s", error)
+        if files:
+            self._syncing = True
+            services.threads.run(partial(_sync, files), self._maintained)
+        if services.unsynced or services.unsynced_logs:
+            # Clients are waiting; the rest comes after them.
+            return time.monotonic_ns()
         self._synced = begin
         return begin + interval
 
-    @staticmethod
-    def _sync(each: Syncable | ClientsLog) -> None:
-        try:
-            if isinstance(each, ClientsLog):
-                each.flush(sync=True)
-            else:
-                each.sync()
-        except StantoolsError as error:
-            STREAMING.error("Unable to sync: %s", error)
+    def _maintained(self, problem: Exception | None) -> None:
+        self._syncing = False
+        if problem is not None:
+            STREAMING.error("Unable to sync: %s", problem)
 
     def close(self) -> None:
         """Flushes and closes everything; see `Store.close`."""
         problems: list[Exception] = []
-        for messages, _ in self._channels.values():
-            try:
-                messages.flush()
-            except StantoolsError as error:
-                problems.append(error)
+        for pair in self._channels.values():
+            for each in pair:
+                try:
+                    each.flush()
+                except StantoolsError as error:
+                    problems.append(error)
         self.settle()
         problems += [StorageError(each.error) for each in self.completed() if each.error]
         for pair in self._channels.values():
@@ -305,6 +313,23 @@ class FileStore:
             _unlock_directory(lock)
         if problems:
             raise _storage_error(problems[0])
+
+
+def _sync(files: Iterable[Path]) -> None:
+    """Makes files durable, and names in directories; what is gone does not matter.
+
+    Raises:
+        StoreUnwritableError: One of them could not be synced, the others were.
+    """
+    problem: StantoolsError | None = None
+    for path in files:
+        try:
+            with writing(path, "what was written may not be durable"), suppress(FileNotFoundError):
+                (fsync_directory if path.is_dir() else fsync_file)(path)
+        except StantoolsError as error:
+            problem = error
+    if problem is not None:
+        raise problem
 
 
 def _storage_error(error: Exception) -> StorageError:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from broker.log import STREAMING
 from broker.stores.file.services import Services
-from broker.stores.interface import RecoveredSubscription, StorageError
-from stantools.errors import StoreUnwritableError
+from broker.stores.interface import Flush, Outcome, RecoveredSubscription, StorageError
+from stantools.errors import StantoolsError, StoreUnwritableError
 from stantools.format.kernels import encode_flow
 from stantools.format.layout import FILE_HEADER_SIZE, SubRecord
 from stantools.format.proto import store_pb2 as pb
@@ -62,6 +62,8 @@ class FileSubscriptions:
         self._end = FILE_HEADER_SIZE + found.record_bytes
         self._log: SubsLog | None = None
         self._stale = self._gathered = False
+        self._under_way: Flush | None = None
+        self._next: Flush | None = None
         self._no_compaction_before = float("-inf")
         self._compacted = float("-inf")
 
@@ -160,29 +162,63 @@ class FileSubscriptions:
                 raise self._failed(error) from error
         self._compact_if_due()
 
-    def flush(self) -> None:
-        """Makes it durable as configured."""
+    def flush(self) -> Flush | None:
+        """Makes it durable as configured; see `SubscriptionStore.flush`."""
         if not self._gathered:
-            return
-        self._write(sync=self._services.options.sync)
+            return self._next or self._under_way
+        self._write()
+        if not self._services.options.sync:
+            return None
+        self._services.unsynced_logs.discard(self)
+        if self._under_way is None:
+            return self._begin(Flush())
+        self._next = self._next or Flush()
+        return self._next
 
-    def sync(self) -> None:
-        """Writes what is gathered and makes it durable. Raises StorageError."""
-        if self._gathered or self._log is not None:
-            self._write(sync=True)
+    def _begin(self, flush: Flush) -> Flush:
+        """Has a thread sync what is written."""
+        try:
+            job = self._opened().syncing()
+        except StoreUnwritableError as error:
+            raise self._failed(error) from error
+        self._under_way, self._next = flush, None
+        self._services.threads.run(job, self._synced)
+        return flush
 
-    def _write(self, *, sync: bool) -> None:
+    def _synced(self, problem: Exception | None) -> None:
+        """Goes on when a thread has synced the file."""
+        assert self._under_way is not None
+        done, following = self._under_way, self._next
+        self._under_way = self._next = None
+        if problem is not None:
+            done.outcome, done.error = Outcome.REFUSED, self._failed(problem).message
+        self._services.completed.append(done)
+        if following is not None:
+            try:
+                if problem is not None:
+                    raise StorageError(done.error)
+                self._begin(following)
+            except StorageError as error:
+                following.outcome, following.error = Outcome.REFUSED, error.message
+                self._services.completed.append(following)
+
+    def write_out(self) -> list[Path]:
+        """Writes what is gathered, and returns the file. Raises StorageError."""
+        if self._gathered:
+            self._write()
+            self._services.unsynced_logs.discard(self)
+        return [self._directory / SUBS_FILE]
+
+    def _write(self) -> None:
         log = self._opened()
         try:
             if self._stale:
                 log.compact(self._live(), now=time.monotonic())
                 self._stale = False
-            log.flush(sync=sync)
+            log.flush(sync=False)
         except StoreUnwritableError as error:
             raise self._failed(error) from error
         self._gathered = False
-        if sync:
-            self._services.unsynced_logs.discard(self)
 
     def _gather(self) -> None:
         """Takes note that something has changed that is not durable."""
@@ -192,10 +228,10 @@ class FileSubscriptions:
     def _live(self) -> Iterable[Live]:
         return [(kept.state, kept.pending) for _, kept in sorted(self._kept.items())]
 
-    def _failed(self, error: StoreUnwritableError) -> StorageError:
+    def _failed(self, error: Exception) -> StorageError:
         """Takes note that records were lost: the next flush writes everything that is alive anew."""
         self._stale = self._gathered = True
-        return StorageError(error.message)
+        return StorageError(error.message if isinstance(error, StantoolsError) else str(error))
 
     def _compact_if_due(self) -> None:
         log = self._log
@@ -243,14 +279,18 @@ class FileSubscriptions:
         return True
 
     def close(self) -> None:
-        """Flushes and closes. Raises StorageError."""
+        """Writes and closes. Raises StorageError."""
         try:
-            self.flush()
+            if self._gathered:
+                self._write()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Closes the file of a channel that is removed."""
+        if self._next is not None:
+            self._services.completed.append(self._next)
+            self._next = None
         self._services.unsynced_logs.discard(self)
         self._close()
 

@@ -371,3 +371,139 @@ def test_the_end_waits_for_the_store_as_long_as_it_says() -> None:
             known = [data for _, data in sent if data not in run.store.unknown]
             acks = [guid for guid, _ in run.bus.acks[reply]]
             assert acks == known[: len(acks)]
+
+
+class LateSubscriptions(MemorySubscriptions):
+    """Subscriptions whose flushes end when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(UNLIMITED)
+        self.under_way: list[Flush] = []
+
+    def flush(self) -> Flush | None:  # type: ignore[override]
+        self.under_way.append(Flush())
+        return self.under_way[-1]
+
+
+class LateSubscriptionStore(MemoryStore):
+    """A store with such subscriptions in a single channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = LateSubscriptions()
+        self.done: list[Flush] = []
+
+    def create_channel(self, name: bytes) -> ChannelStore:
+        found = self._channels[name] = ChannelStore(MemoryMessages(name, UNLIMITED), self.late)
+        return found
+
+    def completed(self) -> list[Flush]:
+        done, self.done = self.done, []
+        return done
+
+
+class TestSubscriptionsThatAreDurableLater:
+    """Answers to requests that change subscriptions wait until that is durable; nothing else does."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        world = World(store=LateSubscriptionStore())
+        world.connect()
+        return world
+
+    @staticmethod
+    def end(world: World, error: str = "") -> None:
+        """Ends all flushes, with an error or none."""
+        store = world.store
+        assert isinstance(store, LateSubscriptionStore)
+        for each in store.late.under_way:
+            if error:
+                each.outcome, each.error = Outcome.REFUSED, error
+        store.done += store.late.under_way
+        store.late.under_way.clear()
+        assert store.wake is not None
+        store.wake()
+        world.settle()
+
+    @staticmethod
+    def ask(world: World, subject: bytes, request: Any) -> bytes:
+        """Sends a request and returns where its answer will go."""
+        reply = world.inbox()
+        world.bus.feed([(subject, request.SerializeToString(), reply)])
+        world.settle()
+        return reply
+
+    @staticmethod
+    def answers(world: World, reply: bytes) -> list[protocol.SubscriptionResponse]:
+        return [
+            protocol.SubscriptionResponse.FromString(sent.payload) for sent in world.bus.sent if sent.subject == reply
+        ]
+
+    def subscribe(self, world: World, **more: Any) -> tuple[pb.SubscriptionRequest, bytes]:
+        request = world.request(b"foo", **more)
+        return request, self.ask(world, world.subjects.subscribe, request)
+
+    def test_a_subscription(self, world: World) -> None:
+        world.publish(b"foo", b"1")
+        request, reply = self.subscribe(world, durable_name=b"d")
+        assert world.publish(b"foo", b"2") == [b""], "publishers do not wait for it"
+        inboxes = [sent.subject for sent in world.bus.sent]
+        assert reply not in inboxes
+        assert request.inbox not in inboxes
+        self.end(world)
+        (answer,) = self.answers(world, reply)
+        assert not answer.error
+        assert [pb.MsgProto.FromString(s.payload).data for s in world.bus.sent if s.subject == request.inbox] == [
+            b"1",
+            b"2",
+        ]
+        end = pb.UnsubscribeRequest(client_id=b"me", subject=b"foo", inbox=answer.ack_inbox)
+        reply = self.ask(world, world.subjects.unsubscribe, end)
+        assert not self.answers(world, reply)
+        self.end(world)
+        assert [each.error for each in self.answers(world, reply)] == [b""]
+
+    @pytest.mark.parametrize("group", [b"", b"g"])
+    def test_one_that_cannot_be_stored(self, world: World, group: bytes) -> None:
+        _, reply = self.subscribe(world, durable_name=b"d", q_group=group)
+        self.end(world, "no space left on device")
+        assert [each.error for each in self.answers(world, reply)] == [b"no space left on device"]
+        channel = world.channel(b"foo")
+        assert not list(channel.subscriptions())
+        assert not channel.groups
+        assert not world.server.clients.get(b"me").subscriptions
+        _, reply = self.subscribe(world, durable_name=b"d", q_group=group)
+        self.end(world)
+        assert [each.error for each in self.answers(world, reply)] == [b""]
+
+    @pytest.mark.parametrize("group", [b"", b"g"])
+    def test_a_durable_that_cannot_be_resumed(self, world: World, group: bytes) -> None:
+        wishes = {"durable_name": b"d", "q_group": group}
+        _, reply = self.subscribe(world, **wishes)
+        self.end(world)
+        world.publish(b"foo", b"1")
+        (answer,) = self.answers(world, reply)
+        end = pb.UnsubscribeRequest(client_id=b"me", subject=b"foo", inbox=answer.ack_inbox)
+        self.ask(world, world.subjects.sub_close, end)
+        self.end(world)
+        _, reply = self.subscribe(world, **wishes)
+        self.end(world, "broken")
+        assert [each.error for each in self.answers(world, reply)] == [b"broken"]
+        (offline,) = world.channel(b"foo").subscriptions()
+        assert not offline.active
+        request, reply = self.subscribe(world, **wishes)
+        self.end(world)
+        assert [each.error for each in self.answers(world, reply)] == [b""]
+        again = [pb.MsgProto.FromString(s.payload) for s in world.bus.sent if s.subject == request.inbox]
+        assert [(each.sequence, each.redelivered) for each in again] == [(1, True)]
+
+    def test_a_client_that_closes_meanwhile(self, world: World) -> None:
+        for error in ("", "broken"):
+            _, reply = self.subscribe(world, durable_name=b"d")
+            closed = self.ask(world, world.subjects.close, pb.CloseRequest(client_id=b"me"))
+            assert not self.answers(world, closed)
+            self.end(world, error)
+            assert [each.error for each in self.answers(world, closed)] == [b""]
+            assert [each.error for each in self.answers(world, reply)] == [error.encode()]
+            assert not world.channel(b"foo").active
+            world.connect()
