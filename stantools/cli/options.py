@@ -22,7 +22,7 @@ from stantools.cli.completion import complete_channel
 from stantools.cli.verbs import CONTEXT, summaries
 from stantools.errors import UsageError
 from stantools.notation import parse_polynomial
-from stantools.options import CHANNELS, KEY, SEQUENCES, SINCE, UNTIL, WORKERS, LimitOptions, Option, declared
+from stantools.options import CHANNELS, KEY, WORKERS, LimitOptions, Option, declared
 from stantools.secret import Secret
 
 if TYPE_CHECKING:
@@ -338,8 +338,6 @@ node_option = click.option(
     help="A node whose directories do not lie together, by a name for it; one of them may be left out.",
 )
 channel_option = given(channels=CHANNELS)
-sequence_option = given(sequences=SEQUENCES)
-time_options = given(since=SINCE, until=UNTIL)
 workers_option = given(workers=WORKERS)
 dry_run_option = given(dry_run=Option(help="Say what would be done; change nothing.", default=False))
 yes_option = given(yes=Option(help="Do not ask before changing something.", default=False))
@@ -354,25 +352,20 @@ CRC_POLY = Option(
 NO_CRC = Option(help="Do not check CRCs, like a server with -file_crc=false.", default=False)
 
 
-def reading_options(*, key: bool = True, unchecked: bool = True) -> Callable[[_F], _F]:
+def reading_options(*, unchecked: bool = True) -> Callable[[_F], _F]:
     """Adds the options of how to read files and passes them on as `reading: ReadOptions`.
 
     Args:
-        key: Add the options for the encryption key as well; every verb that is given a store takes them.
         unchecked: Add --no-crc. What keeps good records must know which are good.
     """
     checks = {"no_crc": NO_CRC} if unchecked else {}
-    return folded("reading", _reading, {"crc_poly": CRC_POLY, **checks, **({"encryption_key": KEY} if key else {})})
+    return folded("reading", _reading, {"crc_poly": CRC_POLY, **checks, "encryption_key": KEY})
 
 
-def _reading(crc_poly: int | None, no_crc: bool = False, encryption_key: Secret | None = None) -> ReadOptions:
+def _reading(crc_poly: int | None, encryption_key: Secret, no_crc: bool = False) -> ReadOptions:
     from stantools.store.options import ReadOptions
 
-    return ReadOptions(crc_poly, not no_crc, encryption_key.key() if encryption_key else None)
-
-
-#: Adds the options for the encryption key and passes it on as `encryption_key: bytes | None`.
-key_options = folded("encryption_key", lambda encryption_key: encryption_key.key(), {"encryption_key": KEY})
+    return ReadOptions(crc_poly, not no_crc, encryption_key.key())
 
 
 def limit_options(*, unlimited: bool = False) -> Callable[[_F], _F]:

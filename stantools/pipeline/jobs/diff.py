@@ -8,18 +8,16 @@ sequences.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from stantools.errors import StantoolsError, StoreUnreadableError, UsageError
 from stantools.format.crc import Crc
 from stantools.inspection.findings import Severity
-from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each, survey_itself
+from stantools.inspection.survey import ChannelRef
 from stantools.migration.proof.stores import (
     Compared,
     Side,
@@ -32,12 +30,12 @@ from stantools.migration.proof.stores import (
 )
 from stantools.migration.source import ChannelSource, Key, SourceOptions, StoreSource, open_source
 from stantools.pipeline.jobs.outcome import Failed, JobResult
+from stantools.pipeline.jobs.surveys import channels_of, survey_stores
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.model import StoreRef, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
-from stantools.recovery.salvage.plan import channels_to_survey
-from stantools.store.directory import Datastore, open_datastore
+from stantools.store.directory import open_datastore
 from stantools.work import Failure, Work
 
 #: A channel with more payload bytes than this is compared in ranges of sequences.
@@ -140,25 +138,23 @@ class DiffPlan:
     """What is to be compared: made without Spark, so that a wrong path is told at once.
 
     Attributes:
-        pairs: The pairs.
         failed: What has no counterpart or cannot be read.
         options: Channels to compare (none compares all, and clients and identity), and the key.
-        stores: Both stores of each pair, opened.
-        channels: What is surveyed.
-        owners: For each of them the pair, and which of its stores.
+        pairs: The pairs.
+        sides: Both stores of each pair, opened.
+        channels: What is surveyed of them: of the first store of the first pair, of the second, and so on.
     """
 
-    pairs: list[Pair]
     failed: list[Failed]
     options: TableOptions
-    stores: list[tuple[Datastore, Datastore]] = field(default_factory=list)
-    channels: list[ChannelRef] = field(default_factory=list)
-    owners: list[tuple[int, int]] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    sides: list[tuple[Side, Side]] = field(default_factory=list)
+    channels: list[list[ChannelRef]] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
         """Bytes to be read: each file once to be surveyed, and once more to be compared."""
-        return 2 * sum(channel.size for channel in self.channels)
+        return 2 * sum(channel.size for channels in self.channels for channel in channels)
 
 
 def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOptions) -> DiffPlan:
@@ -167,30 +163,19 @@ def plan_diff(pairs: Sequence[Pair], failed: Sequence[Failed], options: TableOpt
     Raises:
         UsageError: Channels were asked for, and no store has any that matches.
     """
-    plan = DiffPlan([], list(failed), options)
+    plan = DiffPlan(list(failed), options)
     for pair in pairs:
         try:
-            opened = open_datastore(pair.first.root), open_datastore(pair.second.root)
+            first, second = (Side(open_datastore(ref.root), Crc(ref.polynomial)) for ref in (pair.first, pair.second))
         except StoreUnreadableError as error:
             plan.failed.append(Failed.of(pair.first.root, error))
             continue
-        for side, (store, ref) in enumerate(zip(opened, (pair.first, pair.second), strict=True)):
-            for name in channels_to_survey(store, options.channels):
-                path = store.path / name
-                plan.channels.append(ChannelRef(str(path), Crc(ref.polynomial), size=_size(path)))
-                plan.owners.append((len(plan.pairs), side))
         plan.pairs.append(pair)
-        plan.stores.append(opened)
-    if options.channels and plan.pairs and not plan.channels:
+        plan.sides.append((first, second))
+        plan.channels += (channels_of(side.store, side.crc.polynomial, options.channels) for side in (first, second))
+    if options.channels and plan.pairs and not any(plan.channels):
         raise options.no_channel()
     return plan
-
-
-def _size(path: Path) -> int:
-    try:
-        return sum(entry.stat().st_size for entry in path.iterdir() if entry.name.startswith("msgs."))
-    except OSError:
-        return 0  # the survey says so
 
 
 def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobResult[PairDifference]:
@@ -222,25 +207,17 @@ def run_diff(work: Work, plan: DiffPlan, *, progress: _Progress = None) -> JobRe
 
 def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], progress: _Progress) -> list[_OpenPair]:
     """Surveys all channels and decides what of each store counts; what cannot be read is told in the result."""
-    surveys: dict[tuple[int, int], dict[int, ChannelSurvey]] = {}
-    for done in survey_each(work, plan.channels, survey_itself, progress=progress):
-        if isinstance(done.result, Failure):
-            result.failed.append(Failed.of(plan.channels[done.place].path, done.result))
-        else:
-            surveys.setdefault(plan.owners[done.place], {})[done.place] = done.result
-    expected = Counter(plan.owners)
+    surveys = survey_stores(work, plan.channels, progress=progress)
+    taking = SourceOptions(plan.options.channels)
     opened: list[_OpenPair] = []
-    for number, pair in enumerate(plan.pairs):
+    for pair, sides, *found in zip(plan.pairs, plan.sides, surveys[::2], surveys[1::2], strict=True):
         sources: list[StoreSource] = []
-        sides = _sides(pair, plan.stores[number])
-        for place, side in enumerate(sides):
-            mine = surveys.get((number, place), {})
-            if len(mine) != expected[number, place]:
-                break  # told above
-            ordered = [mine[at] for at in sorted(mine)]
+        result.failed += (failed for survey in found for failed in survey.failed)
+        if any(survey.failed for survey in found):
+            continue
+        for side, survey in zip(sides, found, strict=True):
             try:
-                taking = SourceOptions(plan.options.channels)
-                sources.append(open_source(side.store, side.crc, taking, surveys=ordered))
+                sources.append(open_source(side.store, side.crc, taking, surveys=survey.channels))
             except StantoolsError as error:
                 result.failed.append(Failed.of(str(side.store.path), error))
                 break
@@ -249,11 +226,6 @@ def _open_pairs(work: Work, plan: DiffPlan, result: JobResult[PairDifference], p
             damaged = (sources[0].lossy, sources[1].lossy)
             opened.append(_OpenPair(len(opened), pair, sides, matched, damaged))
     return opened
-
-
-def _sides(pair: Pair, stores: tuple[Datastore, Datastore]) -> tuple[Side, Side]:
-    first, second = stores
-    return Side(first, Crc(pair.first.polynomial)), Side(second, Crc(pair.second.polynomial))
 
 
 @dataclass

@@ -8,7 +8,6 @@ table otherwise, so that minima and maxima of row groups are narrow; timestamps 
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +18,7 @@ from stantools.pipeline.export import targets
 from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import NOTHING
 from stantools.pipeline.export.run import finished
-from stantools.pipeline.spark.failures import telling
-from stantools.pipeline.spark.tasks import begin_task
+from stantools.pipeline.spark.tasks import frame_of
 from stantools.pipeline.tables.batches import Status
 from stantools.pipeline.tables.model import Table
 from stantools.pipeline.tables.options import TableOptions
@@ -30,7 +28,6 @@ from stantools.store.durable import writing
 from stantools.store.resync import DamageKind
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _DAY: Final = 86_400_000_000
@@ -99,18 +96,7 @@ def _frame(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
     """Returns the rows of the plan, the splits as partitions."""
     from stantools.pipeline.spark.options import spark_schema
 
-    splits = [pickle.dumps(split) for split in plan.splits]
-    numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
-    return numbers.mapInArrow(functools.partial(_rows, splits=splits, options=options), spark_schema(options))
-
-
-def _rows(batches: Iterator[pa.RecordBatch], splits: list[bytes], options: TableOptions) -> Iterator[pa.RecordBatch]:
-    """In a worker: reads the splits whose numbers it is given."""
-    begin_task()
-    with telling():
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read_split(pickle.loads(splits[number]), options)
+    return frame_of(spark, functools.partial(read_split, options=options), plan.splits, spark_schema(options))
 
 
 def _counts(layout: Layout) -> list[Any]:

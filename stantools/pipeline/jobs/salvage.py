@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from stantools.errors import ExitCode, StantoolsError
 from stantools.format.crc import Crc
-from stantools.inspection.survey import ChannelSurvey, survey_each, survey_itself
 from stantools.pipeline.jobs.outcome import Failed, JobResult
 from stantools.pipeline.jobs.salvagejob import SalvageJob, StoreWork, batches
 from stantools.pipeline.jobs.salvageplaces import (
@@ -26,6 +25,7 @@ from stantools.pipeline.jobs.salvageplaces import (
     check_target,
     seen,
 )
+from stantools.pipeline.jobs.surveys import survey_stores
 from stantools.pipeline.jobs.verify import StoreVerdict, plan_verify, run_verify
 from stantools.pipeline.tables.found import FoundStore
 from stantools.pipeline.tables.listing import LocalPlace
@@ -252,27 +252,17 @@ class _Run:
     def _plan(self, stores: Sequence[StoreWork], requests: Sequence[Request]) -> list[_Planned]:
         """Surveys stores, and plans those that can be."""
         free = self._not_in_use(stores)
-        items = [channel for number in free for channel in stores[number].channels]
-        owners = [(number, place) for number in free for place in range(len(stores[number].channels))]
-        surveys: dict[int, dict[int, ChannelSurvey]] = {number: {} for number in free}
-        failures: dict[int, Failure] = {}
-        with self._phase("plan", sum(item.size for item in items)) as shown:
-            for done in survey_each(self._work, items, survey_itself, progress=shown.advance):
-                number, place = owners[done.place]
-                if isinstance(done.result, Failure):
-                    failures[number] = done.result
-                else:
-                    surveys[number][place] = done.result
+        channels = [stores[number].channels for number in free]
+        with self._phase("plan", sum(item.size for items in channels for item in items)) as shown:
+            surveys = survey_stores(self._work, channels, progress=shown.advance)
         planned = []
-        for number in free:
+        for number, survey in zip(free, surveys, strict=True):
             work = stores[number]
-            found = surveys.pop(number)
             try:
-                if number in failures:
-                    raise failures[number].error()
-                ordered = (found[place] for place in range(len(found)))
+                if survey.failure:
+                    raise survey.failure.error()
                 store = open_datastore(work.ref.root)
-                plan = plan_salvage(store, Crc(work.ref.polynomial), self._job.options, surveys=ordered)
+                plan = plan_salvage(store, Crc(work.ref.polynomial), self._job.options, surveys=survey.channels)
             except (StantoolsError, OSError) as error:
                 self._fail(work, error)
                 continue

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stantools.errors import StantoolsError, UsageError
 from stantools.escaping import escape
-from stantools.format.crc import Crc
 from stantools.inspection.survey import ChannelRef
 from stantools.pipeline.jobs.outcome import Failed
 from stantools.pipeline.jobs.salvageplaces import Reports, check_folder, is_ours, store_names
+from stantools.pipeline.jobs.surveys import channels_of
 from stantools.pipeline.tables.discovery import discover
 from stantools.pipeline.tables.found import FoundStore
-from stantools.pipeline.tables.listing import listed
 from stantools.pipeline.tables.model import StoreRef
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import is_remote
 from stantools.recovery.options import SalvageOptions
-from stantools.recovery.salvage.plan import channels_to_survey
 from stantools.store.directory import open_datastore
 
 #: Stores are taken together until they are so many, or have so many bytes.
@@ -40,7 +37,7 @@ class StoreWork:
 
     ref: StoreRef
     name: str
-    channels: tuple[ChannelRef, ...]
+    channels: list[ChannelRef]
 
     @property
     def size(self) -> int:
@@ -135,29 +132,16 @@ def _listed(found: Sequence[FoundStore], options: SalvageOptions, out: Path | No
 
 
 def _add(job: SalvageJob, ref: StoreRef, name: str) -> None:
+    patterns = job.options.patterns
     try:
-        channels = channels_to_survey(open_datastore(ref.root), job.options.patterns)
+        channels = channels_of(open_datastore(ref.root), ref.polynomial, patterns, archived=job.options.archived)
     except StantoolsError as error:
         job.failed.append(Failed.of(ref.root, error))
         return
-    if job.options.patterns and not channels:
+    if patterns and not channels:
         job.passed.append(f"{ref.root}: has no such channel")
         return
-    archived, crc = job.options.archived, Crc(ref.polynomial)
-    paths = [f"{ref.root}/{channel}" for channel in channels]
-    refs = (
-        ChannelRef(path, crc, archived=archived, size=size)
-        for path, size in zip(paths, listed(_size, paths), strict=True)
-    )
-    job.stores.append(StoreWork(ref, name, tuple(refs)))
-
-
-def _size(directory: str) -> int:
-    try:
-        with os.scandir(directory) as entries:
-            return sum(entry.stat().st_size for entry in entries if entry.name.startswith("msgs."))
-    except OSError:
-        return 0  # the survey says why
+    job.stores.append(StoreWork(ref, name, channels))
 
 
 def batches(stores: Sequence[StoreWork]) -> Iterator[list[StoreWork]]:

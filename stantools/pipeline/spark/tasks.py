@@ -12,6 +12,7 @@ Workers do one task after the other: what one leaves behind the next does not ha
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import heapq
 import os
@@ -25,13 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from stantools.pipeline.spark.failures import is_sparks, translated
+from stantools.pipeline.spark.failures import is_sparks, telling, translated
 from stantools.progress import Progress
 from stantools.work import Failure, attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -189,32 +191,55 @@ def _run_waves(
 
 
 def _collect(spark: SparkSession, function: Callable[[T], R], wave: list[_Task[T]]) -> list[tuple[int, bytes]]:
-    # Packed here, so that what cannot be pickled is told before anything runs, and unpacked where its task runs only.
-    from pyspark import cloudpickle
-
-    dumps = cast("Callable[[Any], bytes]", cloudpickle.dumps)
-    packed = [dumps(task.items) for task in wave]
-    run = dumps(function)
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from stantools.pipeline.spark.tasks import run_tasks
-
-        return run_tasks(run, [packed[number] for batch in batches for number in batch.column(0).to_pylist()])
-
-    frame = spark.range(0, len(wave), 1, len(wave)).mapInArrow(work, _RESULT)
+    frame = frame_of(spark, functools.partial(_run_task, function), wave, _RESULT)
     return [(int(row[0]), bytes(row[1])) for row in frame.collect()]
 
 
-def run_tasks(function: bytes, tasks: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    """In a worker: runs a pickled function over pickled tasks and gives one row an item."""
+def _run_task(function: Callable[[T], R], task: _Task[T]) -> Iterator[pa.RecordBatch]:
+    """In a worker: runs a function over the items of a task and gives one row an item."""
     import pyarrow as pa
 
+    for number, item in task.items:
+        value = pickle.dumps(attempt(function, item))
+        yield pa.record_batch([pa.array([number], pa.int64()), pa.array([value], pa.binary())], ["item", "value"])
+
+
+def frame_of(
+    spark: SparkSession,
+    function: Callable[[T], Iterator[pa.RecordBatch]],
+    items: Sequence[T],
+    schema: StructType | str,
+) -> DataFrame:
+    """Returns a DataFrame of the rows that a function makes of items in tasks, one partition an item.
+
+    Args:
+        spark: The session.
+        function: Called with each item.
+        items: They travel with the function; each is unpacked where its task runs only.
+        schema: Of the rows.
+    """
+    # Packed here, so that what cannot be pickled is told before anything runs.
+    from pyspark import cloudpickle
+
+    dumps = cast("Callable[[Any], bytes]", cloudpickle.dumps)
+    packed = [dumps(item) for item in items]
+    run = dumps(function)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from stantools.pipeline.spark.tasks import rows_of
+
+        return rows_of(run, [packed[number] for batch in batches for number in batch.column(0).to_pylist()])
+
+    return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(work, schema)
+
+
+def rows_of(function: bytes, items: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """In a worker: runs a pickled function over pickled items."""
     begin_task()
-    run = cast("Callable[[Any], Any]", pickle.loads(function))
-    for task in tasks:
-        for number, item in pickle.loads(task):
-            value = pickle.dumps(attempt(run, item))
-            yield pa.record_batch([pa.array([number], pa.int64()), pa.array([value], pa.binary())], ["item", "value"])
+    with telling():
+        run = cast("Callable[[Any], Iterator[pa.RecordBatch]]", pickle.loads(function))
+        for item in items:
+            yield from run(pickle.loads(item))
 
 
 def begin_task() -> None:

@@ -5,17 +5,18 @@ Every task sums up what it reads, Spark adds the sums up, the driver puts them t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from stantools.errors import ExitCode
 from stantools.pipeline.jobs.outcome import Failed
-from stantools.pipeline.jobs.stats.sums import HOUR, SCHEMA, Kind, bucket_of, percentile
+from stantools.pipeline.jobs.stats.sums import HOUR, SCHEMA, Kind, bucket_of, percentile, sums_of
 from stantools.pipeline.spark.failures import clear_errors
+from stantools.pipeline.spark.tasks import frame_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from stantools.pipeline.tables.options import TableOptions
@@ -259,27 +260,9 @@ def run_stats(
 
 def _sums(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
     """One partition a split, one row a sum."""
-    from pyspark import cloudpickle
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    dumps = cast("Callable[[Any], bytes]", cloudpickle.dumps)
-    packed = [dumps((split, options)) for split in plan.splits]
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pickle
-
-        from stantools.pipeline.jobs.stats.sums import sums_of
-        from stantools.pipeline.spark.failures import telling
-        from stantools.pipeline.spark.tasks import begin_task
-
-        begin_task()
-        with telling():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from sums_of(*pickle.loads(packed[number]))
-
-    frame = spark.range(0, len(packed), 1, len(packed))
-    return frame.mapInArrow(work, from_arrow_schema(SCHEMA))
+    return frame_of(spark, functools.partial(sums_of, options=options), plan.splits, from_arrow_schema(SCHEMA))
 
 
 def _added(sums: DataFrame) -> DataFrame:

@@ -1,0 +1,78 @@
+"""Surveys of many stores at once, for jobs that decide by them what of each store counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stantools.format.crc import Crc
+from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_each, survey_itself
+from stantools.pipeline.jobs.outcome import Failed
+from stantools.pipeline.tables.listing import listed
+from stantools.progress import Progress
+from stantools.recovery.salvage.plan import channels_to_survey
+from stantools.store.directory import Datastore
+from stantools.work import Failure, Work
+
+
+def channels_of(
+    store: Datastore, polynomial: int, patterns: Sequence[str], *, archived: bool = False
+) -> list[ChannelRef]:
+    """Returns the channels of a store to be surveyed, with the bytes of their slices."""
+    paths = [f"{store.path}/{channel}" for channel in channels_to_survey(store, patterns)]
+    sizes = zip(paths, listed(_size, paths), strict=True)
+    return [ChannelRef(path, Crc(polynomial), archived=archived, size=size) for path, size in sizes]
+
+
+def _size(directory: str) -> int:
+    try:
+        with os.scandir(directory) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.startswith("msgs."))
+    except OSError:
+        return 0  # the survey says why
+
+
+@dataclass
+class StoreSurvey:
+    """The surveys of one store.
+
+    Attributes:
+        channels: In the order of the channels, those that could be surveyed.
+        failed: The others.
+        failure: Why the last of them could not.
+    """
+
+    channels: list[ChannelSurvey] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    failure: Failure | None = None
+
+
+def survey_stores(
+    work: Work, stores: Sequence[Sequence[ChannelRef]], *, progress: Progress | None = None
+) -> list[StoreSurvey]:
+    """Surveys the channels of stores, all together, so that big and small ones share the work.
+
+    Args:
+        work: Runs it.
+        stores: The channels of each store.
+        progress: Told the number of bytes as they are done.
+
+    Raises:
+        StantoolsError: The work could not be done at all.
+    """
+    items = [channel for channels in stores for channel in channels]
+    done = {each.place: each.result for each in survey_each(work, items, survey_itself, progress=progress)}
+    surveys, place = [], 0
+    for channels in stores:
+        survey = StoreSurvey()
+        for channel in channels:
+            result = done[place]
+            if isinstance(result, Failure):
+                survey.failed.append(Failed.of(channel.path, result))
+                survey.failure = result
+            else:
+                survey.channels.append(result)
+            place += 1
+        surveys.append(survey)
+    return surveys
