@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from stantools.inspection.runs import History, arrange
 from stantools.inspection.survey import ChannelSurvey, survey_channels
 from stantools.progress import Progress
 from stantools.store.clientlog import ClientsState, salvage_clients
-from stantools.store.directory import SERVER_FILE, WITNESS_FILE, Datastore
+from stantools.store.directory import CLIENTS_FILE, SERVER_FILE, WITNESS_FILE, Datastore
 from stantools.store.mapping import Buffer, mapped
 from stantools.store.ranges import Ranges
 from stantools.store.serverinfo import read_server_info
@@ -192,6 +192,28 @@ def intact_clients(path: Path | None, crc: Crc) -> frozenset[bytes]:
     """Returns the ids of the clients in clients.dat whose records are intact; none where it cannot be read."""
     clients, _ = _fold(path, partial(salvage_clients, crc=crc))
     return frozenset(clients.clients) if isinstance(clients, ClientsState) else frozenset()
+
+
+def registered_clients(root: Path, crc: Crc) -> frozenset[bytes]:
+    """Returns `intact_clients` of a store; read once for all its channels that a process verifies one by one."""
+    path = root / CLIENTS_FILE
+    try:
+        state = path.stat()
+    except OSError:
+        return frozenset()
+    return _registered(path, state.st_mtime_ns, state.st_size, crc)
+
+
+@lru_cache(maxsize=16)
+def _registered(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
+    return intact_clients(path, crc)
+
+
+def loose_findings(directory: Path, survey: ChannelSurvey, crc: Crc) -> Iterator[Finding]:
+    """Yields the findings of slices without a store: of themselves, their indexes, and the sequences in them."""
+    yield from slice_findings(directory, survey)
+    yield from sequence_findings(survey, arrange(survey.own_runs(), crc))
+    yield from foreign_findings(directory, survey)
 
 
 def verify_channel(root: Path, survey: ChannelSurvey, crc: Crc, known_clients: Container[bytes]) -> ChannelReport:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stantools.format.crc import Crc
-from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
 from stantools.inspection.findings import Finding
-from stantools.inspection.runs import arrange
 from stantools.inspection.survey import ChannelRef, ChannelSurvey, survey_channels, survey_each, survey_slice
 from stantools.inspection.verify import (
     ChannelReport,
     RootReport,
     Verdict,
     channel_verdict,
-    intact_clients,
+    loose_findings,
+    registered_clients,
     verify_channel,
     verify_root,
 )
@@ -34,7 +33,7 @@ from stantools.pipeline.tables.found import FoundChannel, FoundStore
 from stantools.pipeline.tables.model import SliceRef, StorePart, StoreRef, Table, Unreadable
 from stantools.pipeline.tables.options import TableOptions
 from stantools.pipeline.tables.remote import Remote, is_remote, split_url, temporary_directory
-from stantools.store.directory import CLIENTS_FILE, ChannelFiles, Datastore, SliceFiles, open_datastore
+from stantools.store.directory import ChannelFiles, Datastore, SliceFiles, open_datastore
 from stantools.work import Failure, Task, Work
 
 
@@ -176,32 +175,12 @@ def _verified(channel: ChannelRef, survey: ChannelSurvey) -> ChannelReport:
     if channel.loose:
         return _loose_report(Path(channel.path), survey, channel.crc)
     root = Path(channel.path).parent
-    return verify_channel(root, survey, channel.crc, _clients(root, channel.crc))
+    return verify_channel(root, survey, channel.crc, registered_clients(root, channel.crc))
 
 
 def _loose_report(directory: Path, survey: ChannelSurvey, crc: Crc) -> ChannelReport:
-    """Makes the findings of slices without a store: of themselves, their indexes, and the sequences in them."""
-    findings = [
-        *slice_findings(directory, survey),
-        *sequence_findings(survey, arrange(survey.own_runs(), crc)),
-        *foreign_findings(directory, survey),
-    ]
+    findings = list(loose_findings(directory, survey, crc))
     return ChannelReport(findings, channel_verdict(survey), sum(each.size + each.index.size for each in survey.slices))
-
-
-def _clients(root: Path, crc: Crc) -> frozenset[bytes]:
-    path = root / CLIENTS_FILE
-    try:
-        state = path.stat()
-    except OSError:
-        return frozenset()
-    return _known_clients(path, state.st_mtime_ns, state.st_size, crc)
-
-
-@lru_cache(maxsize=16)
-def _known_clients(path: Path, changed: int, size: int, crc: Crc) -> frozenset[bytes]:
-    """Reads clients.dat once for all channels of a store that a process verifies, and again when it has changed."""
-    return intact_clients(path, crc)
 
 
 def _verify_root(store: StoreRef, options: TableOptions) -> RootReport:
@@ -216,7 +195,7 @@ def _verify_remote(part: StorePart, options: TableOptions) -> ChannelReport:
     crc = Crc(part.store.polynomial, options.check_crc)
     with copied_part(part, options) as root:
         (survey,) = survey_channels(Datastore(root), [part.channel], crc, workers=1)
-        return verify_channel(root, survey, crc, _clients(root, crc))
+        return verify_channel(root, survey, crc, registered_clients(root, crc))
 
 
 def _verify_remote_slices(

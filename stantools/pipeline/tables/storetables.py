@@ -21,14 +21,12 @@ from typing import Any
 from stantools.errors import StoreUnreadableError
 from stantools.format.crc import Crc
 from stantools.inspection.catalogue import finding
-from stantools.inspection.file_findings import foreign_findings, sequence_findings, slice_findings
 from stantools.inspection.findings import Finding
 from stantools.inspection.records import kind_of, read_records
-from stantools.inspection.runs import arrange
 from stantools.inspection.slicesummary import channel_ends, summarise
 from stantools.inspection.subscribers import Clients, Subs, Subscriber, Subscribers, load_clients, load_subs
 from stantools.inspection.survey import ChannelSurvey, survey_channels, survey_slice
-from stantools.inspection.verify import intact_clients, verify_channel, verify_root
+from stantools.inspection.verify import loose_findings, registered_clients, verify_channel, verify_root
 from stantools.notation import counted
 from stantools.pipeline.tables.arrow import pa
 from stantools.pipeline.tables.listing import LocalPlace
@@ -119,7 +117,6 @@ class KnownClients:
 
     def __init__(self) -> None:
         self._recovered: tuple[Path, Clients] | None = None
-        self._intact: tuple[Path, frozenset[bytes]] | None = None
 
     def recovered(self, root: Path, crc: Crc) -> Clients:
         """Returns the clients as the server recovers them."""
@@ -127,13 +124,6 @@ class KnownClients:
             path = root / CLIENTS_FILE
             self._recovered = root, load_clients(path if path.exists() else None, crc)
         return self._recovered[1]
-
-    def intact(self, root: Path, crc: Crc) -> frozenset[bytes]:
-        """Returns the ids of the clients whose records are intact, as verify takes them."""
-        if self._intact is None or self._intact[0] != root:
-            path = root / CLIENTS_FILE
-            self._intact = root, intact_clients(path if path.exists() else None, crc)
-        return self._intact[1]
 
 
 def batches(rows: Iterable[Row], options: TableOptions) -> Iterator[pa.RecordBatch]:
@@ -368,8 +358,7 @@ def _found(here: LocalPart) -> list[Finding]:
     if here.part.file is not None:
         return list(_slice_findings(here))
     (survey,) = survey_channels(Datastore(here.root), [here.part.channel], crc, workers=1)
-    known = here.clients.intact(here.root, crc)
-    return verify_channel(here.root, survey, crc, known).findings
+    return verify_channel(here.root, survey, crc, registered_clients(here.root, crc)).findings
 
 
 def _slice_findings(here: LocalPart) -> Iterator[Finding]:
@@ -379,9 +368,7 @@ def _slice_findings(here: LocalPart) -> Iterator[Finding]:
     survey = survey_slice(files, os.fsencode(here.part.channel), here.crc)
     channel = ChannelSurvey(ChannelFiles(here.part.channel, here.root, [files]), [survey])
     try:
-        yield from slice_findings(here.root, channel)
-        yield from sequence_findings(channel, arrange(channel.own_runs(), here.crc))
-        yield from foreign_findings(here.root, channel)
+        yield from loose_findings(here.root, channel, here.crc)
     except StoreUnreadableError as error:
         yield finding("file-unreadable", error.message, file=str(Path(here.part.file or "")))
 
