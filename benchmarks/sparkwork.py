@@ -107,18 +107,14 @@ def stats(spark: SparkSession, *stores: Path) -> int:
 
 def export(spark: SparkSession, target: Path, *stores: Path, by_spark: bool = False) -> int:
     """Runs the job `export`; returns how many rows were written."""
-    from stantools.pipeline.export.model import Layout
-    from stantools.pipeline.export.run import export_to_directory, reading
+    from stantools.pipeline.export.request import Exporting
     from stantools.pipeline.jobs.export import export_by_spark
     from stantools.pipeline.spark.tasks import SparkWork
-    from stantools.pipeline.tables.planning import plan
 
-    layout = Layout()
-    options = reading(_options(stores, partitions=_PARTITIONS), layout)
-    planned = plan(options)
-    if by_spark:
-        return export_by_spark(spark, planned, options, layout, str(target)).written.rows
-    return export_to_directory(planned, options, layout, target, work=SparkWork(spark)).written.rows
+    exporting = Exporting(str(target), directory=True)
+    planned = exporting.planned(tuple(map(str, stores)), _options(stores), _PARTITIONS)
+    written = export_by_spark(spark, planned) if by_spark else planned.write(SparkWork(spark), None)
+    return written.written.rows
 
 
 def _options(stores: tuple[Path, ...], **values: Any) -> TableOptions:

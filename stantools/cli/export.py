@@ -16,15 +16,15 @@ from stantools.cli.output import print_json
 from stantools.errors import ExitCode, UsageError
 from stantools.notation import counted, format_size
 from stantools.options import WORKERS, Option
-from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target
+from stantools.pipeline.export.request import STDOUT, Exporting
 
 if TYPE_CHECKING:
     from stantools.cli.pipeline import Cluster
     from stantools.cli.progress import Progress
     from stantools.pipeline.export.model import Layout, Result
+    from stantools.pipeline.export.request import Export
     from stantools.pipeline.tables.model import Unreadable
     from stantools.pipeline.tables.options import TableOptions
-    from stantools.pipeline.tables.planning import Plan
 
 #: What cannot be read is named, up to so many.
 _MANY = 20
@@ -55,7 +55,6 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
     Exit code 0: everything was intact. 1: done, and damage was met or something could not be read. 3: it cannot be
     read or written; nothing is there. 4: refused, see the message.
     """
-    from stantools.pipeline.export.request import export
     from stantools.pipeline.export.run import export_to_stream
 
     if exporting.to == STDOUT and console.output() == "json":
@@ -65,16 +64,16 @@ def command(stores: tuple[str, ...], exporting: Exporting, reading: TableOptions
             f"--to {exporting.to}: is a URL, and this command writes to this machine",
             "name a directory or a file, or use: stantools pipeline export",
         )
-    layout = exporting.layout()
-    options = exporting.options(stores, reading, layout, 1 if exporting.single else workers)
-    options.key.key()  # a wrong variable or file is told at once
+    reading.key.key()  # a wrong variable or file is told at once
+    export = exporting.planned(stores, reading, workers)
 
-    def write(plan: Plan, shown: Progress) -> Result:
+    def write(shown: Progress) -> Result:
         if exporting.to == STDOUT:
-            return export_to_stream(plan, options, layout, _print, workers=workers, progress=shown.advance)
-        return export(exporting, plan, options, layout, workers=workers, progress=shown.advance)
+            plan, options = export.plan, export.options
+            return export_to_stream(plan, options, export.layout, _print, workers=workers, progress=shown.advance)
+        return export.write_here(workers, shown.advance)
 
-    return _carry_out(exporting, options, layout, None if dry_run else write)
+    return _carry_out(export, None if dry_run else write)
 
 
 @pipeline.job("export", "table", "json")
@@ -108,7 +107,6 @@ def job(
 
     Exit codes: as for `stantools export`.
     """
-    from stantools.pipeline.export.run import export_to_directory
     from stantools.pipeline.jobs.export import export_by_spark
 
     url = "://" in exporting.to
@@ -116,39 +114,27 @@ def job(
         raise UsageError("a cluster does not write to stdout", "name a directory, or use: stantools export")
     if url and writer == "tasks":
         raise UsageError("tasks write into directories, not to URLs", "leave --writer out")
-    exporting = replace(exporting, directory=True)
-    layout = exporting.layout()
-    options = exporting.options(stores, reading, layout, cluster.partitions or os.cpu_count() or 1)
+    export = replace(exporting, directory=True).planned(stores, reading, cluster.partitions or os.cpu_count() or 1)
 
-    def write(plan: Plan, shown: Progress) -> Result:
-        overwrite = exporting.overwrite
+    def write(shown: Progress) -> Result:
         with cluster.work("export", shown) as work:
             if url or writer == "spark":
-                target = exporting.to if url else str(exporting.target.absolute())
-                return export_by_spark(work.spark, plan, options, layout, target, overwrite=overwrite)
-            path = exporting.target.absolute()
-            return export_to_directory(
-                plan, options, layout, path, work=work, overwrite=overwrite, progress=shown.advance
-            )
+                return export_by_spark(work.spark, export)
+            return export.write(work, shown.advance)
 
-    return _carry_out(exporting, options, layout, None if dry_run else write)
+    return _carry_out(export, None if dry_run else write)
 
 
-def _carry_out(
-    exporting: Exporting, options: TableOptions, layout: Layout, write: Callable[[Plan, Progress], Result] | None
-) -> int:
-    """Plans, writes unless nothing is to be written, and says what was done; returns the exit code."""
+def _carry_out(export: Export, write: Callable[[Progress], Result] | None) -> int:
+    """Writes, unless nothing is to be written, and says what was done; returns the exit code."""
     from stantools.cli.progress import Progress
-    from stantools.pipeline.tables.planning import plan as make_plan
 
-    plan = make_plan(options)
-    check_channels(options, plan)
-    check_target(exporting, plan)
+    export.check_target()
     if write is None:
-        return _show_plan(exporting, layout, plan)
-    with Progress("export", sum(split.cost for split in plan.splits)) as shown:
-        result = write(plan, shown)
-    return _show_result(result, options)
+        return _show_plan(export)
+    with Progress("export", export.size) as shown:
+        result = write(shown)
+    return _show_result(result, export.options)
 
 
 def _print(data: bytes | memoryview) -> None:
@@ -171,11 +157,11 @@ def _report_unreadable(unreadable: list[Unreadable]) -> None:
         console.warning(f"{len(unreadable) - _MANY} more cannot be read; -o json and the manifest name them")
 
 
-def _show_plan(exporting: Exporting, layout: Layout, plan: Plan) -> int:
+def _show_plan(export: Export) -> int:
     """Says what would be done, for --dry-run; returns the exit code."""
     from stantools.pipeline.export.run import as_json
 
-    size = sum(split.cost for split in plan.splits)
+    exporting, layout, plan, size = export.exporting, export.layout, export.plan, export.size
     _report_unreadable(plan.unreadable)
     if console.output() == "json":
         print_json(

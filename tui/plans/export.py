@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from stantools.errors import ExitCode
 from stantools.notation import format_size, format_time
 from stantools.pipeline.export.model import Layout, WrittenFile
-from stantools.pipeline.export.request import STDOUT, Exporting, check_channels, check_target, export
+from stantools.pipeline.export.request import STDOUT, Export, Exporting
 from stantools.pipeline.export.targets import MANIFEST
 from stantools.pipeline.tables.model import Piece, Unreadable
 from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.planning import Plan
-from stantools.pipeline.tables.planning import plan as make_plan
 from stantools.secret import Secret
 from tui.cells import counted, name_text, number
 from tui.jobs import Job
@@ -47,22 +44,7 @@ _WRITTEN: Sequence[Column[WrittenFile]] = (
 )
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """What is exported, how, and what has to be read for it."""
-
-    exporting: Exporting
-    layout: Layout
-    options: TableOptions
-    plan: Plan
-
-    @property
-    def size(self) -> int:
-        """Bytes to be read."""
-        return sum(split.cost for split in self.plan.splits)
-
-
-class ExportWizard(Wizard[_Planned]):
+class ExportWizard(Wizard[Export]):
     """Writes a table of the store."""
 
     VERB = "export"
@@ -94,20 +76,16 @@ class ExportWizard(Wizard[_Planned]):
         super().__init__(source, *fields)
         self.form.fields["to"].value = source.beside(".messages")
 
-    def look(self, job: Job[Preview], preview: Preview) -> _Planned:
+    def look(self, job: Job[Preview], preview: Preview) -> Export:
         """Finds out what has to be read."""
         source, exporting = self.source, self._exporting()
-        layout, given = exporting.layout(), source.reading
+        given = source.reading
         key = Secret(given.encryption_key)
         reading = TableOptions((), polynomial=given.polynomial, check_crc=given.check_crc, key=key)
-        workers = 1 if exporting.single else source.workers
-        options = exporting.options((os.fspath(source.path),), reading, layout, workers)
         job.begin_phase("planning")
-        plan = make_plan(options)
+        planned = exporting.planned((os.fspath(source.path),), reading, source.workers)
         job.check()
-        check_channels(options, plan)
-        preview.attempt(partial(check_target, exporting, plan))
-        planned = _Planned(exporting, layout, options, plan)
+        preview.attempt(planned.check_target)
         _describe(planned, preview)
         return planned
 
@@ -132,10 +110,9 @@ class ExportWizard(Wizard[_Planned]):
     def run(self, job: Job[Outcome]) -> Outcome:
         """Writes the files; see `Wizard.run`."""
         plan = self.plan
-        exporting, layout = plan.exporting, plan.layout
+        exporting = plan.exporting
         job.begin_phase("writing", plan.size)
-        workers = self.source.workers
-        result = export(exporting, plan.plan, plan.options, layout, workers=workers, progress=job.advance)
+        result = plan.write_here(self.source.workers, job.advance)
         layout, written = result.layout, result.written
         code = ExitCode.CLEAN if result.clean else ExitCode.FINDINGS
         outcome = self.outcome(code, _WRITTEN, written.files)
@@ -163,7 +140,7 @@ def _kind(layout: Layout) -> str:
     return layout.format.value + ("" if layout.compression == "none" else f" ({layout.compression.value})")
 
 
-def _describe(planned: _Planned, preview: Preview) -> None:
+def _describe(planned: Export, preview: Preview) -> None:
     exporting, layout, plan = planned.exporting, planned.layout, planned.plan
     found: dict[str, _ChannelParts] = {}
     for part in (part for split in plan.splits for part in split.work):

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 from stantools.errors import StantoolsError, UsageError
 from stantools.options import ARCHIVED, CHANNELS, SEQUENCES, SINCE, SIZE, UNTIL, option
 from stantools.pipeline.tables.model import Mode, Piece, Table
+from stantools.work import Threads
 
 if TYPE_CHECKING:
     from stantools.pipeline.export.model import Layout, Result
     from stantools.pipeline.tables.options import TableOptions
     from stantools.pipeline.tables.planning import Plan
     from stantools.progress import Progress
+    from stantools.work import Work
 
 #: The target that is standard output.
 STDOUT: Final = "-"
@@ -142,18 +144,28 @@ class Exporting:
             require_arrow("zstd compression")
         return layout
 
-    def options(self, stores: tuple[str, ...], reading: TableOptions, layout: Layout, tasks: int) -> TableOptions:
-        """Returns how the table is to be read.
+    def planned(self, stores: tuple[str, ...], reading: TableOptions, tasks: int) -> Export:
+        """Finds out what has to be read.
 
         Args:
             stores: Paths, patterns or URLs.
             reading: How files are read; its paths do not matter.
-            layout: What is to be in the files.
-            tasks: Parts there shall be at least.
+            tasks: Parts there shall be at least, where there may be several files.
 
         Raises:
-            UsageError: The selection makes no sense.
+            StoreUnreadableError: There is nothing that can be read.
+            UsageError: Something makes no sense.
+            StantoolsError: It needs pyarrow, which is missing.
         """
+        from stantools.pipeline.tables.planning import plan
+
+        layout = self.layout()
+        options = self._options(stores, reading, layout, 1 if self.single else tasks)
+        export = Export(self, layout, options, plan(options))
+        export.check_channels()
+        return export
+
+    def _options(self, stores: tuple[str, ...], reading: TableOptions, layout: Layout, tasks: int) -> TableOptions:
         from stantools.pipeline.tables.options import Bounds
 
         first, last = self.sequences or (None, None)
@@ -204,66 +216,95 @@ def require_arrow(what: str) -> None:
         )
 
 
-def check_target(exporting: Exporting, plan: Plan) -> None:
-    """Checks, before anything is read, that the export can go where it is to go.
+@dataclass(frozen=True)
+class Export:
+    """What is exported, how, and what has to be read for it.
 
-    Raises:
-        StoreUnwritableError: There is something, or no directory to hold it.
-        RefusedError: It is in a store, or would replace what is no export.
-    """
-    from stantools.pipeline.export import targets
-
-    if exporting.to == STDOUT or "://" in exporting.to:
-        return
-    targets.check_outside(exporting.target, plan)
-    if exporting.single:
-        targets.check_file(exporting.target, overwrite=exporting.overwrite)
-    else:
-        targets.check_directory(exporting.target, overwrite=exporting.overwrite)
-
-
-def check_channels(options: TableOptions, plan: Plan) -> None:
-    """Checks that the patterns for channels match any.
-
-    Raises:
-        UsageError: They do not.
-    """
-    work = (part for split in plan.splits for part in split.work)
-    if not options.channels or any(isinstance(part, Piece) or part.channel is not None for part in work):
-        return
-    from stantools.pipeline.tables.discovery import discover
-
-    # Perhaps they do, and the bounds leave nothing of them.
-    stores, _ = discover(replace(options, table=Table.SLICES))
-    if not any(True for store in stores for _ in store.channels(options.channels)):
-        raise options.no_channel()
-
-
-def export(
-    exporting: Exporting, plan: Plan, options: TableOptions, layout: Layout, *, workers: int, progress: Progress | None
-) -> Result:
-    """Writes what was asked for, into a directory or a single file.
-
-    Args:
-        exporting: What was asked for; its target is not `-`.
-        plan: What is read, planned with the same options.
-        options: How it is read.
+    Attributes:
+        exporting: What was asked for.
         layout: What is in the files.
-        workers: Threads.
-        progress: Told bytes of input as they are done.
-
-    Raises:
-        StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
-        StoreUnwritableError: It cannot be written, or there is something already.
-        RefusedError: What is to be replaced is no export, or another run is writing there.
+        options: How the table is read.
+        plan: What is read.
     """
-    from stantools.pipeline.export import run
-    from stantools.work import Threads
 
-    target, overwrite = exporting.target, exporting.overwrite
-    if exporting.single:
-        return run.export_to_file(
-            plan, options, layout, target, workers=workers, overwrite=overwrite, progress=progress
+    exporting: Exporting
+    layout: Layout
+    options: TableOptions
+    plan: Plan
+
+    @property
+    def size(self) -> int:
+        """Bytes to be read."""
+        return sum(split.cost for split in self.plan.splits)
+
+    def check_target(self) -> None:
+        """Checks, before anything is read, that the export can go where it is to go.
+
+        Raises:
+            StoreUnwritableError: There is something, or no directory to hold it.
+            RefusedError: It is in a store, or would replace what is no export.
+        """
+        from stantools.pipeline.export import targets
+
+        exporting = self.exporting
+        if exporting.to == STDOUT or "://" in exporting.to:
+            return
+        targets.check_outside(exporting.target, self.plan)
+        if exporting.single:
+            targets.check_file(exporting.target, overwrite=exporting.overwrite)
+        else:
+            targets.check_directory(exporting.target, overwrite=exporting.overwrite)
+
+    def check_channels(self) -> None:
+        """Checks that the patterns for channels match any.
+
+        Raises:
+            UsageError: They do not.
+        """
+        options = self.options
+        work = (part for split in self.plan.splits for part in split.work)
+        if not options.channels or any(isinstance(part, Piece) or part.channel is not None for part in work):
+            return
+        from stantools.pipeline.tables.discovery import discover
+
+        # Perhaps they do, and the bounds leave nothing of them.
+        stores, _ = discover(replace(options, table=Table.SLICES))
+        if not any(True for store in stores for _ in store.channels(options.channels)):
+            raise options.no_channel()
+
+    def write(self, work: Work, progress: Progress | None) -> Result:
+        """Writes into a directory.
+
+        Args:
+            work: Runs the parts.
+            progress: Told bytes of input as they are done.
+
+        Raises:
+            StoreUnreadableError: The mode is FAILFAST, and something is damaged or cannot be read.
+            StoreUnwritableError: It cannot be written, or there is something already.
+            RefusedError: What is to be replaced is no export, or another run is writing there.
+        """
+        from stantools.pipeline.export.run import export_to_directory
+
+        target, overwrite = self.exporting.target, self.exporting.overwrite
+        if not work.here:
+            target = target.absolute()  # tasks have other working directories
+        return export_to_directory(
+            self.plan, self.options, self.layout, target, work=work, overwrite=overwrite, progress=progress
         )
-    work = Threads(workers)
-    return run.export_to_directory(plan, options, layout, target, work=work, overwrite=overwrite, progress=progress)
+
+    def write_here(self, workers: int, progress: Progress | None) -> Result:
+        """Writes what was asked for in this process, into a directory or a single file; raises as `write`.
+
+        Args:
+            workers: Threads.
+            progress: Told bytes of input as they are done.
+        """
+        if not self.exporting.single:
+            return self.write(Threads(workers), progress)
+        from stantools.pipeline.export.run import export_to_file
+
+        target, overwrite = self.exporting.target, self.exporting.overwrite
+        return export_to_file(
+            self.plan, self.options, self.layout, target, workers=workers, overwrite=overwrite, progress=progress
+        )

@@ -17,12 +17,11 @@ from stantools.errors import UsageError
 from stantools.pipeline.export import targets
 from stantools.pipeline.export.model import DATE, Format, Layout, Result, Written, WrittenFile
 from stantools.pipeline.export.parts import NOTHING
+from stantools.pipeline.export.request import Export
 from stantools.pipeline.export.run import finished
 from stantools.pipeline.spark.tasks import frame_of
 from stantools.pipeline.tables.batches import Status
 from stantools.pipeline.tables.model import Table
-from stantools.pipeline.tables.options import TableOptions
-from stantools.pipeline.tables.planning import Plan
 from stantools.pipeline.tables.read import read_split
 from stantools.store.durable import writing
 from stantools.store.resync import DamageKind
@@ -38,51 +37,45 @@ _NOT_GOOD: Final = ("damaged", "unreadable")
 _TIMES: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
-def export_by_spark(
-    spark: SparkSession,
-    plan: Plan,
-    options: TableOptions,
-    layout: Layout,
-    target: str,
-    *,
-    overwrite: bool = False,
-) -> Result:
+def export_by_spark(spark: SparkSession, export: Export) -> Result:
     """Writes a table as Parquet with Spark's own writer.
 
     Args:
         spark: The session.
-        plan: What is read.
-        options: How it is read (`export.run.reading`).
-        layout: What is in the files; the format is Parquet.
-        target: A directory here, which is built and renamed as that of tasks is, or a URL that Spark can write.
-        overwrite: Replace an earlier export; not at a URL.
+        export: What is exported; the target is a directory here, which is built and renamed as that of tasks is, or a
+            URL that Spark can write.
 
     Raises:
         UsageError: It cannot be done with Spark's writer.
         StantoolsError: As from `export_to_directory`, or what Spark says.
     """
+    exporting, layout, unreadable = export.exporting, export.layout, list(export.plan.unreadable)
     if layout.format is not Format.PARQUET:
         raise UsageError(f"Spark's writer is for Parquet here, not for {layout.format}", "leave --writer out")
-    if "://" in target:
-        if overwrite:
+    if "://" in exporting.to:
+        if exporting.overwrite:
             raise UsageError("--overwrite is for directories of this machine", "remove what is there yourself")
-        written = _write(spark, plan, options, layout, target, "errorifexists")
-        return Result(target, layout, written, list(plan.unreadable))
-    targets.check_outside(Path(target), plan)
-    with targets.new_export(Path(target), overwrite=overwrite) as directory:
-        written = _write(spark, plan, options, layout, directory.as_uri(), "append")
+        return Result(exporting.to, layout, _write(spark, export, exporting.to, "errorifexists"), unreadable)
+    target = exporting.target.absolute()
+    targets.check_outside(target, export.plan)
+    with targets.new_export(target, overwrite=exporting.overwrite) as directory:
+        written = _write(spark, export, directory.as_uri(), "append")
         with writing(directory):
             for checksum in directory.rglob(".*.crc"):  # of Hadoop's local file system
                 checksum.unlink()
             written.files = [_measured(path, directory) for path in sorted(directory.rglob("*.parquet"))]
-        return finished(directory, Result(target, layout, written, list(plan.unreadable)), options)
+        return finished(directory, Result(str(target), layout, written, unreadable), export.options)
 
 
-def _write(spark: SparkSession, plan: Plan, options: TableOptions, layout: Layout, place: str, mode: str) -> Written:
+def _write(spark: SparkSession, export: Export, place: str, mode: str) -> Written:
     from pyspark.sql import Observation
 
+    from stantools.pipeline.spark.options import spark_schema
+
     counted = Observation()
-    frame = _frame(spark, plan, options).observe(counted, *_counts(layout))
+    layout, options = export.layout, export.options
+    frame = frame_of(spark, functools.partial(read_split, options=options), export.plan.splits, spark_schema(options))
+    frame = frame.observe(counted, *_counts(layout))
     with _setting(spark, *_TIMES):
         writer = _divided(frame, layout).write.mode(mode).partitionBy(*layout.by)
         writer.option("compression", layout.compression.value).parquet(place)
@@ -90,13 +83,6 @@ def _write(spark: SparkSession, plan: Plan, options: TableOptions, layout: Layou
     written = Written(rows=counts.pop("rows"))
     written.tally.update({what: count for what, count in counts.items() if count})
     return written
-
-
-def _frame(spark: SparkSession, plan: Plan, options: TableOptions) -> DataFrame:
-    """Returns the rows of the plan, the splits as partitions."""
-    from stantools.pipeline.spark.options import spark_schema
-
-    return frame_of(spark, functools.partial(read_split, options=options), plan.splits, spark_schema(options))
 
 
 def _counts(layout: Layout) -> list[Any]:
